@@ -1,0 +1,1 @@
+"""What things are, on NumPy alone: graph, diffusion, entry rule, trace, files."""

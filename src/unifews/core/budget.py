@@ -1,0 +1,168 @@
+"""How much to prune: thresholds and the ways to choose them.
+
+A budget is asked for δ once per hop and told what became of it. All thresholds are in message units: an entry goes when
+``influence_l · |T[u,v]| · ‖operand‖ < δ`` (METHODS 2.5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.errors import InputError
+
+
+@dataclass(frozen=True)
+class Messages:
+    """A sample of the messages of one hop: enough to know their distribution, not all m of them."""
+
+    magnitude: NDArray[np.float32]
+    """Influence × message size of each sampled entry that may still be sent; float32 [k], any order."""
+    width: NDArray[np.float32]
+    """Features each of them covers, float32 [k]."""
+    total: float
+    """Features all sampled edges cover on the input axes, less exact zeros: the sample's 100 %."""
+
+
+    def by_size(self) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """Magnitudes in ascending order, and the share of the products in the 1, 2, .. largest."""
+        if len(self.width) == 0 or self.width.min() == self.width.max():  # the usual case, and sorting alone is quick
+            each = float(self.width[0]) if len(self.width) else 0.0
+            return np.sort(self.magnitude), np.arange(1, len(self.width) + 1) * (each / max(self.total, 1e-30))
+        order = np.argsort(self.magnitude)
+        return self.magnitude[order], np.cumsum(self.width[order][::-1], dtype=np.float64) / max(self.total, 1e-30)
+
+
+class Budget(Protocol):
+    needs_sample: bool
+    needs_mean: bool
+
+    def threshold(self, hop: int, sample: Messages | None, mean: float) -> float:
+        """δ for this hop."""
+
+    def record(self, hop: int, kept: float) -> None:
+        """What share of the nonzero products this hop kept."""
+
+    def __str__(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Absolute:
+    """One δ for all hops, Algorithm 1 of the paper."""
+
+    delta: float
+    needs_sample = False
+    needs_mean = False
+
+    def threshold(self, hop: int, sample: Messages | None, mean: float) -> float:
+        return self.delta
+
+    def record(self, hop: int, kept: float) -> None:
+        pass
+
+    def __str__(self) -> str:
+        return f"threshold {self.delta:g}"
+
+
+@dataclass(frozen=True)
+class Relative:
+    """δ_l = ratio × mean message size of hop l, the scaling of the authors' iterative layers."""
+
+    ratio: float
+    needs_sample = False
+    needs_mean = True
+
+    def threshold(self, hop: int, sample: Messages | None, mean: float) -> float:
+        return self.ratio * mean
+
+    def record(self, hop: int, kept: float) -> None:
+        pass
+
+    def __str__(self) -> str:
+        return f"relative threshold {self.ratio:g}"
+
+
+@dataclass
+class Target:
+    """Remove a given share on average over the hops, in one run.
+
+    The budget of kept products is shared out over the hops that are left by looking ahead: the sample gives F, the share
+    kept as a function of δ; magnitudes are expected to shrink by `decay` per hop (influence times the contraction seen
+    last), and thresholds to follow them with exponent ``1 - focus``. δ solves
+
+        Σ_k F(δ · decay^(-focus·k)) = what is left of the budget,    k = 0 .. hops left - 1
+
+    and, since this is solved anew at each hop, what was kept too much or too little is made up for by the later hops.
+    ``focus=0`` keeps the same share at every hop; ``focus=1`` keeps one δ for all hops, which spends the budget on the
+    early hops, where messages are largest.
+    """
+
+    sparsity: float
+    hops: int
+    influence: NDArray[np.float64]
+    focus: float = 0.0
+    needs_sample: bool = field(default=True, init=False)
+    needs_mean: bool = field(default=False, init=False)
+    _left: float = field(init=False)
+    _means: list[float] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._left = (1 - self.sparsity) * self.hops
+
+    def threshold(self, hop: int, sample: Messages | None, mean: float) -> float:
+        assert sample is not None
+        self._means.append(float(np.dot(sample.magnitude, sample.width)) / max(sample.total, 1e-30))
+        ascending, share = sample.by_size()
+        magnitude = ascending[::-1]
+        kept = np.concatenate([[0.0], share])
+        # δ = the value of the last entry kept, so that exactly the planned share reaches it.
+        shrink = self._decay(hop) ** (-self.focus * np.arange(self.hops - hop))
+        lowest, highest = 0, len(magnitude)  # number of sampled entries kept at this hop
+        while lowest < highest:
+            middle = (lowest + highest + 1) // 2
+            delta = magnitude[middle - 1]
+            at = len(magnitude) - np.searchsorted(ascending, delta * shrink, side="left")
+            if kept[at].sum() <= self._left:
+                lowest = middle
+            else:
+                highest = middle - 1
+        if lowest == len(magnitude):
+            return 0.0
+        if lowest == 0:
+            return float(np.nextafter(magnitude[0], np.float32(np.inf))) if len(magnitude) else 0.0
+        return float(magnitude[lowest - 1])
+
+    def _decay(self, hop: int) -> float:
+        """Expected ratio of message sizes from one hop to the next, at most 1."""
+        fade = self.influence[min(hop + 1, self.hops - 1)] / max(self.influence[hop], 1e-300)
+        contraction = 0.8
+        if hop and self._means[hop - 1] > 0 and self.influence[hop - 1] > 0:
+            seen = self._means[hop] / self._means[hop - 1] * self.influence[hop - 1] / max(self.influence[hop], 1e-300)
+            contraction = seen**0.5  # averaging shrinks messages less with every hop
+        return float(np.clip(fade * contraction, 1e-3, 1.0))
+
+    def record(self, hop: int, kept: float) -> None:
+        self._left = max(self._left - kept, 0.0)
+
+    def __str__(self) -> str:
+        return f"edge sparsity {self.sparsity:g}"
+
+
+def check_sparsity(name: str, value: float) -> float:
+    if not isinstance(value, int | float | np.floating | np.integer) or isinstance(value, bool) or not 0 <= value < 1:
+        hint = f" For {value:g} percent write {name}={value / 100:g}." if _is_percent(value) else ""
+        raise InputError(f"`{name}` is the fraction to remove and must lie in [0, 1); got {value!r}.{hint}")
+    return float(value)
+
+
+def check_threshold(name: str, value: float) -> float:
+    if not isinstance(value, int | float | np.floating | np.integer) or isinstance(value, bool) or not value >= 0:
+        raise InputError(f"`{name}` is a magnitude and must be 0 or more; got {value!r}.")
+    return float(value)
+
+
+def _is_percent(value: object) -> bool:
+    return isinstance(value, int | float) and 1 < value < 100

@@ -1,0 +1,162 @@
+"""Compressed rows from edges: sort, merge, check. Arrays in, arrays out; `Graph` is the door.
+
+An edge v → u becomes one 64-bit key, (u << bits) | v with 2^bits ≥ n, so that sorting keys sorts by target and then
+by source, and equal edges become neighbours. Sorting is half the cost: 140 M edges take 5 to 7 s on two cores, and
+12 bytes each. Sums of weights need to know where each edge went, which takes an argsort: six times slower.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+PACKABLE = 2**31  # most nodes whose pair of numbers fits a signed 64-bit key
+CHUNK = 1 << 20  # edges handled at a time, so that temporaries stay small beside the arrays
+PARALLEL = 1 << 22  # keys worth starting threads for
+LOOP = np.iinfo(np.int64).max  # key of a self-loop: sorts behind every edge, where it is cut off
+
+
+class Csr(NamedTuple):
+    """Row u holds the sources of the edges into u: indices[indptr[u]:indptr[u+1]], ascending and distinct."""
+
+    indptr: NDArray[np.int64]  # [n + 1]
+    indices: NDArray[Any]  # [m], int32 up to 2^31 - 1 nodes
+    weight: NDArray[np.float32] | None  # [m]
+    loops: int  # self-loops left out
+    merged: int  # surplus copies of an edge
+
+
+def compress(source: NDArray[Any], target: NDArray[Any], weight: NDArray[np.float32] | None, num_nodes: int) -> Csr:
+    """Compressed rows of the edges source[e] → target[e]. Copies merge: into one edge, or into the sum of weights."""
+    if weight is None and num_nodes <= PACKABLE:
+        keys = np.empty(len(source), dtype=np.int64)
+        for part in chunks(len(keys)):
+            pack(source[part], target[part], num_nodes, out=keys[part])
+        return compress_keys(keys, num_nodes)
+    return _compress_by_order(source, target, weight, num_nodes)
+
+
+def pack(source: NDArray[Any], target: NDArray[Any], num_nodes: int, out: NDArray[np.int64]) -> None:
+    """Write the key of each edge into `out`."""
+    np.copyto(out, target)
+    out <<= _bits(num_nodes)
+    out |= source
+    out[source == target] = LOOP
+
+
+def compress_keys(keys: NDArray[np.int64], num_nodes: int) -> Csr:
+    """Compressed rows of packed edges. Uses `keys` as its working memory: the caller must not need them again."""
+    sort(keys)
+    edges = int(np.searchsorted(keys, LOOP))
+    loops = len(keys) - edges
+    keys = keys[: distinct(keys[:edges])]
+    bits = _bits(num_nodes)
+    indptr = np.searchsorted(keys, np.arange(num_nodes + 1, dtype=np.int64) << bits).astype(np.int64, copy=False)
+    indices = np.empty(len(keys), dtype=index_dtype(num_nodes))
+    for part in chunks(len(keys)):
+        np.bitwise_and(keys[part], (1 << bits) - 1, out=indices[part], casting="unsafe")
+    return Csr(indptr, indices, None, loops, edges - len(keys))
+
+
+def sort(keys: NDArray[np.int64]) -> None:
+    """Sort in place, on every core: partition into equal slices of the order, then sort the slices side by side."""
+    slices = min(os.cpu_count() or 1, 16)
+    if slices == 1 or len(keys) < PARALLEL:
+        keys.sort()
+        return
+    cuts = [len(keys) * i // slices for i in range(1, slices)]
+    keys.partition(cuts)
+    with ThreadPoolExecutor(slices) as pool:
+        list(pool.map(lambda piece: piece.sort(), np.split(keys, cuts)))
+
+
+def distinct(keys: NDArray[np.int64]) -> int:
+    """Move the distinct values of sorted `keys` to the front, in order; their number."""
+    write, last = 0, None
+    for part in chunks(len(keys)):
+        piece = keys[part]
+        new = np.empty(len(piece), dtype=bool)
+        new[0] = piece[0] != last
+        np.not_equal(piece[1:], piece[:-1], out=new[1:])
+        last = piece[-1]
+        kept = piece[new]  # a copy: writing below `part.start` cannot disturb what is still to be read
+        keys[write : write + len(kept)] = kept
+        write += len(kept)
+    return write
+
+
+def _compress_by_order(
+    source: NDArray[Any], target: NDArray[Any], weight: NDArray[np.float32] | None, num_nodes: int
+) -> Csr:
+    edge = source != target
+    loops = int(len(edge) - np.count_nonzero(edge))
+    if loops:
+        source, target = source[edge], target[edge]
+        weight = None if weight is None else weight[edge]
+    # Stable, so that copies are summed in the order given and the same input gives the same bits.
+    if num_nodes <= PACKABLE:
+        keys = np.empty(len(source), dtype=np.int64)
+        pack(source, target, num_nodes, out=keys)
+        order = np.argsort(keys, kind="stable")
+    else:
+        order = np.lexsort((source, target))
+    source, target = source[order], target[order]
+    first = np.ones(len(order), dtype=bool)
+    first[1:] = (source[1:] != source[:-1]) | (target[1:] != target[:-1])
+    starts = np.flatnonzero(first)
+    if weight is not None:
+        weight = weight[order]
+        if 0 < len(starts) < len(weight):
+            with np.errstate(over="ignore"):  # a sum beyond float32 becomes inf, which `Graph` reports
+                weight = np.add.reduceat(weight, starts, dtype=np.float64).astype(np.float32)
+    indptr = np.searchsorted(target[starts], np.arange(num_nodes + 1)).astype(np.int64, copy=False)
+    indices = source[starts].astype(index_dtype(num_nodes), copy=False)
+    return Csr(indptr, indices, weight, loops, len(order) - len(starts))
+
+
+def is_canonical(indptr: NDArray[np.int64], indices: NDArray[Any]) -> bool:
+    """True when every row is strictly ascending and holds no self-loop."""
+    for rows, part in row_chunks(indptr):
+        piece = indices[part]
+        rising = piece[1:] > piece[:-1]
+        starts = indptr[rows.start + 1 : rows.stop] - part.start  # a new row may start lower
+        rising[starts[(starts > 0) & (starts < len(piece))] - 1] = True
+        if not rising.all() or np.any(piece == targets(indptr, rows)):
+            return False
+    return True
+
+
+def targets(indptr: NDArray[np.int64], rows: slice | None = None) -> NDArray[np.int64]:
+    """The row number of each entry, i.e. the target of each edge, for all rows or some."""
+    lo, hi = (0, len(indptr) - 1) if rows is None else (rows.start, rows.stop)
+    return np.repeat(np.arange(lo, hi), np.diff(indptr[lo : hi + 1]))
+
+
+def row_chunks(indptr: NDArray[np.int64]) -> Iterator[tuple[slice, slice]]:
+    """Runs of whole rows of about CHUNK entries: the rows and their entries. A larger row comes alone."""
+    row, n = 0, len(indptr) - 1
+    while row < n:
+        stop = int(np.searchsorted(indptr, indptr[row] + CHUNK, side="right")) - 1
+        stop = min(max(stop, row + 1), n)
+        yield slice(row, stop), slice(int(indptr[row]), int(indptr[stop]))
+        row = stop
+
+
+def chunks(length: int) -> Iterator[slice]:
+    """Slices of at most CHUNK covering range(length)."""
+    for start in range(0, length, CHUNK):
+        yield slice(start, min(start + CHUNK, length))
+
+
+def index_dtype(num_nodes: int) -> type[np.int32] | type[np.int64]:
+    """The type of node numbers on disk and in memory."""
+    return np.int32 if num_nodes <= np.iinfo(np.int32).max else np.int64
+
+
+def _bits(num_nodes: int) -> int:
+    return max(1, (num_nodes - 1).bit_length())

@@ -1,0 +1,192 @@
+"""Decoupled propagation schemes: which polynomial of the diffusion is wanted.
+
+Every scheme is ``P = Σ_l θ_l S^l X`` over hops l = 0..L, where one hop of S is
+
+    (S P)[u] = keep(u) · P[u] + Σ_{v ≠ u} T[u, v] · P[v].
+
+Only the sum over v ≠ u can be pruned. ``keep``, the skip connection, is never pruned (METHODS: it changes the model, so it
+is an explicit argument):
+
+=================  ==========================  ==================================================================
+skip               keep(u)                     unpruned meaning
+=================  ==========================  ==================================================================
+``diagonal``       T[u, u] = 1/d(u)            S = T: plain SGC, APPNP
+``identity``       1                           S = I + T_off: Algorithm 1 as printed, the default of `Sgc`
+``identity+loop``  1 + 1/d(u)                  S = I + T: what the authors' C++ does when the file has self-loops
+``none``           0                           S = T_off
+=================  ==========================  ==================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.core.diffusion import Diffusion
+from unifews.errors import InputError, unknown_name
+
+Skip = Literal["identity", "diagonal", "identity+loop", "none"]
+SKIPS: tuple[Skip, ...] = ("identity", "diagonal", "identity+loop", "none")
+DEFAULT_HOPS = 20
+
+
+@runtime_checkable
+class Scheme(Protocol):
+    """What `propagate` needs to know of a scheme."""
+
+    @property
+    def skip(self) -> Skip: ...
+
+    def coefficients(self, hops: int) -> NDArray[np.float64]:
+        """θ_0 .. θ_L, float64 [hops + 1]."""
+
+    def influence(self, hops: int) -> NDArray[np.float64]:
+        """How much a message of hop l weighs in the output, float64 [hops].
+
+        The entry rule compares ``influence_l · |T[u,v]| · ‖(S^l X)[v]‖`` with δ: the message that is actually sent.
+        """
+
+
+def keep_factor(diffusion: Diffusion, skip: Skip) -> NDArray[np.float32]:
+    """keep(u) of the table above, float32 [n]."""
+    diagonal = diffusion.diagonal
+    if skip == "diagonal":
+        return diagonal
+    if skip == "identity":
+        return np.ones_like(diagonal)
+    if skip == "identity+loop":
+        return 1 + diagonal
+    if skip == "none":
+        return np.zeros_like(diagonal)
+    raise unknown_name("skip connection", skip, SKIPS)
+
+
+def _check_skip(skip: str) -> None:
+    if skip not in SKIPS:
+        raise unknown_name("skip connection", skip, SKIPS)
+
+
+@dataclass(frozen=True)
+class Sgc:
+    """Simplified graph convolution, ``P = S^L X`` (Wu et al., ICML 2019; [P] Algorithm 1).
+
+    ``skip="identity"`` is the paper's Unifews-SGC; ``skip="diagonal"`` is the plain backbone ``T^L X``.
+    """
+
+    skip: Skip = "identity"
+
+    def __post_init__(self) -> None:
+        _check_skip(self.skip)
+
+    def coefficients(self, hops: int) -> NDArray[np.float64]:
+        theta = np.zeros(hops + 1)
+        theta[hops] = 1
+        return theta
+
+    def influence(self, hops: int) -> NDArray[np.float64]:
+        return np.ones(hops)
+
+
+@dataclass(frozen=True)
+class Appnp:
+    """Personalised PageRank, ``P = Σ_{l<L} α(1-α)^l T^l X + (1-α)^L T^L X`` (Klicpera et al., ICLR 2019).
+
+    The last term, the tail, carries (1-α)^L of the mass (12 % at α = 0.1, L = 20). [P] prints the sum without it; the
+    authors' code has it. ``tail=False`` gives the printed form.
+    """
+
+    alpha: float = 0.1
+    tail: bool = True
+    skip: Skip = "diagonal"
+
+    def __post_init__(self) -> None:
+        _check_skip(self.skip)
+        if not 0 < self.alpha <= 1:
+            raise InputError(
+                f"`alpha` is the share of a node's own features kept at each hop and must lie in (0, 1]; got {self.alpha}."
+            )
+
+    def coefficients(self, hops: int) -> NDArray[np.float64]:
+        decay = (1 - self.alpha) ** np.arange(hops + 1, dtype=np.float64)
+        theta = self.alpha * decay
+        theta[hops] = decay[hops] if self.tail else 0
+        return theta
+
+    def influence(self, hops: int) -> NDArray[np.float64]:
+        # METHODS 2.4: the residue sent on is (1-α)^(l+1) T^(l+1) X.
+        return (1 - self.alpha) ** np.arange(1, hops + 1, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """Any polynomial ``P = Σ_l θ_l S^l X``; its length fixes the number of hops.
+
+    `heat`, `ssgc` and `gbp` build the usual ones.
+    """
+
+    theta: tuple[float, ...]
+    skip: Skip = "diagonal"
+
+    def __init__(self, coefficients: Sequence[float], skip: Skip = "diagonal") -> None:
+        _check_skip(skip)
+        theta = tuple(float(c) for c in coefficients)
+        if len(theta) < 2 or not all(map(math.isfinite, theta)):
+            raise InputError(
+                "`Polynomial` needs at least two finite coefficients θ_0, θ_1, ... (one per hop and one for the input); "
+                f"got {list(coefficients)!r}."
+            )
+        object.__setattr__(self, "theta", theta)
+        object.__setattr__(self, "skip", skip)
+
+    @classmethod
+    def heat(cls, time: float, hops: int = DEFAULT_HOPS) -> Polynomial:
+        """Heat kernel ``e^-t Σ t^l/l! T^l`` (GDC, Klicpera et al., NeurIPS 2019)."""
+        return cls([math.exp(-time + hop * math.log(time) - math.lgamma(hop + 1)) for hop in range(hops + 1)])
+
+    @classmethod
+    def ssgc(cls, hops: int = DEFAULT_HOPS, alpha: float = 0.05) -> Polynomial:
+        """S²GC: ``1/L Σ_{l=1..L} ((1-α) T^l X + α X)`` (Zhu & Koniusz, ICLR 2021)."""
+        return cls([alpha] + [(1 - alpha) / hops] * hops)
+
+    @classmethod
+    def gbp(cls, weights: Sequence[float]) -> Polynomial:
+        """GBP's generalised PageRank weights w_0 .. w_L (Chen et al., NeurIPS 2020)."""
+        return cls(weights)
+
+    @property
+    def hops(self) -> int:
+        return len(self.theta) - 1
+
+    def coefficients(self, hops: int) -> NDArray[np.float64]:
+        return np.array(self.theta, dtype=np.float64)
+
+    def influence(self, hops: int) -> NDArray[np.float64]:
+        # What hop l sends takes part in every later power: Σ_{k > l} |θ_k|.
+        return np.abs(self.coefficients(hops))[::-1].cumsum()[::-1][1:].copy()
+
+
+def resolve(scheme: str | Scheme, hops: int | None) -> tuple[Scheme, int]:
+    """The scheme meant by a name or an object, and its number of hops."""
+    if isinstance(scheme, str):
+        known: dict[str, type[Sgc] | type[Appnp]] = {"appnp": Appnp, "sgc": Sgc}
+        if scheme not in known:
+            raise unknown_name("scheme", scheme, sorted(known))
+        scheme = known[scheme]()
+    if not isinstance(scheme, Scheme):
+        raise InputError(f"`scheme` is 'appnp', 'sgc' or an object such as Appnp(alpha=0.1); got {scheme!r}.")
+    if isinstance(scheme, Polynomial):
+        if hops is not None and hops != scheme.hops:
+            raise InputError(
+                f"`hops` is {hops} but the polynomial has {scheme.hops + 1} coefficients, which makes {scheme.hops} hops; "
+                "leave `hops` out."
+            )
+        return scheme, scheme.hops
+    hops = DEFAULT_HOPS if hops is None else hops
+    if not isinstance(hops, int | np.integer) or isinstance(hops, bool) or not 1 <= hops <= 60_000:
+        raise InputError(f"`hops` is the number of propagation steps, a whole number from 1 to 60,000; got {hops!r}.")
+    return scheme, int(hops)

@@ -1,0 +1,130 @@
+"""The one honest record of what was kept, how many multiply-adds that took, and how long.
+
+Counts are exact Python integers from 64-bit counters (papers100M × 20 hops is 8·10¹² multiply-adds; the reference code's
+32-bit counter printed 17.7·10⁹, METHODS 1.5). One multiply-add is one MAC; a FLOP count is twice that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class HopTrace:
+    """One hop. Only off-diagonal edges are entries; the skip connection is never pruned and never counted."""
+
+    index: int
+    entries: int
+    """Decisions there were to take: edges, (edge, block) or (edge, feature) pairs, on the input's feature count."""
+    kept: int
+    """Entries that were multiplied."""
+    zeros: int
+    """Entries that are exactly zero: skipped for free, neither kept nor removed."""
+    macs: int
+    """Multiply-adds of the kept entries, Σ kept · width."""
+    dense_macs: int
+    """Multiply-adds of the unpruned product on the input axes, edges · features."""
+    zero_macs: int
+    """What of `dense_macs` would have multiplied exact zeros."""
+    threshold: float | None
+    """δ of this hop in message units; None = unpruned."""
+    seconds: float
+
+    @property
+    def sparsity(self) -> float:
+        """Share of the nonzero products removed: 1 - macs / (dense_macs - zero_macs)."""
+        work = self.dense_macs - self.zero_macs
+        return 1 - self.macs / work if work else 0.0
+
+    @property
+    def removed(self) -> int:
+        return self.entries - self.zeros - self.kept
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a propagation did, hop by hop. Prints as a table."""
+
+    hops: tuple[HopTrace, ...]
+    requested: str = "unpruned"
+    """What the caller asked for, in words."""
+    kernel: str = ""
+    """Instruction set and threads the kernels ran with."""
+    rank: int | None = None
+    """Axes propagated; None = the input's own."""
+    basis_macs: int = 0
+    """Multiply-adds of finding the basis, rotating into it and (once the embedding is asked for) back: not propagation."""
+    basis_seconds: float = 0.0
+    setup_seconds: float = 0.0
+    """Checking, laying out and finishing: everything that is neither a hop nor the basis."""
+    dropped_norm: float = 0.0
+    """‖X - X V Vᵀ‖_F over the axes that were not propagated: bounds the error that dropping them causes (‖S‖₂ ≤ 1)."""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def edge_sparsity(self) -> float:
+        """Plain mean over hops of the share of off-diagonal products removed ([P], METHODS 1.4)."""
+        return sum(hop.sparsity for hop in self.hops) / len(self.hops) if self.hops else 0.0
+
+    @property
+    def macs(self) -> int:
+        return sum(hop.macs for hop in self.hops)
+
+    @property
+    def dense_macs(self) -> int:
+        return sum(hop.dense_macs for hop in self.hops)
+
+    @property
+    def seconds(self) -> float:
+        """Everything: basis, set-up and hops."""
+        return sum(hop.seconds for hop in self.hops) + self.basis_seconds + self.setup_seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "requested": self.requested,
+            "edge_sparsity": self.edge_sparsity,
+            "macs": self.macs,
+            "dense_macs": self.dense_macs,
+            "seconds": self.seconds,
+            "rank": self.rank,
+            "dropped_norm": self.dropped_norm,
+            "basis_macs": self.basis_macs,
+            "basis_seconds": self.basis_seconds,
+            "setup_seconds": self.setup_seconds,
+            "kernel": self.kernel,
+            "notes": list(self.notes),
+            "hops": [
+                {
+                    "index": hop.index,
+                    "entries": hop.entries,
+                    "kept": hop.kept,
+                    "zeros": hop.zeros,
+                    "macs": hop.macs,
+                    "sparsity": hop.sparsity,
+                    "threshold": hop.threshold,
+                    "seconds": hop.seconds,
+                }
+                for hop in self.hops
+            ],
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{'hop':>5} {'entries':>16} {'kept':>16} {'MACs':>18} {'removed':>8} {'threshold':>10} {'seconds':>8}"]
+        for hop in self.hops:
+            delta = "-" if hop.threshold is None else f"{hop.threshold:.3g}"
+            lines.append(
+                f"{hop.index:>5} {hop.entries:>16,} {hop.kept:>16,} {hop.macs:>18,} {hop.sparsity:>7.1%} "
+                f"{delta:>10} {hop.seconds:>8.3f}"
+            )
+        lines.append(
+            f"{'all':>5} {sum(h.entries for h in self.hops):>16,} {sum(h.kept for h in self.hops):>16,} {self.macs:>18,} "
+            f"{self.edge_sparsity:>7.1%} {'':>10} {self.seconds:>8.3f}"
+        )
+        if self.basis_macs:
+            lines.append(
+                f"basis: {self.rank} axes, {self.basis_macs:,} MACs in {self.basis_seconds:.3f} s (listed apart); "
+                f"norm left out {self.dropped_norm:.3g}"
+            )
+        lines.extend(self.notes)
+        return "\n".join(lines)

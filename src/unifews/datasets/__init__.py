@@ -1,0 +1,1 @@
+"""Graphs to work on: generated ones here; loaders of real ones beside them."""

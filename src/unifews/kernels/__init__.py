@@ -1,0 +1,57 @@
+"""How it is computed: arrays in, arrays out, no I/O.
+
+    native/kernels.h    what the arrays mean: tiles of blocks, scaled values, lazily updated blocks
+    native/kernels.cpp  the kernels, compiled for several instruction sets
+    reference.py        the same functions in plain numpy: the oracle
+
+`native` is the compiled module; `levels()` lists the instruction sets this processor can run, `use_level` picks one
+(the widest is picked at import; the environment variable UNIFEWS_KERNELS overrides it).
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.errors import InputError
+from unifews.kernels import _native as native
+
+LANES = 16
+MAX_BLOCKS = 8
+SLACK = 64  # floats past the end of an array that a vector load may touch
+
+__all__ = ["LANES", "MAX_BLOCKS", "aligned", "describe", "native", "threads_to_use"]
+
+if _wanted := os.environ.get("UNIFEWS_KERNELS"):
+    if _wanted not in native.levels():
+        raise InputError(
+            f"UNIFEWS_KERNELS is {_wanted!r}, but this processor can run {', '.join(native.levels())}; unset it or pick one."
+        )
+    native.use_level(_wanted)
+
+
+def aligned(*shape: int, dtype: type = np.float32, zero: bool = False) -> NDArray[np.float32]:
+    """A new array that starts on a cache line and has room behind it for a whole vector load.
+
+    numpy asks for huge pages for arrays this large, which spares most address translation in random gathers.
+    """
+    size = int(np.prod(shape, dtype=np.int64))
+    itemsize = np.dtype(dtype).itemsize
+    raw = (np.zeros if zero else np.empty)(size * itemsize + SLACK * 4 + 64, dtype=np.uint8)
+    offset = -raw.ctypes.data % 64
+    return raw[offset : offset + size * itemsize].view(dtype).reshape(shape)
+
+
+def threads_to_use(threads: int | None) -> int:
+    """The number of threads meant by a `threads` argument: None = every core this process may use."""
+    if threads is None:
+        return int(os.environ.get("OMP_NUM_THREADS", 0)) or len(os.sched_getaffinity(0))
+    if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
+        raise InputError(f"`threads` is a whole number of at least 1, or None for all cores; got {threads!r}.")
+    return int(threads)
+
+
+def describe(threads: int) -> str:
+    return f"{native.level()}, {threads} thread{'s' if threads > 1 else ''}" + ("" if native.openmp() else ", no OpenMP")

@@ -1,0 +1,633 @@
+// The kernels, written once and compiled once per instruction set (UNIFEWS_TABLE names the build; see CMakeLists.txt).
+// kernels.h says what the arrays mean.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+#include "kernels.h"
+
+namespace unifews {
+namespace {
+
+// A block of 16 floats in the registers there are: one of 64 bytes, two of 32 or four of 16.
+#if defined(__AVX512F__)
+constexpr int kRegister = 16;
+#elif defined(__AVX2__)
+constexpr int kRegister = 8;
+#else
+constexpr int kRegister = 4;
+#endif
+constexpr int kParts = kLanes / kRegister;
+typedef float Register __attribute__((vector_size(kRegister * 4)));
+typedef float Quarter __attribute__((vector_size(16)));
+
+struct alignas(64) Block {
+  Register part[kParts];
+  Block& operator+=(const Block& x) {
+    for (int p = 0; p < kParts; p++) part[p] += x.part[p];
+    return *this;
+  }
+  Block& add(float factor, const Block& x) {
+    for (int p = 0; p < kParts; p++) part[p] += factor * x.part[p];
+    return *this;
+  }
+  Block& operator*=(float factor) {
+    for (int p = 0; p < kParts; p++) part[p] *= factor;
+    return *this;
+  }
+};
+
+inline Block operator*(float factor, Block x) { return x *= factor; }
+
+constexpr int64_t kRows = 64;  // rows handed to a thread at a time
+
+inline const Block& block(const float* p) { return *reinterpret_cast<const Block*>(p); }
+inline Block& block(float* p) { return *reinterpret_cast<Block*>(p); }
+
+inline float sum_of_squares(const Block& x) {
+  Block y;
+  for (int p = 0; p < kParts; p++) y.part[p] = x.part[p] * x.part[p];
+  const Quarter* q = reinterpret_cast<const Quarter*>(&y);
+  const Quarter s = (q[0] + q[1]) + (q[2] + q[3]);
+  return (s[0] + s[2]) + (s[1] + s[3]);
+}
+
+inline float largest_of(const Block& x) {
+  const float* lane = reinterpret_cast<const float*>(&x);
+  float most = 0;
+  for (int k = 0; k < kLanes; k++) most = std::max(most, std::fabs(lane[k]));
+  return most;
+}
+
+inline float magnitude(const Block& x, bool largest) { return largest ? largest_of(x) : std::sqrt(sum_of_squares(x)); }
+
+// Write a whole cache line that will not be read again soon without first reading it.
+inline void stream(float* p, const Block& x) {
+#if defined(__AVX512F__)
+  _mm512_stream_ps(p, (__m512)x.part[0]);
+#elif defined(__AVX2__)
+  _mm256_stream_ps(p, (__m256)x.part[0]);
+  _mm256_stream_ps(p + 8, (__m256)x.part[1]);
+#else
+  block(p) = x;
+#endif
+}
+
+inline void prefetch(const float* p, int blocks) {
+  for (int b = 0; b < blocks; b++) __builtin_prefetch(p + b * kLanes);
+}
+
+// ------------------------------------------------------------------------------------------------ one tile, all edges
+
+// q'[u] = keep[u]·q[u] + gain[u]·Σ A[u,v]·q[v];  out[u] += coefficient·q'[u];  square[u] += ‖q'[u]‖²
+// Bound by memory: per edge one row of the tile, per node one row in and one or three out. The row in the making stays in
+// registers; rows a few edges ahead are already on their way.
+template <class Index, bool kWeighted, int kBlocks>
+void full_hop_tile(const Edges& e, const float* keep, const float* gain, const float* q, float* q_out,
+                   float coefficient, float* out, float* square, int threads) {
+  const Index* indices = static_cast<const Index*>(e.indices);
+  constexpr int kWidth = kBlocks * kLanes;
+  constexpr int kAhead = 8;
+  const int64_t last = e.n ? std::max<int64_t>(e.end[e.n - 1] - 1, 0) : 0;
+#pragma omp parallel for schedule(dynamic, kRows) num_threads(threads)
+  for (int64_t u = 0; u < e.n; u++) {
+    Block sum[kBlocks];
+    for (int b = 0; b < kBlocks; b++) sum[b] = Block{};
+    const int64_t end = e.end[u];
+    // Rows are short, so look ahead into the next one; `last` keeps that inside the array.
+    const int64_t next = u + 1 < e.n ? e.start[u + 1] - end : 0;
+    for (int64_t i = e.start[u]; i < end; i++) {
+      const int64_t ahead = i + kAhead;
+      prefetch(q + int64_t(indices[std::min(ahead < end ? ahead : ahead + next, last)]) * kWidth, kBlocks);
+      const float* row = q + int64_t(indices[i]) * kWidth;
+      if (kWeighted) {
+        const float w = e.weight[i];
+        for (int b = 0; b < kBlocks; b++) sum[b].add(w, block(row + b * kLanes));
+      } else {
+        for (int b = 0; b < kBlocks; b++) sum[b] += block(row + b * kLanes);
+      }
+    }
+    const float g = gain ? gain[u] : 1.0f;
+    float total = 0;
+    for (int b = 0; b < kBlocks; b++) {
+      Block value = g * sum[b];
+      if (keep) value.add(keep[u], block(q + u * kWidth + b * kLanes));
+      stream(q_out + u * kWidth + b * kLanes, value);
+      if (out) block(out + u * kWidth + b * kLanes).add(coefficient, value);
+      if (square) total += sum_of_squares(value);
+    }
+    if (square) square[u] += total;
+  }
+}
+
+template <class Index, bool kWeighted>
+void full_hop_index(const Edges& e, int blocks, const float* keep, const float* gain, const float* q, float* q_out,
+                    float coefficient, float* out, float* square, int threads) {
+  switch (blocks) {
+#define CASE(B) \
+  case B: return full_hop_tile<Index, kWeighted, B>(e, keep, gain, q, q_out, coefficient, out, square, threads);
+    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
+#undef CASE
+  }
+}
+
+void full_hop(const Edges& e, int blocks, const float* keep, const float* gain, const float* q, float* q_out,
+              float coefficient, float* out, float* square, int threads) {
+  auto run = e.wide ? (e.weight ? full_hop_index<int64_t, true> : full_hop_index<int64_t, false>)
+                    : (e.weight ? full_hop_index<int32_t, true> : full_hop_index<int32_t, false>);
+  run(e, blocks, keep, gain, q, q_out, coefficient, out, square, threads);
+}
+
+template <class Index>
+void column_hop_index(const Edges& e, const float* keep, const float* gain, const float* q, float* q_out, int threads) {
+  const Index* indices = static_cast<const Index*>(e.indices);
+#pragma omp parallel for schedule(dynamic, 1024) num_threads(threads)
+  for (int64_t u = 0; u < e.n; u++) {
+    double sum = 0;
+    for (int64_t i = e.start[u]; i < e.end[u]; i++) sum += (e.weight ? e.weight[i] : 1.0f) * q[indices[i]];
+    q_out[u] = keep[u] * q[u] + gain[u] * float(sum);
+  }
+}
+
+void column_hop(const Edges& e, const float* keep, const float* gain, const float* q, float* q_out, int threads) {
+  (e.wide ? column_hop_index<int64_t> : column_hop_index<int32_t>)(e, keep, gain, q, q_out, threads);
+}
+
+// -------------------------------------------------------------------------------------------------------- in and out
+
+// Rows row0 .. row0+rows of x (the first `width` columns, `stride` apart) become q = source·x; magnitudes beside them.
+void ingest(int64_t row0, int64_t rows, int64_t stride, int width, int blocks, const float* x, const float* source,
+            bool largest, float* q, float* size, float* top, float* square, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int64_t i = 0; i < rows; i++) {
+    const int64_t u = row0 + i;
+    float* row = q + u * blocks * kLanes;
+    const float s = source[u];
+    for (int k = 0; k < width; k++) row[k] = s * x[i * stride + k];
+    for (int k = width; k < blocks * kLanes; k++) row[k] = 0;
+    float highest = 0, total = 0;
+    for (int b = 0; b < blocks; b++) {
+      const Block value = block(row + b * kLanes);
+      const float m = magnitude(value, largest);
+      if (size) size[u * blocks + b] = m;
+      highest = std::max(highest, m);
+      total += sum_of_squares(value);
+    }
+    if (top) top[u] = highest;
+    if (square) square[u] += total;
+  }
+}
+
+// keep^age, and Σ_{k ≤ age} coefficient[stamp + k]·keep^k: what a block left alone has become and has contributed.
+struct Past {
+  float factor;
+  float contribution;
+};
+
+inline Past past(float keep, int stamp, int hop, const float* coefficient) {
+  Past p{1.0f, coefficient ? coefficient[stamp] : 0.0f};
+  for (int k = stamp + 1; k <= hop; k++) {
+    p.factor *= keep;
+    if (coefficient) p.contribution += coefficient[k] * p.factor;
+  }
+  return p;
+}
+
+// result[u] = scale/source[u] · (value at `hop`, or the accumulated output including `hop`)
+void finish(int64_t n, int blocks, int width, int hop, const float* keep, const float* source, float scale,
+            const Lazy& state, float* result, int64_t stride, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int64_t u = 0; u < n; u++) {
+    const float back = scale / source[u];
+    int known = -1;  // blocks of a node were mostly left alone at the same hop
+    Past p{};
+    for (int b = 0; b * kLanes < width; b++) {
+      const int64_t at = u * blocks + b;
+      Block value;
+      if (state.stamp) {
+        const int stamp = state.stamp[at];
+        if (stamp != known) p = past(keep[u], known = stamp, hop, state.out ? state.coefficient : nullptr);
+        const Block stored = block(state.buffer[stamp & 1] + at * kLanes);
+        if (state.out)
+          (value = block(state.out + at * kLanes)).add(p.contribution, stored);
+        else
+          value = p.factor * stored;
+      } else {
+        value = block((state.out ? state.out : state.buffer[hop & 1]) + at * kLanes);
+      }
+      value *= back;
+      float* to = result + u * stride + b * kLanes;
+      const int lanes = std::min(kLanes, width - b * kLanes);
+      std::memcpy(to, &value, lanes * sizeof(float));
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------- pruned hops
+
+// What settling the rows of one thread adds up to.
+struct Tally {
+  int64_t zero[kMaxBlocks] = {};
+  float lagging = 0;
+};
+
+// The end of a row: `sum` arrived in the blocks of `touched`. Brings those up to date, carries on the ones that may
+// still send, leaves the rest alone.
+template <bool kLargest, int kBlocks>
+inline void settle(const PrunedHop& h, int64_t u, unsigned touched, const float* sum, Tally& tally) {
+  const Lazy& s = h.state;
+  const float c = h.keep[u], g = h.gain[u], reach = h.reach[u];
+  const float* before = h.size + u * kBlocks;
+  float* after = h.size_out + u * kBlocks;
+  uint16_t* stamps = s.stamp + u * kBlocks;
+  // Most rows of a late hop receive nothing and can send nothing: they should cost a few instructions.
+  float size[kBlocks], highest = 0;
+  for (int b = 0; b < kBlocks; b++) size[b] = c * before[b];
+  for (int b = 0; b < kBlocks; b++) highest = std::max(highest, size[b]);
+  unsigned sending = 0;
+  if (highest * reach >= h.delta)
+    for (int b = 0; b < kBlocks; b++) sending |= unsigned(size[b] * reach >= h.delta && stamps[b] == h.hop) << b;
+  const unsigned active = touched | sending;
+  float lagging = highest;
+  if (active) {
+    highest = lagging = 0;
+    for (int b = 0; b < kBlocks; b++) {
+      if (active >> b & 1) {
+        const int64_t at = (u * kBlocks + b) * kLanes;
+        const int stamp = stamps[b];
+        const Past p = past(c, stamp, h.hop, s.out ? s.coefficient : nullptr);
+        const Block stored = block(s.buffer[stamp & 1] + at);
+        if (s.out) block(s.out + at).add(p.contribution, stored);
+        Block value = (c * p.factor) * stored;
+        if (touched >> b & 1) {
+          value.add(g, block(sum + b * kLanes));
+          size[b] = magnitude(value, kLargest);
+        }
+        stream(s.buffer[(h.hop + 1) & 1] + at, value);
+        stamps[b] = uint16_t(h.hop + 1);
+      } else {
+        lagging = std::max(lagging, size[b]);
+      }
+      highest = std::max(highest, size[b]);
+    }
+  }
+  for (int b = 0; b < kBlocks; b++) after[b] = size[b];
+  for (int b = 0; b < kBlocks; b++)
+    if (size[b] == 0) tally.zero[b] += h.fanout[u];
+  h.top_out[u] = highest;
+  tally.lagging = std::max(tally.lagging, lagging * reach);
+}
+
+// Before a hop: blocks left alone that this hop's δ lets send after all are brought up to date.
+void rouse(const PrunedHop& h) {
+  const Lazy& s = h.state;
+#pragma omp parallel for schedule(static) num_threads(h.threads)
+  for (int64_t u = 0; u < h.edges.n; u++) {
+    for (int b = 0; b < h.blocks; b++) {
+      const int64_t at = u * h.blocks + b;
+      const float m = h.size[at];
+      const int stamp = s.stamp[at];
+      if (stamp == h.hop || m == 0 || m * h.reach[u] < h.delta) continue;
+      // Terms before this hop go to `out`; the value moves on to this hop's buffer.
+      const Past p = past(h.keep[u], stamp, h.hop - 1, s.out ? s.coefficient : nullptr);
+      const Block stored = block(s.buffer[stamp & 1] + at * kLanes);
+      if (s.out) block(s.out + at * kLanes).add(p.contribution, stored);
+      block(s.buffer[h.hop & 1] + at * kLanes) = (p.factor * h.keep[u]) * stored;
+      s.stamp[at] = uint16_t(h.hop);
+    }
+  }
+}
+
+// Messages reach δ when  A[u,v]·size[v] ≥ cut(u) = δ / target[u].  Exact zeros never do: they cost nothing to skip.
+inline float cut(const PrunedHop& h, int64_t u) { return std::max(h.delta / h.target[u], 1e-45f); }
+
+// Bit b: block b of the source row reaches the cut.
+template <int kBlocks>
+inline unsigned reaching(const float* size, float weight, float level) {
+#if defined(__AVX2__)
+  const __m256 m = _mm256_mul_ps(_mm256_loadu_ps(size), _mm256_set1_ps(weight));
+  return unsigned(_mm256_movemask_ps(_mm256_cmp_ps(m, _mm256_set1_ps(level), _CMP_GE_OQ))) & ((1u << kBlocks) - 1);
+#else
+  unsigned flags = 0;
+  for (int b = 0; b < kBlocks; b++) flags |= unsigned(size[b] * weight >= level) << b;
+  return flags;
+#endif
+}
+
+// The set bits of every byte, in order: lets eight entries be listed with one store and no branch.
+struct BitLists {
+  uint8_t bits[256][8];
+  BitLists() {
+    for (int flags = 0; flags < 256; flags++)
+      for (int b = 0, k = 0; b < 8; b++) {
+        bits[flags][b] = 0;
+        if (flags >> b & 1) bits[flags][k++] = uint8_t(b);
+      }
+  }
+};
+const BitLists kBitLists;
+
+// A thread's lists for a few rows: the sources that may matter, then the cache lines that do.
+struct Survivors {
+  std::vector<uint32_t> source;   // candidates: node
+  std::vector<int64_t> position;  // and edge, where an edge has a weight or a memory
+  std::vector<uint32_t> line;
+  std::vector<uint8_t> which;     // block of that line
+  std::vector<float> weight;
+  void reserve(int64_t edges, int blocks, bool positions, bool weighted) {
+    const size_t room = size_t(edges) + 64;
+    if (source.size() < room) source.resize(2 * room);
+    if (positions && position.size() < room) position.resize(2 * room);
+    if (line.size() < room * blocks) {
+      line.resize(2 * room * blocks);
+      which.resize(2 * room * blocks);
+      if (weighted) weight.resize(2 * room * blocks);
+    }
+  }
+};
+
+// Phases, because deciding and gathering in one loop stalls on every mispredicted branch. For a few rows at a time: list
+// the sources whose largest block reaches the cut; list their cache lines that reach it (both branch-free); add the lines
+// up with the next ones on their way; settle.
+template <class Index, bool kWeighted, bool kInherit, int kBlocks>
+void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
+  const Edges& e = h.edges;
+  const Index* indices = static_cast<const Index*>(e.indices);
+  const float* q = h.state.buffer[h.hop & 1];
+  uint8_t* alive = static_cast<uint8_t*>(h.alive);
+  int64_t kept[kMaxBlocks] = {}, zero[kMaxBlocks] = {};
+  float lagging = 0;
+  constexpr int kSizesAhead = 24, kLinesAhead = 24;
+#pragma omp parallel num_threads(h.threads) reduction(+ : kept[:kMaxBlocks], zero[:kMaxBlocks]) reduction(max : lagging)
+  {
+    Survivors list;
+    Tally tally;
+    float level[kRows];
+    int64_t candidates_end[kRows], lines_end[kRows];
+    unsigned touched[kRows];
+    alignas(64) float sum[kBlocks * kLanes];
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t first = 0; first < e.n; first += kRows) {
+      const int64_t rows = std::min(e.n - first, kRows);
+      list.reserve(e.end[first + rows - 1] - e.start[first], kBlocks, kWeighted || kInherit, kWeighted);
+      uint32_t* source = list.source.data();
+      int64_t* position = list.position.data();
+      uint32_t* line = list.line.data();
+      uint8_t* which = list.which.data();
+      float* weight = list.weight.data();
+
+      int64_t candidates = 0;
+      for (int64_t r = 0; r < rows; r++) {
+        const int64_t u = first + r;
+        level[r] = cut(h, u);
+        for (int64_t i = e.start[u]; i < e.end[u]; i++) {
+          const int64_t v = indices[i];
+          bool yes = (kWeighted ? e.weight[i] * h.top[v] : h.top[v]) >= level[r];
+          if (kInherit) {
+            alive[i] = yes ? alive[i] : 0;
+            yes = alive[i];
+          }
+          source[candidates] = uint32_t(v);
+          if (kWeighted || kInherit) position[candidates] = i;
+          candidates += yes;
+        }
+        candidates_end[r] = candidates;
+      }
+
+      int64_t k = 0;
+      for (int j = 0; j < kSizesAhead; j++) source[candidates + j] = candidates ? source[candidates - 1] : 0;
+      for (int64_t r = 0, j = 0; r < rows; r++) {
+        unsigned any = 0;
+        for (; j < candidates_end[r]; j++) {
+          const uint32_t v = source[j];
+          const float w = kWeighted ? e.weight[position[j]] : 1.0f;
+          __builtin_prefetch(h.size + int64_t(source[j + kSizesAhead]) * kBlocks);
+          unsigned flags = reaching<kBlocks>(h.size + int64_t(v) * kBlocks, w, level[r]);
+          if (kInherit) alive[position[j]] = uint8_t(flags &= alive[position[j]]);
+          any |= flags;
+          const uint8_t* bits = kBitLists.bits[flags];
+          std::memcpy(which + k, bits, 8);
+          for (int b = 0; b < 8; b++) line[k + b] = v * uint32_t(kBlocks) + bits[b];
+          if (kWeighted)
+            for (int b = 0; b < 8; b++) weight[k + b] = w;
+          k += __builtin_popcount(flags);
+        }
+        lines_end[r] = k;
+        touched[r] = any;
+      }
+
+      for (int j = 0; j < kLinesAhead; j++) line[k + j] = k ? line[k - 1] : 0;
+      for (int64_t r = 0, j = 0; r < rows; r++) {
+        if (touched[r]) {
+          for (int b = 0; b < kBlocks; b++) block(sum + b * kLanes) = Block{};
+          for (; j < lines_end[r]; j++) {
+            __builtin_prefetch(q + int64_t(line[j + kLinesAhead]) * kLanes);
+            const Block& value = block(q + int64_t(line[j]) * kLanes);
+            if (kWeighted)
+              block(sum + which[j] * kLanes).add(weight[j], value);
+            else
+              block(sum + which[j] * kLanes) += value;
+            kept[which[j]]++;
+          }
+        }
+        settle<false, kBlocks>(h, first + r, touched[r], sum, tally);
+      }
+    }
+    for (int b = 0; b < kMaxBlocks; b++) zero[b] += tally.zero[b];
+    lagging = std::max(lagging, tally.lagging);
+  }
+  std::copy(kept, kept + kMaxBlocks, count->kept);
+  std::copy(zero, zero + kMaxBlocks, count->zero);
+  count->lagging = lagging;
+}
+
+template <class Index, bool kWeighted, bool kInherit>
+void pruned_hop_blocks(const PrunedHop& h, PrunedCount* count) {
+  switch (h.blocks) {
+#define CASE(B) \
+  case B: return pruned_hop_tile<Index, kWeighted, kInherit, B>(h, count);
+    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
+#undef CASE
+  }
+}
+
+template <class Index>
+void pruned_hop_index(const PrunedHop& h, PrunedCount* count) {
+  const bool weighted = h.edges.weight != nullptr, inherit = h.alive != nullptr;
+  auto run = weighted ? (inherit ? pruned_hop_blocks<Index, true, true> : pruned_hop_blocks<Index, true, false>)
+                      : (inherit ? pruned_hop_blocks<Index, false, true> : pruned_hop_blocks<Index, false, false>);
+  run(h, count);
+}
+
+void pruned_hop(const PrunedHop& h, PrunedCount* count) {
+  if (h.rouse) rouse(h);
+  (h.edges.wide ? pruned_hop_index<int64_t> : pruned_hop_index<int32_t>)(h, count);
+}
+
+// One decision per (edge, feature). Whole lines are read for the sake of single lanes, so this is the form to study, not
+// the form to run; lines without any survivor are skipped.
+template <class Index, int kBlocks>
+void feature_hop_tile(const PrunedHop& h, int width, PrunedCount* count) {
+  const Edges& e = h.edges;
+  const Index* indices = static_cast<const Index*>(e.indices);
+  const float* q = h.state.buffer[h.hop & 1];
+  uint16_t* alive = static_cast<uint16_t*>(h.alive);
+  constexpr int blocks = kBlocks;
+  int64_t kept[kMaxBlocks] = {}, zero[kMaxBlocks] = {};
+  float lagging = 0;
+#pragma omp parallel num_threads(h.threads) reduction(+ : kept[:kMaxBlocks], zero[:kMaxBlocks]) reduction(max : lagging)
+  {
+    Tally tally;
+#pragma omp for schedule(dynamic, kRows)
+    for (int64_t u = 0; u < e.n; u++) {
+      alignas(64) float sum[kMaxBlocks * kLanes] = {};
+      unsigned touched = 0;
+      const float level = cut(h, u);
+      for (int64_t i = e.start[u]; i < e.end[u]; i++) {
+        const int64_t v = indices[i];
+        const float w = e.weight ? e.weight[i] : 1.0f;
+        for (int b = 0; b < blocks; b++) {
+          uint16_t* mine = alive ? alive + i * blocks + b : nullptr;
+          if (w * h.size[v * blocks + b] < level || (mine && !*mine)) {
+            if (mine) *mine = 0;
+            continue;
+          }
+          const float* from = q + (v * blocks + b) * kLanes;
+          uint16_t lanes = 0;
+          for (int k = 0; k < kLanes; k++) lanes |= uint16_t(std::fabs(w * from[k]) >= level) << k;
+          if (mine) *mine = lanes &= *mine;
+          if (!lanes) continue;
+          for (int k = 0; k < kLanes; k++) sum[b * kLanes + k] += lanes >> k & 1 ? w * from[k] : 0.0f;
+          touched |= 1u << b;
+          kept[b] += __builtin_popcount(lanes);
+        }
+      }
+      settle<true, kBlocks>(h, u, touched, sum, tally);
+      // In this form an entry is a single feature, so zeros are counted lane by lane.
+      for (int b = 0; b < blocks; b++) {
+        const int64_t at = u * blocks + b;
+        const int lanes = std::min(kLanes, width - b * kLanes);
+        const float* stored = h.state.buffer[h.state.stamp[at] & 1] + at * kLanes;
+        for (int k = 0; k < lanes; k++) zero[b] += h.size_out[at] == 0 || stored[k] == 0 ? h.fanout[u] : 0;
+      }
+    }
+    lagging = std::max(lagging, tally.lagging);
+  }
+  std::copy(kept, kept + kMaxBlocks, count->kept);
+  std::copy(zero, zero + kMaxBlocks, count->zero);
+  count->lagging = lagging;
+}
+
+template <class Index>
+void feature_hop_index(const PrunedHop& h, int width, PrunedCount* count) {
+  switch (h.blocks) {
+#define CASE(B) \
+  case B: return feature_hop_tile<Index, B>(h, width, count);
+    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
+#undef CASE
+  }
+}
+
+void feature_hop(const PrunedHop& h, int width, PrunedCount* count) {
+  if (h.rouse) rouse(h);
+  (h.edges.wide ? feature_hop_index<int64_t> : feature_hop_index<int32_t>)(h, width, count);
+}
+
+// One decision per edge, by the whole row: survivors move to the front of their row. In place (indices_out == indices)
+// the edge sets are nested by construction.
+template <class Index>
+int64_t select_edges_index(const Edges& e, const float* norm, const float* target, float delta, int64_t* end_out,
+                           void* indices_out, float* weight_out, int threads) {
+  const Index* indices = static_cast<const Index*>(e.indices);
+  Index* out = static_cast<Index*>(indices_out);
+  int64_t total = 0;
+#pragma omp parallel for schedule(dynamic, 1024) num_threads(threads) reduction(+ : total)
+  for (int64_t u = 0; u < e.n; u++) {
+    const float level = std::max(delta / target[u], 1e-45f);
+    int64_t k = e.start[u];
+    const int64_t end = e.end[u];
+    if (e.weight) {
+      for (int64_t i = e.start[u]; i < end; i++) {
+        const Index v = indices[i];
+        const float w = e.weight[i];
+        out[k] = v;
+        weight_out[k] = w;
+        k += w * norm[v] >= level;
+      }
+    } else {
+      for (int64_t i = e.start[u]; i < end; i++) {
+        const Index v = indices[i];
+        out[k] = v;
+        k += norm[v] >= level;
+      }
+    }
+    end_out[u] = k;
+    total += k - e.start[u];
+  }
+  return total;
+}
+
+int64_t select_edges(const Edges& e, const float* norm, const float* target, float delta, int64_t* end_out,
+                     void* indices_out, float* weight_out, int threads) {
+  return (e.wide ? select_edges_index<int64_t> : select_edges_index<int32_t>)(e, norm, target, delta, end_out,
+                                                                              indices_out, weight_out, threads);
+}
+
+// For each source v: how many receivers, and the largest target[u]·A[u,v] among them.
+template <class Index>
+void fan_index(const Edges& e, const float* target, float* reach, int64_t* fanout, int threads) {
+  const Index* indices = static_cast<const Index*>(e.indices);
+  // Each thread scatters into arrays of its own; maxima and integer sums do not depend on how rows were shared out.
+  threads = std::min(threads, 8);
+  std::vector<std::vector<float>> peak(threads);
+  std::vector<std::vector<int64_t>> number(threads);
+#pragma omp parallel num_threads(threads)
+  {
+#if defined(_OPENMP)
+    const int me = omp_get_thread_num();
+#else
+    const int me = 0;
+#endif
+    peak[me].assign(e.n, 0.0f);
+    number[me].assign(e.n, 0);
+    float* p = peak[me].data();
+    int64_t* k = number[me].data();
+#pragma omp for schedule(dynamic, 4096)
+    for (int64_t u = 0; u < e.n; u++)
+      for (int64_t i = e.start[u]; i < e.end[u]; i++) {
+        const int64_t v = indices[i];
+        p[v] = std::max(p[v], e.weight ? e.weight[i] * target[u] : target[u]);
+        k[v]++;
+      }
+#pragma omp for schedule(static)
+    for (int64_t v = 0; v < e.n; v++) {
+      reach[v] = 0;
+      fanout[v] = 0;
+      for (int t = 0; t < threads; t++) {
+        if (peak[t].empty()) continue;
+        reach[v] = std::max(reach[v], peak[t][v]);
+        fanout[v] += number[t][v];
+      }
+    }
+  }
+}
+
+void fan(const Edges& e, const float* target, float* reach, int64_t* fanout, int threads) {
+  (e.wide ? fan_index<int64_t> : fan_index<int32_t>)(e, target, reach, fanout, threads);
+}
+
+}  // namespace
+
+const Table& UNIFEWS_TABLE() {
+  static const Table table{ingest, full_hop, column_hop, pruned_hop, feature_hop, select_edges, fan, finish};
+  return table;
+}
+
+}  // namespace unifews

@@ -1,0 +1,88 @@
+// What the compiled kernels take and give: plain arrays, no ownership, no I/O.
+//
+// Layout. Features are cut into tiles of `blocks` (1..8) blocks of 16 floats. A tile is an array [n][blocks][16],
+// 64-byte aligned, so one block is one cache line (one AVX-512 register, two AVX2 registers). A kernel works on one
+// tile; several tiles are several calls.
+//
+// Scaled values. With T[u,v] = target[u] · A[u,v] · source[v], tiles hold q[v] = source[v] · P[v]. One hop
+//     P'[u] = keep[u] · P[u] + Σ_v T[u,v] · P[v]       is then       q'[u] = keep[u] · q[u] + gain[u] · Σ_v A[u,v] · q[v]
+// with gain = target · source: on an unweighted graph no edge value is read at all.
+//
+// Rows belong to one thread each, and their sums run in edge order: results do not depend on the thread count.
+// Offsets and counts are 64-bit throughout.
+#pragma once
+#include <cstdint>
+
+namespace unifews {
+
+constexpr int kLanes = 16;      // floats in a block
+constexpr int kMaxBlocks = 8;   // blocks in a tile: a byte of flags per edge
+
+// Row u receives from indices[start[u] .. end[u]).
+struct Edges {
+  int64_t n;
+  const int64_t* start;
+  const int64_t* end;
+  const void* indices;  // int32_t, or int64_t when `wide`
+  const float* weight;  // nullptr: every weight is 1
+  bool wide;
+};
+
+// Node values that are brought up to date only when something touches them.
+//
+// A block nobody sends to changes by P' = keep·P alone, so it can be left where it is and its age remembered. Block b
+// of node u holds its value as of hop stamp[u][b] in buffer[stamp & 1]; `out` has its terms of every hop before that.
+// Invariant at the start of hop l: a block that can send anything has stamp == l.
+struct Lazy {
+  float* buffer[2];
+  uint16_t* stamp;
+  float* out;          // Σ coefficient·q so far, or nullptr when only the last hop is wanted
+  const float* coefficient;  // [hops + 1], read only with `out`
+};
+
+struct PrunedHop {
+  Edges edges;
+  int blocks;
+  int hop;
+  const float* keep;
+  const float* gain;
+  const float* target;
+  const float* reach;     // largest target[w]·A[w,u] over the receivers w of u: who cannot reach δ can be left alone
+  const int64_t* fanout;  // number of receivers of u
+  float delta;
+  bool rouse;             // some block left behind may reach δ: look for it first
+  const float* size;      // [n][blocks] magnitude of each block at this hop
+  const float* top;       // [n] the largest of them
+  float* size_out;
+  float* top_out;
+  void* alive;            // nullptr, or the entries still allowed (inheritance): a byte per edge, or 16 bits per block
+  Lazy state;
+  int threads;
+};
+
+struct PrunedCount {
+  int64_t kept[kMaxBlocks];  // entries used, per block (per feature, in feature form)
+  int64_t zero[kMaxBlocks];  // entries that are exactly zero: skipped for free
+  float lagging;             // no block left behind sends a message larger than this at the next hop
+};
+
+struct Table {
+  void (*ingest)(int64_t row0, int64_t rows, int64_t stride, int width, int blocks, const float* x, const float* source,
+                 bool largest, float* q, float* size, float* top, float* square, int threads);
+  void (*full_hop)(const Edges&, int blocks, const float* keep, const float* gain, const float* q, float* q_out,
+                   float coefficient, float* out, float* square, int threads);
+  void (*column_hop)(const Edges&, const float* keep, const float* gain, const float* q, float* q_out, int threads);
+  void (*pruned_hop)(const PrunedHop&, PrunedCount*);
+  void (*feature_hop)(const PrunedHop&, int width, PrunedCount*);
+  int64_t (*select_edges)(const Edges&, const float* norm, const float* target, float delta, int64_t* end_out,
+                          void* indices_out, float* weight_out, int threads);
+  void (*fan)(const Edges&, const float* target, float* reach, int64_t* fanout, int threads);
+  void (*finish)(int64_t n, int blocks, int width, int hop, const float* keep, const float* source, float scale,
+                 const Lazy&, float* result, int64_t stride, int threads);
+};
+
+const Table& table_base();
+const Table& table_avx2();
+const Table& table_avx512();
+
+}  // namespace unifews

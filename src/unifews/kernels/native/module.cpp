@@ -1,0 +1,192 @@
+// Python's view of the kernels: checks nothing but types (callers in Python own the checking), releases the GIL, and
+// picks the widest instruction set the processor has.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace unifews;
+
+namespace {
+
+template <class T>
+using Array = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Input = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Maybe = std::optional<T>;
+using Index = nb::ndarray<nb::c_contig, nb::device::cpu>;
+
+struct Level {
+  const char* name;
+  const Table& (*table)();
+};
+
+std::vector<Level> levels() {
+  std::vector<Level> found{{"base", table_base}};
+#if defined(UNIFEWS_X86)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found.push_back({"avx2", table_avx2});
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl"))
+    found.push_back({"avx512", table_avx512});
+#endif
+  return found;
+}
+
+Level current = levels().back();
+
+void use(const std::string& name) {
+  for (const Level& level : levels())
+    if (name == level.name) {
+      current = level;
+      return;
+    }
+  throw std::invalid_argument("this processor or build has no '" + name + "' kernels");
+}
+
+template <class T>
+T* data(Maybe<Array<T>>& a) {
+  return a ? a->data() : nullptr;
+}
+
+bool is_wide(nb::dlpack::dtype type) {
+  if (type == nb::dtype<int32_t>()) return false;
+  if (type == nb::dtype<int64_t>()) return true;
+  throw std::invalid_argument("indices must be int32 or int64");
+}
+
+Edges edges(const Input<int64_t>& start, const Input<int64_t>& end, const nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>& indices,
+            const Maybe<Input<float>>& weight) {
+  return {int64_t(start.shape(0)), start.data(), end.data(), indices.data(), weight ? weight->data() : nullptr,
+          is_wide(indices.dtype())};
+}
+using Indices = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Compiled kernels of unifews; unifews.kernels.reference says what each computes.";
+  m.def("levels", [] {
+    std::vector<std::string> names;
+    for (const Level& level : levels()) names.push_back(level.name);
+    return names;
+  });
+  m.def("level", [] { return std::string(current.name); });
+  m.def("use_level", &use, "name"_a);
+  m.def("openmp", [] {
+#if defined(_OPENMP)
+    return true;
+#else
+    return false;
+#endif
+  });
+
+  m.def(
+      "ingest",
+      [](Input<float> x, int64_t row0, int column0, int width, int blocks, Input<float> source, bool largest,
+         Array<float> q, Maybe<Array<float>> size, Maybe<Array<float>> top, Maybe<Array<float>> square, int threads) {
+        nb::gil_scoped_release free;
+        current.table().ingest(row0, x.shape(0), x.shape(1), width, blocks, x.data() + column0, source.data(), largest,
+                               q.data(), data(size), data(top), data(square), threads);
+      },
+      "x"_a, "row0"_a, "column0"_a, "width"_a, "blocks"_a, "source"_a, "largest"_a, "q"_a, "size"_a.none(),
+      "top"_a.none(), "square"_a.none(), "threads"_a);
+
+  m.def(
+      "full_hop",
+      [](Input<int64_t> start, Input<int64_t> end, Indices indices, Maybe<Input<float>> weight, int blocks,
+         Maybe<Input<float>> keep, Maybe<Input<float>> gain, Input<float> q, Array<float> q_out, float coefficient,
+         Maybe<Array<float>> out, Maybe<Array<float>> square, int threads) {
+        const Edges e = edges(start, end, indices, weight);
+        nb::gil_scoped_release free;
+        current.table().full_hop(e, blocks, keep ? keep->data() : nullptr, gain ? gain->data() : nullptr, q.data(),
+                                 q_out.data(), coefficient, data(out),
+                                 data(square), threads);
+      },
+      "start"_a, "end"_a, "indices"_a, "weight"_a.none(), "blocks"_a, "keep"_a.none(), "gain"_a.none(), "q"_a, "q_out"_a,
+      "coefficient"_a, "out"_a.none(), "square"_a.none(), "threads"_a);
+
+  m.def(
+      "column_hop",
+      [](Input<int64_t> start, Input<int64_t> end, Indices indices, Maybe<Input<float>> weight, Input<float> keep,
+         Input<float> gain, Input<float> q, Array<float> q_out, int threads) {
+        const Edges e = edges(start, end, indices, weight);
+        nb::gil_scoped_release free;
+        current.table().column_hop(e, keep.data(), gain.data(), q.data(), q_out.data(), threads);
+      },
+      "start"_a, "end"_a, "indices"_a, "weight"_a.none(), "keep"_a, "gain"_a, "q"_a, "q_out"_a, "threads"_a);
+
+  m.def(
+      "pruned_hop",
+      [](Input<int64_t> start, Input<int64_t> end, Indices indices, Maybe<Input<float>> weight, int blocks, int width,
+         int hop, Input<float> keep, Input<float> gain, Input<float> target, Input<float> reach, Input<int64_t> fanout,
+         float delta, bool rouse, bool by_feature, Input<float> size, Input<float> top, Array<float> size_out,
+         Array<float> top_out, Maybe<Array<uint8_t>> alive, Array<float> even, Array<float> odd,
+         Array<uint16_t> stamp, Maybe<Array<float>> out, Input<float> coefficient, int threads) {
+        PrunedCount count{};
+        const PrunedHop h{edges(start, end, indices, weight), blocks, hop, keep.data(), gain.data(), target.data(),
+                          reach.data(), fanout.data(), delta, rouse, size.data(), top.data(), size_out.data(),
+                          top_out.data(), data(alive),
+                          Lazy{{even.data(), odd.data()}, stamp.data(), data(out), out ? coefficient.data() : nullptr},
+                          threads};
+        {
+          nb::gil_scoped_release free;
+          if (by_feature)
+            current.table().feature_hop(h, width, &count);
+          else
+            current.table().pruned_hop(h, &count);
+        }
+        return nb::make_tuple(std::vector<int64_t>(count.kept, count.kept + blocks),
+                              std::vector<int64_t>(count.zero, count.zero + blocks), count.lagging);
+      },
+      "start"_a, "end"_a, "indices"_a, "weight"_a.none(), "blocks"_a, "width"_a, "hop"_a, "keep"_a, "gain"_a,
+      "target"_a, "reach"_a, "fanout"_a, "delta"_a, "rouse"_a, "by_feature"_a, "size"_a, "top"_a, "size_out"_a, "top_out"_a,
+      "alive"_a.none(), "even"_a, "odd"_a, "stamp"_a, "out"_a.none(), "coefficient"_a, "threads"_a);
+
+  m.def(
+      "select_edges",
+      [](Input<int64_t> start, Input<int64_t> end, Indices indices, Maybe<Input<float>> weight, Input<float> norm,
+         Input<float> target, float delta, Array<int64_t> end_out, Index indices_out, Maybe<Array<float>> weight_out,
+         int threads) {
+        const Edges e = edges(start, end, indices, weight);
+        nb::gil_scoped_release free;
+        return current.table().select_edges(e, norm.data(), target.data(), delta, end_out.data(), indices_out.data(),
+                                            data(weight_out), threads);
+      },
+      "start"_a, "end"_a, "indices"_a, "weight"_a.none(), "norm"_a, "target"_a, "delta"_a, "end_out"_a,
+      "indices_out"_a, "weight_out"_a.none(), "threads"_a);
+
+  m.def(
+      "fan",
+      [](Input<int64_t> start, Input<int64_t> end, Indices indices, Maybe<Input<float>> weight, Input<float> target,
+         Array<float> reach, Array<int64_t> fanout, int threads) {
+        const Edges e = edges(start, end, indices, weight);
+        nb::gil_scoped_release free;
+        current.table().fan(e, target.data(), reach.data(), fanout.data(), threads);
+      },
+      "start"_a, "end"_a, "indices"_a, "weight"_a.none(), "target"_a, "reach"_a, "fanout"_a, "threads"_a);
+
+  m.def(
+      "finish",
+      [](int blocks, int width, int hop, Input<float> keep, Input<float> source, float scale, Array<float> even,
+         Array<float> odd, Maybe<Array<uint16_t>> stamp, Maybe<Array<float>> out, Input<float> coefficient,
+         Array<float> result, int column0, int threads) {
+        const Lazy state{{even.data(), odd.data()}, data(stamp), data(out), out ? coefficient.data() : nullptr};
+        nb::gil_scoped_release free;
+        current.table().finish(source.shape(0), blocks, width, hop, keep.data(), source.data(), scale, state,
+                               result.data() + column0, result.shape(1), threads);
+      },
+      "blocks"_a, "width"_a, "hop"_a, "keep"_a, "source"_a, "scale"_a, "even"_a, "odd"_a, "stamp"_a.none(),
+      "out"_a.none(), "coefficient"_a, "result"_a, "column0"_a, "threads"_a);
+}

@@ -1,0 +1,350 @@
+"""`propagate`: the public door to decoupled propagation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from unifews.core.budget import Absolute, Budget, Relative, Target, check_sparsity, check_threshold
+from unifews.core.diffusion import Diffusion
+from unifews.core.entry import Entries
+from unifews.core.graph import Graph
+from unifews.core.schemes import Scheme, resolve
+from unifews.core.trace import Trace
+from unifews.errors import GraphError, InputError, unknown_name
+from unifews.kernels import describe, threads_to_use
+from unifews.propagation import local
+from unifews.propagation.basis import Basis, principal
+from unifews.propagation.features import Features, Floats
+from unifews.propagation.tiles import Shape
+
+Axes = Literal["principal", "input"]
+Progress = Callable[[int, int], None]
+
+
+class Propagated:
+    """The result of `propagate`.
+
+    ``embedding`` is ``coordinates @ basis.T``, made when first asked for: a head can train on the narrower coordinates and
+    never pay for the rotation back. Arrays are of the kind that `x` was (numpy or torch).
+    """
+
+    def __init__(
+        self, coordinates: Floats, axes: Floats | None, trace: Trace, exponent: int, to_caller: Callable[[Floats], Any],
+        hops: list[Floats] | None,
+    ) -> None:  # fmt: skip
+        self._coordinates, self._axes, self._to_caller = coordinates, axes, to_caller
+        self._embedding: Floats | None = coordinates if axes is None else None
+        self._hops = hops
+        self.trace = trace
+        """What was kept and what it cost, a `Trace`."""
+        self.exponent = exponent
+        """True values are the given ones times 2^exponent; 0 unless an identity skip outgrew float32."""
+
+    @property
+    def embedding(self) -> Any:
+        """P, float32 [n, f], on the input axes."""
+        if self._embedding is None:
+            began = perf_counter()
+            self._embedding = _rotate_back(self._coordinates, self._axes)
+            n, k = self._coordinates.shape
+            self.trace = replace(
+                self.trace,
+                basis_macs=self.trace.basis_macs + n * k * self._embedding.shape[1],
+                basis_seconds=self.trace.basis_seconds + perf_counter() - began,
+            )
+        return self._to_caller(self._embedding)
+
+    @property
+    def coordinates(self) -> Any:
+        """P on the basis, float32 [n, rank]."""
+        return self._to_caller(self._coordinates)
+
+    @property
+    def basis(self) -> Any:
+        """The axes, float32 [f, rank] with orthonormal columns; None on the input axes."""
+        return None if self._axes is None else self._to_caller(self._axes)
+
+    @property
+    def hop_embeddings(self) -> list[Any]:
+        """With ``every_hop=True``: S^l X for l = 0..L on the input axes, SIGN-style, each float32 [n, f]."""
+        if self._hops is None:
+            raise InputError("the hops were not kept; call propagate(..., every_hop=True) for the embedding of every hop.")
+        return [self._to_caller(_rotate_back(hop, self._axes)) for hop in self._hops]
+
+    def __repr__(self) -> str:
+        n = self._coordinates.shape[0]
+        f = self._coordinates.shape[1] if self._axes is None else self._axes.shape[0]
+        return f"Propagated([{n:,}, {f:,}], {self.trace.edge_sparsity:.1%} removed, {self.trace.macs:,} MACs, {self.trace.seconds:.3f} s)"
+
+
+def propagate(
+    graph: Graph,
+    x: Any,
+    scheme: str | Scheme = "appnp",
+    hops: int | None = None,
+    r: float = 0.5,
+    *,
+    edge_sparsity: float | None = None,
+    threshold: float | None = None,
+    relative_threshold: float | None = None,
+    entries: Entries = "block",
+    basis: Axes = "principal",
+    rank: int | None = None,
+    deflate: bool | None = None,
+    inherit: bool = False,
+    every_hop: bool = False,
+    focus: float | None = None,
+    progress: Progress | None = None,
+    threads: int | None = None,
+) -> Propagated:
+    """Propagate features over a graph, skipping the entries that do not matter ([P] Algorithm 1, generalised).
+
+    ``P = Σ_l θ_l S^l X`` with one hop ``(S P)[u] = keep(u)·P[u] + Σ_{v≠u} T[u,v]·P[v]``, where an entry of the sum stays iff
+    ``influence_l · |T[u,v]| · ‖operand‖ ≥ δ_l``. The skip connection ``keep`` is never pruned and T is never renormalised.
+
+    Args:
+        graph: the graph.
+        x: features [n, f]; numpy, torch, or scipy sparse (never densified whole).
+        scheme: ``"appnp"``, ``"sgc"``, or an object such as ``Appnp(alpha=.1)``, ``Sgc(skip="identity")``,
+            ``Polynomial.heat(3.0)``.
+        hops: L, 20 unless given.
+        r: T = D^-(1-r) Ā D^-r.
+        edge_sparsity: share of off-diagonal products to remove, on average over hops. Give this, or
+        threshold: δ in message units, the same for all hops, or
+        relative_threshold: δ as a multiple of each hop's mean message size. None of the three = unpruned.
+        entries: what one decision is about: ``"block"`` of 16 features, a ``"feature"``, or the whole row of a ``"node"``.
+        basis: ``"principal"`` rotates to principal axes first; ``"input"`` leaves the features as they are.
+        rank: leading axes propagated; chosen from the data unless given. What is dropped counts as removed.
+        deflate: carry the stationary part of the features exactly and prune only the rest; on unless ``basis="input"``.
+        inherit: an entry once removed stays removed (the paper's progressive form).
+        every_hop: also keep the embedding of every hop.
+        focus: with `edge_sparsity`, how much of the budget goes to early hops; see `unifews.core.budget.Target`.
+        progress: called with (steps done, steps in all).
+        threads: kernel threads, all cores unless given; the result does not depend on it.
+
+    The paper's own form is ``entries="node", basis="input", inherit=True, threshold=δ``.
+    """
+    began = perf_counter()
+    if not isinstance(graph, Graph):
+        raise GraphError(f"`graph` is a {type(graph).__name__}; build one with Graph.from_edge_index(...) or Graph.from_pyg(...).")
+    scheme, hops = resolve(scheme, hops)
+    _check_choice("entries", entries, get_args(Entries))
+    _check_choice("basis", basis, get_args(Axes))
+    diffusion = Diffusion(graph, r)
+    budget = _budget(edge_sparsity, threshold, relative_threshold, scheme, hops, inherit, focus)
+    features = Features(x, graph.num_nodes)
+    if rank is not None and (isinstance(rank, bool) or not 1 <= rank <= features.f):
+        raise InputError(f"`rank` is the number of axes to keep, from 1 to the {features.f:,} features there are; got {rank!r}.")
+    op = local.Operator(diffusion, scheme, hops, threads_to_use(threads))
+    rotate = basis == "principal" and (budget is not None or rank is not None)
+    deflate = rotate if deflate is None else deflate
+    setup = perf_counter() - began
+
+    began = perf_counter()
+    phi = local.stationary(diffusion) if deflate else None
+    chosen: Basis | None = None
+    if rotate:
+        chosen = principal(features, phi, rank, op.threads)
+    elif phi is not None:
+        mean = features.transposed_times(phi[:, None], op.threads)[:, 0] / np.float32(np.dot(phi, phi))
+        chosen = Basis(np.eye(features.f, dtype=np.float32), mean, features.nnz)
+    view = _View(features, chosen if rotate else None, phi, chosen.mean if chosen else None, op.threads)
+    basis_seconds = perf_counter() - began
+
+    began = perf_counter()
+    if budget is None:
+        outcome = local.unpruned(op, view.width, view.columns, every_hop, progress)
+    else:
+        outcome = local.pruned(
+            op, view.width, features.f, view.columns, entries, inherit, budget, every_hop, progress
+        )  # fmt: skip
+    values, axes = outcome.values, chosen.axes if chosen is not None and rotate else None
+    macs = view.macs + (chosen.macs if chosen else 0)
+    if phi is not None and chosen is not None and chosen.mean is not None:
+        carried = op.column(phi)
+        values, axes = _add_stationary(values, axes, carried, chosen.mean)
+        if scheme.skip != "diagonal":
+            macs += graph.num_edges * hops
+    setup += perf_counter() - began - sum(hop.seconds for hop in outcome.hops) - view.seconds
+    trace = Trace(
+        tuple(outcome.hops),
+        requested=str(budget) if budget else "unpruned",
+        kernel=describe(op.threads),
+        rank=view.width if rotate else None,
+        basis_macs=macs,
+        basis_seconds=basis_seconds + view.seconds,
+        setup_seconds=max(setup, 0.0),
+        dropped_norm=view.dropped_norm(),
+        notes=_notes(budget, outcome, view, features.f),
+    )
+    return Propagated(values, axes, trace, outcome.exponent, _caller_kind(features), outcome.snapshots)
+
+
+class _View:
+    """The matrix that is propagated, Z = (X - φcᵀ) V, given out tile by tile, rows at a time."""
+
+    def __init__(
+        self, features: Features, basis: Basis | None, phi: Floats | None, mean: Floats | None, threads: int
+    ) -> None:  # fmt: skip
+        self.features, self.basis, self.phi, self.mean, self.threads = features, basis, phi, mean, threads
+        self.width = features.f if basis is None else basis.rank
+        self.macs = 0
+        self.seconds = 0.0
+        self._energy = 0.0
+        self._room: Floats | None = None
+
+    def columns(self, shape: Shape) -> local.Source:
+        def source(take: Callable[..., None]) -> None:
+            features = self.features
+            if self.basis is None and features.sparse is not None:
+                block = features.columns(shape.column, shape.column + shape.width)
+                take(self._less_stationary(block, 0, shape), 0)
+                return
+            for first, last in features.chunks():
+                if self.basis is None:
+                    rows = features.rows(first, last)
+                    if self.phi is None:
+                        take(rows, first, shape.column)
+                    else:
+                        part = np.ascontiguousarray(rows[:, shape.column : shape.column + shape.width])
+                        take(self._less_stationary(part, first, shape), first)
+                else:
+                    take(self._rotated(first, last, shape), first)
+
+        return source
+
+    def _less_stationary(self, rows: Floats, first: int, shape: Shape) -> Floats:
+        if self.phi is None or self.mean is None:
+            return rows
+        return rows - self.phi[first : first + len(rows), None] * self.mean[shape.column : shape.column + shape.width]
+
+    def _rotated(self, first: int, last: int, shape: Shape) -> Floats:
+        assert self.basis is not None
+        began = perf_counter()
+        features = self.features
+        axes = np.ascontiguousarray(self.basis.axes[:, shape.column : shape.column + shape.width])
+        if features.sparse is not None:
+            from unifews.propagation.features import sparse_times
+
+            part = features.sparse[first:last]
+            rows = sparse_times(part, axes, self.threads)
+            self.macs += part.nnz * shape.width
+        else:
+            # Fresh memory costs more than the product, so chunks share one array.
+            if self._room is None or self._room.shape != (last - first, shape.width):
+                self._room = np.empty((last - first, shape.width), dtype=np.float32)
+            rows = np.matmul(features.rows(first, last), axes, out=self._room)
+            self.macs += (last - first) * features.f * shape.width
+        if self.phi is not None and self.mean is not None:
+            _rank_one(rows, self.phi[first:last], self.mean @ axes)
+        flat = rows.ravel()
+        self._energy += float(np.dot(flat, flat))
+        self.seconds += perf_counter() - began
+        return rows
+
+    def dropped_norm(self) -> float:
+        """‖(X - φcᵀ)(I - VVᵀ)‖_F: exact up to rounding, from ‖X - φcᵀ‖² - ‖Z‖²."""
+        if self.basis is None or self.width == self.features.f:
+            return 0.0
+        whole = self.features.square_norm()
+        if self.phi is not None and self.mean is not None:
+            whole -= float(np.dot(self.phi, self.phi)) * float(np.dot(self.mean, self.mean))
+        return float(np.sqrt(max(whole - self._energy, 0.0)))
+
+
+def _rank_one(rows: Floats, phi: Floats, mean: Floats) -> None:
+    """rows -= φ meanᵀ, a few rows at a time so that the product stays in the cache."""
+    for at in range(0, len(rows), 1024):
+        rows[at : at + 1024] -= phi[at : at + 1024, None] * mean
+
+
+def _rotate_back(coordinates: Floats, axes: Floats | None) -> Floats:
+    if axes is None:
+        return coordinates
+    return coordinates @ np.ascontiguousarray(axes.T)
+
+
+def _add_stationary(values: Floats, axes: Floats | None, carried: Floats, mean: Floats) -> tuple[Floats, Floats | None]:
+    """Put (h(S)φ) cᵀ back. Where the axes do not span c, one more axis is added so that nothing of it is lost."""
+    if axes is None:
+        values += carried[:, None] * mean
+        return values, None
+    inside = mean @ axes
+    outside = mean - axes @ inside
+    size = float(np.linalg.norm(outside))
+    values += carried[:, None] * inside
+    if axes.shape[0] == axes.shape[1] or size <= 1e-6 * float(np.linalg.norm(mean)):
+        return values, axes
+    return (
+        np.concatenate([values, carried[:, None] * np.float32(size)], axis=1),
+        np.concatenate([axes, (outside / size)[:, None]], axis=1),
+    )
+
+
+def _budget(
+    edge_sparsity: float | None,
+    threshold: float | None,
+    relative_threshold: float | None,
+    scheme: Scheme,
+    hops: int,
+    inherit: bool,
+    focus: float | None,
+) -> Budget | None:
+    given = {
+        name: value
+        for name, value in [
+            ("edge_sparsity", edge_sparsity), ("threshold", threshold), ("relative_threshold", relative_threshold)
+        ]
+        if value is not None
+    }  # fmt: skip
+    if len(given) > 1:
+        raise InputError(
+            "give one of `edge_sparsity` (a fraction to remove), `threshold` (δ, a magnitude) or `relative_threshold` (δ over "
+            f"the mean message); got {' and '.join(f'{name}={value}' for name, value in given.items())}."
+        )
+    if edge_sparsity is not None:
+        sparsity = check_sparsity("edge_sparsity", edge_sparsity)
+        focus = (1.0 if inherit else 0.0) if focus is None else focus
+        return Target(sparsity, hops, scheme.influence(hops), focus) if sparsity > 0 else None
+    if threshold is not None:
+        return Absolute(check_threshold("threshold", threshold))
+    if relative_threshold is not None:
+        return Relative(check_threshold("relative_threshold", relative_threshold))
+    return None
+
+
+def _check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise unknown_name(f"`{name}`", value, known)
+
+
+def _caller_kind(features: Features) -> Callable[[Floats], Any]:
+    """Back to what the caller gave: torch in, torch out, on the same device."""
+    if not features.is_torch:
+        return lambda array: array
+
+    def to_torch(array: Floats) -> Any:
+        import torch
+
+        return torch.from_numpy(array).to(features.device)
+
+    return to_torch
+
+
+def _notes(budget: Budget | None, outcome: local.Outcome, view: _View, f: int) -> tuple[str, ...]:
+    notes = []
+    if outcome.exponent:
+        notes.append(f"values outgrew float32 and are given divided by 2^{outcome.exponent}")
+    if isinstance(budget, Target) and view.basis is not None:
+        least = 1 - view.width / f
+        if least > budget.sparsity:
+            notes.append(
+                f"{view.width} of {f:,} axes hold what matters: that alone removes {least:.1%}, more than the "
+                f"{budget.sparsity:.1%} asked for (rank= keeps more)"
+            )
+    return tuple(notes)

@@ -1,0 +1,160 @@
+"""One face for every feature matrix: dense or sparse, numpy, torch or memory-mapped; read in pieces, never densified whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.errors import InputError, ShapeError
+from unifews.kernels import LANES, aligned, native
+from unifews.propagation.tiles import cut
+
+Floats = NDArray[np.float32]
+_CHUNK_BYTES = 8 << 20
+
+
+class Features:
+    """A checked feature matrix [n, f]."""
+
+    def __init__(self, x: Any, num_nodes: int) -> None:
+        self.is_torch = hasattr(x, "detach")
+        self.device = x.device if self.is_torch else None
+        if self.is_torch:
+            x = _torch_to_plain(x)
+        self.sparse: Any = None
+        if hasattr(x, "tocsr"):
+            self.sparse = x.tocsr()
+            self.sparse.sort_indices()
+            self.dense = None
+        else:
+            self.dense = np.asarray(x)
+        matrix = self.sparse if self.sparse is not None else self.dense
+        _check(matrix, num_nodes)
+        self.n, self.f = matrix.shape
+        _check_finite(self.sparse.data if self.sparse is not None else self.dense, self.sparse)
+
+    def chunks(self, columns: int | None = None) -> list[tuple[int, int]]:
+        """Row ranges of a few megabytes each."""
+        rows = max(1, _CHUNK_BYTES // (4 * (columns or self.f)))
+        return [(at, min(self.n, at + rows)) for at in range(0, self.n, rows)]
+
+    def rows(self, first: int, last: int) -> Floats:
+        """Rows first..last as a dense float32 array, without a copy where they already are one."""
+        if self.sparse is not None:
+            return np.asarray(self.sparse[first:last].toarray(), dtype=np.float32)
+        return np.ascontiguousarray(self.dense[first:last], dtype=np.float32)  # type: ignore[index]
+
+    def columns(self, first: int, last: int) -> Floats:
+        """Columns first..last as a dense float32 array."""
+        if self.sparse is not None:
+            return np.asarray(self._by_column[:, first:last].toarray(order="C"), dtype=np.float32)
+        return np.ascontiguousarray(self.dense[:, first:last], dtype=np.float32)  # type: ignore[index]
+
+    @property
+    def _by_column(self) -> Any:
+        if not hasattr(self, "_csc"):
+            self._csc = self.sparse.tocsc()
+        return self._csc
+
+    @property
+    def nnz(self) -> int:
+        return int(self.sparse.nnz) if self.sparse is not None else self.n * self.f
+
+    def times(self, v: Floats, threads: int) -> Floats:
+        """X · v for a dense [f, k]; float32 [n, k]."""
+        if self.sparse is not None:
+            return sparse_times(self.sparse, v, threads)
+        out = np.empty((self.n, v.shape[1]), dtype=np.float32)
+        for first, last in self.chunks():
+            np.matmul(self.rows(first, last), v, out=out[first:last])
+        return out
+
+    def transposed_times(self, y: Floats, threads: int) -> Floats:
+        """Xᵀ · y for a dense [n, k]; float32 [f, k]."""
+        if self.sparse is not None:
+            return sparse_times(self._by_column.T, y, threads)
+        out = np.zeros((self.f, y.shape[1]), dtype=np.float32)
+        for first, last in self.chunks():
+            out += self.rows(first, last).T @ y[first:last]
+        return out
+
+    def square_norm(self) -> float:
+        """‖X‖_F²."""
+        if self.sparse is not None:
+            return float(np.square(self.sparse.data, dtype=np.float64).sum())
+        total = 0.0
+        for first, last in self.chunks():
+            flat = self.rows(first, last).ravel()
+            total += float(np.dot(flat, flat))
+        return total
+
+
+def sparse_times(matrix: Any, v: Floats, threads: int) -> Floats:
+    """A scipy CSR matrix times a dense one, by the unpruned hop kernel (scipy's own product runs on one thread)."""
+    rows, k = matrix.shape[0], v.shape[1]
+    data = None if np.all(matrix.data == 1) else np.ascontiguousarray(matrix.data, dtype=np.float32)
+    indptr = matrix.indptr.astype(np.int64)
+    result = np.empty((rows, k), dtype=np.float32)
+    for tile in cut(k):
+        q = aligned(v.shape[0], tile.blocks * LANES, zero=True)
+        q[:, : tile.width] = v[:, tile.column : tile.column + tile.width]
+        out = aligned(rows, tile.blocks * LANES)
+        native.full_hop(
+            start=indptr[:-1], end=indptr[1:], indices=matrix.indices, weight=data, blocks=tile.blocks, keep=None,
+            gain=None, q=q, q_out=out, coefficient=0.0, out=None, square=None, threads=threads,
+        )  # fmt: skip
+        result[:, tile.column : tile.column + tile.width] = out[:, : tile.width]
+    return result
+
+
+def _torch_to_plain(x: Any) -> Any:
+    """A torch tensor as numpy, or as scipy CSR if it is sparse."""
+    x = x.detach().cpu()
+    if str(x.layout) == "torch.strided":
+        return x.float().numpy() if str(x.dtype) == "torch.bfloat16" else x.numpy()
+    from scipy.sparse import csr_array
+
+    x = x.to_sparse_csr()
+    return csr_array((x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy()), shape=tuple(x.shape))
+
+
+def _check(matrix: Any, num_nodes: int) -> None:
+    if matrix.ndim != 2:
+        raise ShapeError(f"`x` has shape {list(matrix.shape)}; it must be [nodes, features]. For one feature write x[:, None].")
+    if matrix.dtype.kind not in "fiub":
+        raise InputError(f"`x` holds {matrix.dtype} values; features must be real numbers.")
+    if matrix.shape[0] != num_nodes:
+        hint = " Did you pass the transposed matrix?" if matrix.shape[1] == num_nodes else ""
+        raise ShapeError(
+            f"`x` has {matrix.shape[0]:,} rows but the graph has {num_nodes:,} nodes; row i of `x` holds the features of "
+            f"node i, so the two must match.{hint}"
+        )
+    if matrix.shape[1] == 0:
+        raise ShapeError("`x` has no columns; there is nothing to propagate.")
+
+
+def _check_finite(values: NDArray[Any], sparse: Any) -> None:
+    """NaN and infinity spread over the whole graph in a few hops, so they are refused at the door."""
+    if values.dtype.kind != "f":
+        return
+    rows = max(1, _CHUNK_BYTES // max(1, values.itemsize * (values.shape[1] if values.ndim == 2 else 1)))
+    bad, first = 0, -1
+    for at in range(0, len(values), rows):
+        piece = values[at : at + rows]
+        # One sum tells whether a piece is clean (a sum that overflows only sends us to the exact look).
+        if np.isfinite(np.add.reduce(piece, axis=None)):
+            continue
+        broken = ~np.isfinite(piece)
+        if count := int(broken.sum()):
+            if first < 0:
+                where = int(np.flatnonzero(broken)[0])
+                first = at + (where // piece.shape[1] if piece.ndim == 2 else where)
+            bad += count
+    if bad:
+        row = int(np.searchsorted(sparse.indptr, first, side="right") - 1) if sparse is not None else first
+        raise InputError(
+            f"`x` has {bad:,} NaN or infinite value{'s' if bad > 1 else ''}, the first in row {row}; they would spread over "
+            "the graph. Replace them first, for example with np.nan_to_num(x)."
+        )

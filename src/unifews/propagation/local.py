@@ -1,0 +1,490 @@
+"""Propagation in memory: many hops over tiles, unpruned or pruned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.core.budget import Budget, Messages
+from unifews.core.diffusion import Diffusion
+from unifews.core.entry import Entries
+from unifews.core.schemes import Scheme, keep_factor
+from unifews.core.trace import HopTrace
+from unifews.kernels import LANES, aligned, native
+from unifews.propagation.features import Floats
+from unifews.propagation.tiles import Shape, Tile, cut
+
+Progress = Callable[[int, int], None]
+Source = Callable[[Callable[[Floats, int], None]], None]
+"""Calls its argument with (rows as float32 [k, width], number of the first row) until every row was given."""
+
+_SAMPLE_EDGES = 8192
+_HUGE = 2.0**80  # block sizes beyond this are brought down before the next hop can overflow
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One hop S of a scheme on a graph, as the kernels want it."""
+
+    diffusion: Diffusion
+    scheme: Scheme
+    hops: int
+    threads: int
+
+    @cached_property
+    def keep(self) -> Floats:
+        return keep_factor(self.diffusion, self.scheme.skip)
+
+    @cached_property
+    def gain(self) -> Floats:
+        return self.diffusion.target * self.diffusion.source
+
+    @cached_property
+    def coefficients(self) -> Floats:
+        return self.scheme.coefficients(self.hops).astype(np.float32)
+
+    @cached_property
+    def accumulate(self) -> bool:
+        """Whether hops before the last one are part of the output."""
+        return bool(np.any(self.coefficients[:-1] != 0) or self.coefficients[-1] != 1)
+
+    @property
+    def edges(self) -> dict[str, Any]:
+        graph = self.diffusion.graph
+        return {
+            "start": graph.indptr[:-1], "end": graph.indptr[1:], "indices": graph.indices, "weight": graph.weight
+        }  # fmt: skip
+
+    @cached_property
+    def fan(self) -> tuple[Floats, NDArray[np.int64]]:
+        """For each node: the largest factor of its messages, and their number."""
+        n = self.diffusion.graph.num_nodes
+        reach, fanout = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.int64)
+        native.fan(**self.edges, target=self.diffusion.target, reach=reach, fanout=fanout, threads=self.threads)
+        return reach, fanout
+
+    @cached_property
+    def send(self) -> NDArray[np.float64]:
+        """Σ_u T[u,v]/source[v] over the receivers u of v: turns block sizes into the mean message size."""
+        graph = self.diffusion.graph
+        rows = np.repeat(self.diffusion.target, graph.degree)
+        values = rows if graph.weight is None else rows * graph.weight
+        return np.bincount(graph.indices, weights=values, minlength=graph.num_nodes)
+
+    def column(self, start: Floats) -> Floats:
+        """h(S) · start for one column, exactly; float32 [n]."""
+        diffusion, theta = self.diffusion, self.coefficients
+        if self.scheme.skip == "diagonal" and start is stationary(diffusion):
+            return start * np.float32(self.scheme.coefficients(self.hops).sum())
+        q = start * diffusion.source
+        total = theta[0] * q
+        for hop in range(1, self.hops + 1):
+            after = np.empty_like(q)
+            native.column_hop(**self.edges, keep=self.keep, gain=self.gain, q=q, q_out=after, threads=self.threads)
+            q = after
+            total += theta[hop] * q
+        return np.asarray(total / diffusion.source, dtype=np.float32)
+
+
+def stationary(diffusion: Diffusion) -> Floats:
+    """φ = d^r, the fixed point T φ = φ of every diffusion (its rows sum to d^r by construction); float32 [n]."""
+    cached = diffusion.__dict__.get("_stationary")
+    if cached is None:
+        cached = diffusion.__dict__["_stationary"] = (diffusion.degree**diffusion.r).astype(np.float32)
+    return cached  # type: ignore[no-any-return]
+
+
+@dataclass
+class Outcome:
+    """What an engine hands back: the coordinates and the hops' records."""
+
+    values: Floats
+    hops: list[HopTrace]
+    exponent: int = 0
+    """The true values are ``values · 2^exponent`` (growth beyond float32 was scaled away)."""
+    snapshots: list[Floats] | None = None
+
+
+def unpruned(
+    op: Operator, width: int, columns: Callable[[Shape], Source], every_hop: bool, progress: Progress | None
+) -> Outcome:
+    """All entries, tile after tile: one tile's buffers suffice, and a narrow one may stay in the cache."""
+    n, m = op.diffusion.graph.num_nodes, op.diffusion.graph.num_edges
+    shapes = cut(width)
+    seconds = np.zeros(op.hops)
+    result = None if len(shapes) == 1 else np.empty((n, width), dtype=np.float32)
+    snapshots = [np.empty((n, width), dtype=np.float32) for _ in range(op.hops + 1)] if every_hop else None
+    peak = 0.0
+    for number, shape in enumerate(shapes):
+        tile = Tile(n, shape, accumulate=op.accumulate, lazy=False)
+        square = np.zeros(n, dtype=np.float32)
+        _ingest(tile, shape, columns(shape), op, square)
+        peak = max(peak, float(square.max(initial=0.0)))
+        if tile.out is not None:
+            np.multiply(tile.buffers[0], op.coefficients[0], out=tile.out)
+        for hop in range(op.hops):
+            began = perf_counter()
+            if snapshots is not None:
+                _finish(tile, op, hop, snapshots[hop], accumulated=False)
+            native.full_hop(
+                **op.edges, blocks=shape.blocks, keep=op.keep, gain=op.gain, q=tile.buffers[hop % 2],
+                q_out=tile.buffers[(hop + 1) % 2], coefficient=op.coefficients[hop + 1], out=tile.out, square=None,
+                threads=op.threads,
+            )  # fmt: skip
+            seconds[hop] += perf_counter() - began
+            if progress:
+                progress(number * op.hops + hop + 1, len(shapes) * op.hops)
+        if snapshots is not None:
+            _finish(tile, op, op.hops, snapshots[op.hops], accumulated=False)
+        if result is None:
+            result = _take(tile, op, op.hops)
+        else:
+            _finish(tile, op, op.hops, result)
+    assert result is not None
+    hops = [
+        HopTrace(hop, m * width, m * width, 0, m * width, m * width, 0, None, float(seconds[hop])) for hop in range(op.hops)
+    ]
+    return Outcome(result, hops, snapshots=snapshots)
+
+
+def pruned(
+    op: Operator,
+    width: int,
+    input_width: int,
+    columns: Callable[[Shape], Source],
+    entries: Entries,
+    inherit: bool,
+    budget: Budget,
+    every_hop: bool,
+    progress: Progress | None,
+) -> Outcome:
+    """Only the entries that reach δ, decided hop by hop."""
+    engine = (_NodeEngine if entries == "node" else _BlockEngine)(op, width, input_width, columns, entries, inherit)
+    influence = op.scheme.influence(op.hops)
+    sample = _Sample(op, inherit) if budget.needs_sample else None
+    hops: list[HopTrace] = []
+    snapshots = [engine.snapshot(0)] if every_hop else None
+    for hop in range(op.hops):
+        began = perf_counter()
+        engine.rescale()
+        scale = float(influence[hop]) / engine.unit
+        mean = scale * engine.mean() if budget.needs_mean else 0.0
+        seen = sample.look(engine, scale, input_width) if sample else None
+        delta = budget.threshold(hop, seen, mean)
+        if sample:
+            sample.remember(delta)
+        record = engine.hop(hop, delta, delta / scale if scale else np.inf)
+        record = HopTrace(hop, *record, threshold=delta, seconds=perf_counter() - began)
+        budget.record(hop, 1 - record.sparsity)
+        hops.append(record)
+        if snapshots is not None:
+            snapshots.append(engine.snapshot(hop + 1))
+        if progress:
+            progress(hop + 1, op.hops)
+    return Outcome(engine.result(), hops, engine.exponent, snapshots)
+
+
+class _Sample:
+    """Edges spread evenly over the edge list; their messages stand for all of them."""
+
+    def __init__(self, op: Operator, inherit: bool) -> None:
+        graph = op.diffusion.graph
+        count = min(graph.num_edges, _SAMPLE_EDGES)
+        rng = np.random.default_rng(907)
+        at = ((np.arange(count) + rng.random(count)) * (graph.num_edges / max(count, 1))).astype(np.int64)
+        at = np.minimum(at, max(graph.num_edges - 1, 0))
+        self.source = np.asarray(graph.indices[at])
+        row = np.searchsorted(graph.indptr, at, side="right") - 1
+        self.factor = op.diffusion.target[row]
+        if graph.weight is not None:
+            self.factor = self.factor * graph.weight[at]
+        self.alive: NDArray[np.bool_] | None = None
+        self.inherit = inherit
+
+    def look(self, engine: _Engine, scale: float, input_width: int) -> Messages:
+        size, width = engine.sizes(self.source)
+        magnitude = np.float32(scale) * self.factor[:, None] * size
+        usable = magnitude > 0
+        zeros = float(((~usable) * width).sum())
+        if self.inherit:
+            if self.alive is None:
+                self.alive = np.ones(magnitude.shape, dtype=bool)
+            usable &= self.alive
+        self.magnitude = magnitude
+        widths = np.broadcast_to(width, magnitude.shape)
+        return Messages(magnitude[usable], widths[usable], len(self.source) * input_width - zeros)
+
+    def remember(self, delta: float) -> None:
+        if self.alive is not None:
+            self.alive &= self.magnitude >= delta
+
+
+class _Engine:
+    """What the two pruned engines share."""
+
+    unit = 1.0
+    """True values are the stored ones times this; a power of two."""
+    exponent = 0
+
+    def __init__(
+        self, op: Operator, width: int, input_width: int, columns: Callable[[Shape], Source], entries: Entries, inherit: bool
+    ) -> None:
+        raise NotImplementedError
+
+    def sizes(self, nodes: NDArray[Any]) -> tuple[Floats, Floats]:
+        """Block sizes of these nodes [k, decisions], and the features each decision covers [decisions]."""
+        raise NotImplementedError
+
+    def mean(self) -> float:
+        """Mean message size over all entries, in stored units."""
+        raise NotImplementedError
+
+    def hop(self, hop: int, delta: float, cut: float) -> tuple[int, int, int, int, int, int]:
+        """One pruned hop; (entries, kept, zeros, macs, dense macs, zero macs)."""
+        raise NotImplementedError
+
+    def rescale(self) -> None:
+        raise NotImplementedError
+
+    def snapshot(self, hop: int) -> Floats:
+        raise NotImplementedError
+
+    def result(self) -> Floats:
+        raise NotImplementedError
+
+
+class _BlockEngine(_Engine):
+    """One decision per (edge, block) or (edge, feature)."""
+
+    def __init__(
+        self, op: Operator, width: int, input_width: int, columns: Callable[[Shape], Source], entries: Entries, inherit: bool
+    ) -> None:
+        graph = op.diffusion.graph
+        self.op, self.width, self.input_width = op, width, input_width
+        self.by_feature = entries == "feature"
+        self.current = 0  # which of the two size tables is this hop's
+        self.tiles = []
+        for shape in cut(width):
+            tile = Tile(graph.num_nodes, shape, accumulate=op.accumulate, lazy=True, by_feature=self.by_feature)
+            _ingest(tile, shape, columns(shape), op, None)
+            self.tiles.append(tile)
+        self.zero = [self._zeros(tile) for tile in self.tiles]
+        self.lagging = [0.0] * len(self.tiles)  # the largest message a block left behind could send
+        self.alive: list[NDArray[np.uint8] | None] = [None] * len(self.tiles)
+        if inherit:
+            per_edge = [2 * tile.shape.blocks if self.by_feature else 1 for tile in self.tiles]
+            self.alive = [np.full(graph.num_edges * size, 255, dtype=np.uint8) for size in per_edge]
+
+    def _zeros(self, tile: Tile) -> list[int]:
+        """Entries of the first hop that are exactly zero, per block."""
+        fanout = self.op.fan[1]
+        if not self.by_feature:
+            return [int(fanout[tile.size[0][:, block] == 0].sum()) for block in range(tile.shape.blocks)]
+        return [
+            int(fanout @ (tile.buffers[0][:, LANES * b : LANES * b + width] == 0).sum(axis=1))
+            for b, width in enumerate(tile.shape.widths().tolist())
+        ]
+
+    def sizes(self, nodes: NDArray[Any]) -> tuple[Floats, Floats]:
+        width = np.concatenate([tile.shape.widths() for tile in self.tiles])
+        if self.by_feature:
+            values = np.concatenate([self._values(tile, nodes) for tile in self.tiles], axis=1)
+            return np.abs(values), np.ones(values.shape[1], dtype=np.float32)
+        size = np.concatenate([tile.size[self.current][nodes] for tile in self.tiles], axis=1)
+        return size[:, width > 0], width[width > 0].astype(np.float32)
+
+    def _values(self, tile: Tile, nodes: NDArray[Any]) -> Floats:
+        """Scaled values of some nodes at this hop [k, width] (feature form only: blocks may be lagging)."""
+        assert tile.stamp is not None
+        age = self._hop - tile.stamp[nodes].astype(np.int64)
+        stored = np.where((tile.stamp[nodes] % 2 == 0).repeat(LANES, axis=1), tile.buffers[0][nodes], tile.buffers[1][nodes])
+        factor = self.op.keep[nodes][:, None] ** age
+        return (stored * factor.repeat(LANES, axis=1).astype(np.float32))[:, : tile.shape.width]
+
+    _hop = 0
+
+    def mean(self) -> float:
+        op = self.op
+        entries = op.diffusion.graph.num_edges * sum(int((t.shape.widths() > 0).sum()) for t in self.tiles)
+        if not entries:
+            return 0.0
+        total = sum(float((op.send @ tile.size[self.current]).sum()) for tile in self.tiles)
+        if self.by_feature:
+            # Sizes are block maxima here; the mean over features needs the values themselves.
+            everyone = np.arange(op.diffusion.graph.num_nodes)
+            entries = op.diffusion.graph.num_edges * self.width
+            total = sum(float((op.send @ np.abs(self._values(tile, everyone))).sum()) for tile in self.tiles)
+        return total / entries
+
+    def hop(self, hop: int, delta: float, cut: float) -> tuple[int, int, int, int, int, int]:
+        op = self.op
+        m = op.diffusion.graph.num_edges
+        reach, fanout = op.fan
+        kept = zeros = macs = zero_macs = 0
+        for number, (tile, alive) in enumerate(zip(self.tiles, self.alive, strict=True)):
+            now, later = self.current, 1 - self.current
+            zero_by_block = self.zero[number]
+            kept_by_block, self.zero[number], self.lagging[number] = native.pruned_hop(
+                **op.edges, blocks=tile.shape.blocks, width=tile.shape.width, hop=hop, keep=op.keep, gain=op.gain,
+                target=op.diffusion.target, reach=reach, fanout=fanout, delta=cut, rouse=bool(self.lagging[number] >= cut),
+                by_feature=self.by_feature, size=tile.size[now], top=tile.top[now], size_out=tile.size[later], top_out=tile.top[later], alive=alive,
+                even=tile.buffers[0], odd=tile.buffers[1], stamp=tile.stamp, out=tile.out, coefficient=op.coefficients,
+                threads=op.threads,
+            )  # fmt: skip
+            for kept_here, zero_here, width in zip(kept_by_block, zero_by_block, tile.shape.widths().tolist(), strict=True):
+                if width:  # padding blocks are all zero and are nobody's entries
+                    each = 1 if self.by_feature else width
+                    kept, macs = kept + kept_here, macs + kept_here * each
+                    zeros, zero_macs = zeros + zero_here, zero_macs + zero_here * each
+        self.current = 1 - self.current
+        self._hop = hop + 1
+        decisions = self.input_width if self.by_feature else -(-self.input_width // LANES)
+        return m * decisions, kept, zeros, macs, m * self.input_width, zero_macs
+
+    def rescale(self) -> None:
+        peak = max((float(tile.top[self.current].max(initial=0.0)) for tile in self.tiles), default=0.0)
+        if peak < _HUGE:
+            return
+        shift = np.float32(2.0**-64)
+        for tile in self.tiles:
+            for array in [*tile.buffers, tile.out, tile.size[self.current], tile.top[self.current]]:
+                if array is not None:
+                    array *= shift
+        self.lagging = [value * 2.0**-64 for value in self.lagging]
+        self.unit *= 2.0**-64
+        self.exponent += 64
+
+    def snapshot(self, hop: int) -> Floats:
+        values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32)
+        for tile in self.tiles:
+            _finish(tile, self.op, hop, values, accumulated=False)
+        return values
+
+    def result(self) -> Floats:
+        if len(self.tiles) == 1:
+            return _take(self.tiles[0], self.op, self.op.hops)
+        # Tiles hand over their memory one by one, so the whole never stands twice.
+        values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32)
+        while self.tiles:
+            _finish(self.tiles.pop(), self.op, self.op.hops, values)
+        return values
+
+
+class _NodeEngine(_Engine):
+    """One decision per edge, by the norm of the whole row ([P] Algorithm 1): survivors are compacted, then summed."""
+
+    def __init__(
+        self, op: Operator, width: int, input_width: int, columns: Callable[[Shape], Source], entries: Entries, inherit: bool
+    ) -> None:
+        graph = op.diffusion.graph
+        n = graph.num_nodes
+        self.op, self.width, self.input_width, self.inherit = op, width, input_width, inherit
+        self.square = np.zeros(n, dtype=np.float32)
+        self.tiles = []
+        for shape in cut(width):
+            tile = Tile(n, shape, accumulate=op.accumulate, lazy=False)
+            _ingest(tile, shape, columns(shape), op, self.square)
+            if tile.out is not None:
+                np.multiply(tile.buffers[0], op.coefficients[0], out=tile.out)
+            self.tiles.append(tile)
+        self.indices = np.array(graph.indices)
+        self.weight = None if graph.weight is None else np.array(graph.weight)
+        self.end = np.array(graph.indptr[1:])
+
+    @property
+    def norm(self) -> Floats:
+        return np.sqrt(self.square)
+
+    def sizes(self, nodes: NDArray[Any]) -> tuple[Floats, Floats]:
+        return np.sqrt(self.square[nodes])[:, None], np.array([self.width], dtype=np.float32)
+
+    def mean(self) -> float:
+        m = self.op.diffusion.graph.num_edges
+        return float(self.op.send @ self.norm) / m if m else 0.0
+
+    def hop(self, hop: int, delta: float, cut: float) -> tuple[int, int, int, int, int, int]:
+        op, graph = self.op, self.op.diffusion.graph
+        start = graph.indptr[:-1]
+        norm = self.norm
+        zeros = int(op.fan[1][norm == 0].sum())
+        given = (
+            {"end": self.end, "indices": self.indices, "weight": self.weight}
+            if self.inherit
+            else {"end": graph.indptr[1:], "indices": graph.indices, "weight": graph.weight}
+        )
+        kept = native.select_edges(
+            start=start, **given, norm=norm, target=op.diffusion.target, delta=cut, end_out=self.end,
+            indices_out=self.indices, weight_out=self.weight, threads=op.threads,
+        )  # fmt: skip
+        self.square[:] = 0
+        for tile in self.tiles:
+            native.full_hop(
+                start=start, end=self.end, indices=self.indices, weight=self.weight, blocks=tile.shape.blocks,
+                keep=op.keep, gain=op.gain, q=tile.buffers[hop % 2], q_out=tile.buffers[(hop + 1) % 2],
+                coefficient=op.coefficients[hop + 1], out=tile.out, square=self.square, threads=op.threads,
+            )  # fmt: skip
+        m, f = graph.num_edges, self.input_width
+        return m, kept, zeros, kept * self.width, m * f, zeros * f
+
+    def rescale(self) -> None:
+        if float(self.square.max(initial=0.0)) < _HUGE:
+            return
+        shift = np.float32(2.0**-32)
+        for tile in self.tiles:
+            for array in [*tile.buffers, tile.out]:
+                if array is not None:
+                    array *= shift
+        self.square *= shift * shift
+        self.unit *= 2.0**-32
+        self.exponent += 32
+
+    def snapshot(self, hop: int) -> Floats:
+        values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32)
+        for tile in self.tiles:
+            _finish(tile, self.op, hop, values, accumulated=False)
+        return values
+
+    def result(self) -> Floats:
+        if len(self.tiles) == 1:
+            return _take(self.tiles[0], self.op, self.op.hops)
+        values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32)
+        while self.tiles:
+            _finish(self.tiles.pop(), self.op, self.op.hops, values)
+        return values
+
+
+def _ingest(tile: Tile, shape: Shape, source: Source, op: Operator, square: Floats | None) -> None:
+    def take(rows: Floats, first: int, column: int = 0) -> None:
+        native.ingest(
+            x=rows, row0=first, column0=column, width=shape.width, blocks=shape.blocks, source=op.diffusion.source,
+            largest=tile.by_feature, q=tile.buffers[0], size=tile.size[0] if tile.size else None,
+            top=tile.top[0] if tile.top else None, square=square, threads=op.threads,
+        )  # fmt: skip
+
+    source(take)
+
+
+def _finish(tile: Tile, op: Operator, hop: int, result: Floats, *, accumulated: bool = True) -> None:
+    native.finish(
+        blocks=tile.shape.blocks, width=tile.shape.width, hop=hop, keep=op.keep, source=op.diffusion.source, scale=1.0,
+        even=tile.buffers[0], odd=tile.buffers[1], stamp=tile.stamp, out=tile.out if accumulated else None,
+        coefficient=op.coefficients, result=result, column0=tile.shape.column, threads=op.threads,
+    )  # fmt: skip
+
+
+def _take(tile: Tile, op: Operator, hop: int) -> Floats:
+    """The finished values of a matrix that is one tile, in the tile's own memory where the width allows."""
+    mine = tile.settle_into()
+    native.finish(
+        blocks=tile.shape.blocks, width=tile.shape.width, hop=hop, keep=op.keep, source=op.diffusion.source, scale=1.0,
+        even=tile.buffers[0], odd=tile.buffers[1], stamp=tile.stamp, out=tile.out, coefficient=op.coefficients,
+        result=mine, column0=0, threads=op.threads,
+    )  # fmt: skip
+    tile.buffers.clear()
+    return mine if mine.shape[1] == tile.shape.width else np.ascontiguousarray(mine[:, : tile.shape.width])

@@ -1,0 +1,64 @@
+"""Feature matrices cut into tiles of up to 8 blocks of 16 features, the layout the kernels work on.
+
+A tile is ``[n, blocks · 16]`` float32 on cache-line boundaries. Tiles do not depend on each other, except through a
+threshold that looks at all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.kernels import LANES, MAX_BLOCKS, aligned
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many features a tile has and where they sit in the matrix."""
+
+    column: int
+    width: int
+    blocks: int
+
+    def widths(self) -> NDArray[np.int64]:
+        """Features in each block; the last one with any may be short, padding has none. int64 [blocks]."""
+        return np.clip(self.width - LANES * np.arange(self.blocks), 0, LANES)
+
+
+def cut(width: int) -> list[Shape]:
+    """The tiles for `width` features: as few as possible, of equal size, at most 15 columns of padding each."""
+    total = -(-width // LANES)
+    count = -(-total // MAX_BLOCKS)
+    blocks = -(-total // count)
+    step = blocks * LANES
+    return [Shape(at, min(step, width - at), blocks) for at in range(0, width, step)]
+
+
+class Tile:
+    """The values of one tile during a propagation.
+
+    ``buffers`` take turns: hop l reads ``buffers[l % 2]`` and writes the other. With `lazy`, a block that receives
+    nothing is left where it is, and ``stamp`` says as of which hop (see Lazy in kernels.h).
+    """
+
+    def __init__(self, n: int, shape: Shape, *, accumulate: bool, lazy: bool, by_feature: bool = False) -> None:
+        self.shape = shape
+        columns = shape.blocks * LANES
+        self.buffers: list[Floats] = [aligned(n, columns), aligned(n, columns)]
+        self.out: Floats | None = aligned(n, columns, zero=True) if accumulate else None
+        self.by_feature = by_feature
+        self.stamp: NDArray[np.uint16] | None = None
+        self.size: list[Floats] = []
+        self.top: list[Floats] = []
+        if lazy:
+            self.stamp = np.zeros((n, shape.blocks), dtype=np.uint16)
+            self.size = [aligned(n, shape.blocks), aligned(n, shape.blocks)]
+            self.top = [aligned(n), aligned(n)]
+
+    def settle_into(self) -> Floats:
+        """The buffer whose memory the finished values may take over."""
+        return self.out if self.out is not None else self.buffers[0]

@@ -1,0 +1,72 @@
+"""The drawing of the layers in DESIGN.md, as a test: imports point downwards, and torch starts high up.
+
+cli → report → experiments → training → {methods, nn, datasets} → propagation → kernels → core; theory → core
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src" / "unifews"
+FILES = sorted(ROOT.rglob("*.py"))
+HEIGHT = dict(
+    core=0, theory=1, kernels=1, propagation=2, methods=3, nn=3, datasets=3, training=4, experiments=5, report=6, cli=7
+)
+TORCH = {"torch", "torch_geometric"}
+TORCH_FREE = {"datasets/generate.py", "datasets/splits.py", "__init__.py", "errors.py"}
+
+
+def imports(tree):
+    """(imported name, whether it happens when the module is loaded), relative imports not being in use."""
+    inside = {
+        node for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(f)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node not in inside) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "write imports in full, from unifews…"
+            # `from unifews import core` names the part after the import.
+            names = [f"unifews.{a.name}" for a in node.names] if node.module == "unifews" else [node.module]
+            yield from ((name, node not in inside) for name in names)
+
+
+def violations(tree, relative):
+    """Sentences on what a file imports against the drawing."""
+    here = relative.split("/")[0].removesuffix(".py")
+    torch_free = relative in TORCH_FREE or HEIGHT.get(here, 9) < HEIGHT["nn"]
+    for name, at_load in imports(tree):
+        root, _, rest = name.partition(".")
+        if root in TORCH and at_load and torch_free:
+            yield f"{relative} must stay free of {root}"
+        there = rest.split(".")[0]
+        if root == "unifews" and here in HEIGHT and there in HEIGHT and there != here and HEIGHT[there] >= HEIGHT[here]:
+            yield f"{here} may not import {there}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(ROOT)) for path in FILES])
+def test_imports_point_downwards(path):
+    assert not list(violations(ast.parse(path.read_text()), path.relative_to(ROOT).as_posix()))
+
+
+@pytest.mark.parametrize(
+    "code, file, sentence",
+    [
+        ("import torch", "core/graph.py", "must stay free of torch"),
+        ("if True:\n    from torch_geometric.data import Data", "datasets/splits.py", "free of torch_geometric"),
+        ("from unifews.kernels import x", "core/graph.py", "core may not import kernels"),
+        ("def f():\n    from unifews import nn", "methods/a.py", "methods may not import nn"),
+        ("import unifews.cli", "report/page.py", "report may not import cli"),
+    ],
+)
+def test_the_check_finds_what_it_should(code, file, sentence):
+    assert any(sentence in found for found in violations(ast.parse(code), file))
+
+
+def test_the_check_lets_the_right_things_pass():
+    code = "import torch\nfrom unifews.core.graph import Graph\nfrom unifews import propagation"
+    assert not list(violations(ast.parse(code), "nn/gcn.py"))
+    assert not list(violations(ast.parse("def f():\n    import torch"), "propagation/local.py"))
