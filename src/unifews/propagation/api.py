@@ -20,7 +20,7 @@ from unifews.kernels import describe, threads_to_use
 from unifews.propagation import local
 from unifews.propagation.basis import Basis, principal
 from unifews.propagation.features import Features, Floats
-from unifews.propagation.tiles import Shape
+from unifews.propagation.view import View
 
 Axes = Literal["principal", "input"]
 Progress = Callable[[int, int], None]
@@ -153,21 +153,19 @@ def propagate(
     elif phi is not None:
         mean = features.transposed_times(phi[:, None], op.threads)[:, 0] / np.float32(np.dot(phi, phi))
         chosen = Basis(np.eye(features.f, dtype=np.float32), mean, features.nnz)
-    view = _View(features, chosen if rotate else None, phi, chosen.mean if chosen else None, op.threads)
+    view = View(features, chosen if rotate else None, phi, chosen.mean if chosen else None, diffusion, op.threads)
     basis_seconds = perf_counter() - began
 
     began = perf_counter()
     if budget is None:
-        outcome = local.unpruned(op, view.width, view.columns, every_hop, progress)
+        outcome = local.unpruned(op, view, every_hop, progress)
     else:
-        outcome = local.pruned(
-            op, view.width, features.f, view.columns, entries, inherit, budget, every_hop, progress
-        )  # fmt: skip
+        outcome = local.pruned(op, view, entries, inherit, budget, every_hop, progress)
     values, axes = outcome.values, chosen.axes if chosen is not None and rotate else None
     macs = view.macs + (chosen.macs if chosen else 0)
-    if phi is not None and chosen is not None and chosen.mean is not None:
-        carried = op.column(phi)
-        values, axes = _add_stationary(values, axes, carried, chosen.mean)
+    if phi is not None and view.mean is not None:
+        if axes is not None:
+            values, axes = _with_mean_axis(values, axes, op.column(phi, 2.0**-outcome.exponent), view.mean)
         if scheme.skip != "diagonal":
             macs += graph.num_edges * hops
     setup += perf_counter() - began - sum(hop.seconds for hop in outcome.hops) - view.seconds
@@ -185,99 +183,16 @@ def propagate(
     return Propagated(values, axes, trace, outcome.exponent, _caller_kind(features), outcome.snapshots)
 
 
-class _View:
-    """The matrix that is propagated, Z = (X - φcᵀ) V, given out tile by tile, rows at a time."""
-
-    def __init__(
-        self, features: Features, basis: Basis | None, phi: Floats | None, mean: Floats | None, threads: int
-    ) -> None:  # fmt: skip
-        self.features, self.basis, self.phi, self.mean, self.threads = features, basis, phi, mean, threads
-        self.width = features.f if basis is None else basis.rank
-        self.macs = 0
-        self.seconds = 0.0
-        self._energy = 0.0
-        self._room: Floats | None = None
-
-    def columns(self, shape: Shape) -> local.Source:
-        def source(take: Callable[..., None]) -> None:
-            features = self.features
-            if self.basis is None and features.sparse is not None:
-                block = features.columns(shape.column, shape.column + shape.width)
-                take(self._less_stationary(block, 0, shape), 0)
-                return
-            for first, last in features.chunks():
-                if self.basis is None:
-                    rows = features.rows(first, last)
-                    if self.phi is None:
-                        take(rows, first, shape.column)
-                    else:
-                        part = np.ascontiguousarray(rows[:, shape.column : shape.column + shape.width])
-                        take(self._less_stationary(part, first, shape), first)
-                else:
-                    take(self._rotated(first, last, shape), first)
-
-        return source
-
-    def _less_stationary(self, rows: Floats, first: int, shape: Shape) -> Floats:
-        if self.phi is None or self.mean is None:
-            return rows
-        return rows - self.phi[first : first + len(rows), None] * self.mean[shape.column : shape.column + shape.width]
-
-    def _rotated(self, first: int, last: int, shape: Shape) -> Floats:
-        assert self.basis is not None
-        began = perf_counter()
-        features = self.features
-        axes = np.ascontiguousarray(self.basis.axes[:, shape.column : shape.column + shape.width])
-        if features.sparse is not None:
-            from unifews.propagation.features import sparse_times
-
-            part = features.sparse[first:last]
-            rows = sparse_times(part, axes, self.threads)
-            self.macs += part.nnz * shape.width
-        else:
-            # Fresh memory costs more than the product, so chunks share one array.
-            if self._room is None or self._room.shape != (last - first, shape.width):
-                self._room = np.empty((last - first, shape.width), dtype=np.float32)
-            rows = np.matmul(features.rows(first, last), axes, out=self._room)
-            self.macs += (last - first) * features.f * shape.width
-        if self.phi is not None and self.mean is not None:
-            _rank_one(rows, self.phi[first:last], self.mean @ axes)
-        flat = rows.ravel()
-        self._energy += float(np.dot(flat, flat))
-        self.seconds += perf_counter() - began
-        return rows
-
-    def dropped_norm(self) -> float:
-        """‖(X - φcᵀ)(I - VVᵀ)‖_F: exact up to rounding, from ‖X - φcᵀ‖² - ‖Z‖²."""
-        if self.basis is None or self.width == self.features.f:
-            return 0.0
-        whole = self.features.square_norm()
-        if self.phi is not None and self.mean is not None:
-            whole -= float(np.dot(self.phi, self.phi)) * float(np.dot(self.mean, self.mean))
-        return float(np.sqrt(max(whole - self._energy, 0.0)))
-
-
-def _rank_one(rows: Floats, phi: Floats, mean: Floats) -> None:
-    """rows -= φ meanᵀ, a few rows at a time so that the product stays in the cache."""
-    for at in range(0, len(rows), 1024):
-        rows[at : at + 1024] -= phi[at : at + 1024, None] * mean
-
-
 def _rotate_back(coordinates: Floats, axes: Floats | None) -> Floats:
     if axes is None:
         return coordinates
     return coordinates @ np.ascontiguousarray(axes.T)
 
 
-def _add_stationary(values: Floats, axes: Floats | None, carried: Floats, mean: Floats) -> tuple[Floats, Floats | None]:
-    """Put (h(S)φ) cᵀ back. Where the axes do not span c, one more axis is added so that nothing of it is lost."""
-    if axes is None:
-        values += carried[:, None] * mean
-        return values, None
-    inside = mean @ axes
-    outside = mean - axes @ inside
+def _with_mean_axis(values: Floats, axes: Floats, carried: Floats, mean: Floats) -> tuple[Floats, Floats]:
+    """Where the axes do not span the stationary part's features c, add one axis so that nothing of it is lost."""
+    outside = mean - axes @ (mean @ axes)
     size = float(np.linalg.norm(outside))
-    values += carried[:, None] * inside
     if axes.shape[0] == axes.shape[1] or size <= 1e-6 * float(np.linalg.norm(mean)):
         return values, axes
     return (
@@ -336,7 +251,7 @@ def _caller_kind(features: Features) -> Callable[[Floats], Any]:
     return to_torch
 
 
-def _notes(budget: Budget | None, outcome: local.Outcome, view: _View, f: int) -> tuple[str, ...]:
+def _notes(budget: Budget | None, outcome: local.Outcome, view: View, f: int) -> tuple[str, ...]:
     notes = []
     if outcome.exponent:
         notes.append(f"values outgrew float32 and are given divided by 2^{outcome.exponent}")

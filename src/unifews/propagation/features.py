@@ -67,18 +67,27 @@ class Features:
         if self.sparse is not None:
             return sparse_times(self.sparse, v, threads)
         out = np.empty((self.n, v.shape[1]), dtype=np.float32)
-        for first, last in self.chunks():
-            np.matmul(self.rows(first, last), v, out=out[first:last])
+        self.times_into(v, out, threads)
         return out
+
+    def times_into(self, v: Floats, out: Floats, threads: int) -> None:
+        """X · v into `out`; with sparse X, v and out must be tiles (aligned, whole blocks wide, at most 8 blocks)."""
+        if self.sparse is not None:
+            _tile_product(self.sparse, v, out, threads)
+        elif self.dense is not None and self.dense.dtype == np.float32 and self.dense.flags.c_contiguous:
+            np.matmul(self.dense, v, out=out)
+        else:
+            for first, last in self.chunks():
+                np.matmul(self.rows(first, last), v, out=out[first:last])
 
     def transposed_times(self, y: Floats, threads: int) -> Floats:
         """Xᵀ · y for a dense [n, k]; float32 [f, k]."""
         if self.sparse is not None:
             return sparse_times(self._by_column.T, y, threads)
-        out = np.zeros((self.f, y.shape[1]), dtype=np.float32)
+        out = np.zeros((y.shape[1], self.f), dtype=np.float32)
         for first, last in self.chunks():
-            out += self.rows(first, last).T @ y[first:last]
-        return out
+            out += y[first:last].T @ self.rows(first, last)
+        return np.ascontiguousarray(out.T)
 
     def square_norm(self) -> float:
         """‖X‖_F²."""
@@ -94,19 +103,24 @@ class Features:
 def sparse_times(matrix: Any, v: Floats, threads: int) -> Floats:
     """A scipy CSR matrix times a dense one, by the unpruned hop kernel (scipy's own product runs on one thread)."""
     rows, k = matrix.shape[0], v.shape[1]
-    data = None if np.all(matrix.data == 1) else np.ascontiguousarray(matrix.data, dtype=np.float32)
-    indptr = matrix.indptr.astype(np.int64)
     result = np.empty((rows, k), dtype=np.float32)
     for tile in cut(k):
         q = aligned(v.shape[0], tile.blocks * LANES, zero=True)
         q[:, : tile.width] = v[:, tile.column : tile.column + tile.width]
         out = aligned(rows, tile.blocks * LANES)
-        native.full_hop(
-            start=indptr[:-1], end=indptr[1:], indices=matrix.indices, weight=data, blocks=tile.blocks, keep=None,
-            gain=None, q=q, q_out=out, coefficient=0.0, out=None, square=None, threads=threads,
-        )  # fmt: skip
+        _tile_product(matrix, q, out, threads)
         result[:, tile.column : tile.column + tile.width] = out[:, : tile.width]
     return result
+
+
+def _tile_product(matrix: Any, q: Floats, out: Floats, threads: int) -> None:
+    """out = matrix · q, where q and out are tiles."""
+    data = None if np.all(matrix.data == 1) else np.ascontiguousarray(matrix.data, dtype=np.float32)
+    indptr = matrix.indptr.astype(np.int64)
+    native.full_hop(
+        start=indptr[:-1], end=indptr[1:], indices=matrix.indices, weight=data, blocks=q.shape[1] // LANES, keep=None,
+        gain=None, q=q, q_out=out, coefficient=0.0, out=None, square=None, threads=threads,
+    )  # fmt: skip
 
 
 def _torch_to_plain(x: Any) -> Any:

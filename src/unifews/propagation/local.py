@@ -18,13 +18,12 @@ from unifews.core.schemes import Scheme, keep_factor
 from unifews.core.trace import HopTrace
 from unifews.kernels import LANES, aligned, native
 from unifews.propagation.features import Floats
-from unifews.propagation.tiles import Shape, Tile, cut
+from unifews.propagation.tiles import Tile, cut
+from unifews.propagation.view import View
 
 Progress = Callable[[int, int], None]
-Source = Callable[[Callable[[Floats, int], None]], None]
-"""Calls its argument with (rows as float32 [k, width], number of the first row) until every row was given."""
 
-_SAMPLE_EDGES = 8192
+_SAMPLE_EDGES = 4096
 _HUGE = 2.0**80  # block sizes beyond this are brought down before the next hop can overflow
 
 
@@ -77,18 +76,23 @@ class Operator:
         values = rows if graph.weight is None else rows * graph.weight
         return np.bincount(graph.indices, weights=values, minlength=graph.num_nodes)
 
-    def column(self, start: Floats) -> Floats:
-        """h(S) · start for one column, exactly; float32 [n]."""
-        diffusion, theta = self.diffusion, self.coefficients
-        if self.scheme.skip == "diagonal" and start is stationary(diffusion):
-            return start * np.float32(self.scheme.coefficients(self.hops).sum())
-        q = start * diffusion.source
-        total = theta[0] * q
+    def column(self, phi: Floats, unit: float = 1.0) -> Floats:
+        """h(S)φ for the stationary vector, exactly, in multiples of `unit`; float32 [n]."""
+        theta = self.scheme.coefficients(self.hops)
+        if self.scheme.skip == "diagonal":  # S φ = φ
+            return phi * np.float32(theta.sum() * unit)
+        diffusion = self.diffusion
+        # A few powers of two in hand keep the column from outgrowing float32 before `unit` brings it down.
+        q, lift = phi * diffusion.source, 1.0
+        total = (theta[0] * unit) * q.astype(np.float64)
         for hop in range(1, self.hops + 1):
             after = np.empty_like(q)
             native.column_hop(**self.edges, keep=self.keep, gain=self.gain, q=q, q_out=after, threads=self.threads)
             q = after
-            total += theta[hop] * q
+            if float(q.max(initial=0.0)) > _HUGE:
+                q, lift = q * np.float32(1 / _HUGE), lift * _HUGE
+            if theta[hop]:
+                total += (theta[hop] * lift * unit) * q.astype(np.float64)
         return np.asarray(total / diffusion.source, dtype=np.float32)
 
 
@@ -112,20 +116,18 @@ class Outcome:
 
 
 def unpruned(
-    op: Operator, width: int, columns: Callable[[Shape], Source], every_hop: bool, progress: Progress | None
+    op: Operator, view: View, every_hop: bool, progress: Progress | None
 ) -> Outcome:
     """All entries, tile after tile: one tile's buffers suffice, and a narrow one may stay in the cache."""
-    n, m = op.diffusion.graph.num_nodes, op.diffusion.graph.num_edges
+    n, m, width = op.diffusion.graph.num_nodes, op.diffusion.graph.num_edges, view.width
+    carried = _Carried.of(op, view)
     shapes = cut(width)
     seconds = np.zeros(op.hops)
     result = None if len(shapes) == 1 else np.empty((n, width), dtype=np.float32)
     snapshots = [np.empty((n, width), dtype=np.float32) for _ in range(op.hops + 1)] if every_hop else None
-    peak = 0.0
     for number, shape in enumerate(shapes):
         tile = Tile(n, shape, accumulate=op.accumulate, lazy=False)
-        square = np.zeros(n, dtype=np.float32)
-        _ingest(tile, shape, columns(shape), op, square)
-        peak = max(peak, float(square.max(initial=0.0)))
+        view.fill(tile)
         if tile.out is not None:
             np.multiply(tile.buffers[0], op.coefficients[0], out=tile.out)
         for hop in range(op.hops):
@@ -143,9 +145,9 @@ def unpruned(
         if snapshots is not None:
             _finish(tile, op, op.hops, snapshots[op.hops], accumulated=False)
         if result is None:
-            result = _take(tile, op, op.hops)
+            result = _take(tile, op, carried)
         else:
-            _finish(tile, op, op.hops, result)
+            _finish(tile, op, op.hops, result, carried)
     assert result is not None
     hops = [
         HopTrace(hop, m * width, m * width, 0, m * width, m * width, 0, None, float(seconds[hop])) for hop in range(op.hops)
@@ -155,9 +157,7 @@ def unpruned(
 
 def pruned(
     op: Operator,
-    width: int,
-    input_width: int,
-    columns: Callable[[Shape], Source],
+    view: View,
     entries: Entries,
     inherit: bool,
     budget: Budget,
@@ -165,7 +165,8 @@ def pruned(
     progress: Progress | None,
 ) -> Outcome:
     """Only the entries that reach δ, decided hop by hop."""
-    engine = (_NodeEngine if entries == "node" else _BlockEngine)(op, width, input_width, columns, entries, inherit)
+    engine = (_NodeEngine if entries == "node" else _BlockEngine)(op, view, entries, inherit)
+    input_width = view.features.f
     influence = op.scheme.influence(op.hops)
     sample = _Sample(op, inherit) if budget.needs_sample else None
     hops: list[HopTrace] = []
@@ -209,16 +210,20 @@ class _Sample:
 
     def look(self, engine: _Engine, scale: float, input_width: int) -> Messages:
         size, width = engine.sizes(self.source)
-        magnitude = np.float32(scale) * self.factor[:, None] * size
+        magnitude = (np.float32(scale) * self.factor)[:, None] * size
+        widths = np.broadcast_to(width, magnitude.shape)
+        total = float(len(self.source) * input_width)
         usable = magnitude > 0
-        zeros = float(((~usable) * width).sum())
+        if not usable.all():
+            total -= float(widths[~usable].sum())
         if self.inherit:
             if self.alive is None:
                 self.alive = np.ones(magnitude.shape, dtype=bool)
             usable &= self.alive
-        self.magnitude = magnitude
-        widths = np.broadcast_to(width, magnitude.shape)
-        return Messages(magnitude[usable], widths[usable], len(self.source) * input_width - zeros)
+            self.magnitude = magnitude
+        if usable.all():
+            return Messages(magnitude.ravel(), widths.ravel(), total)
+        return Messages(magnitude[usable], widths[usable], total)
 
     def remember(self, delta: float) -> None:
         if self.alive is not None:
@@ -232,10 +237,10 @@ class _Engine:
     """True values are the stored ones times this; a power of two."""
     exponent = 0
 
-    def __init__(
-        self, op: Operator, width: int, input_width: int, columns: Callable[[Shape], Source], entries: Entries, inherit: bool
-    ) -> None:
-        raise NotImplementedError
+    def __init__(self, op: Operator, view: View, entries: Entries, inherit: bool) -> None:
+        self.op, self.view, self.inherit = op, view, inherit
+        self.width, self.input_width = view.width, view.features.f
+        self.tiles: list[Tile] = []
 
     def sizes(self, nodes: NDArray[Any]) -> tuple[Floats, Floats]:
         """Block sizes of these nodes [k, decisions], and the features each decision covers [decisions]."""
@@ -253,26 +258,34 @@ class _Engine:
         raise NotImplementedError
 
     def snapshot(self, hop: int) -> Floats:
-        raise NotImplementedError
+        """S^hop Z as it stands, without the stationary part; float32 [n, width]."""
+        values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32)
+        for tile in self.tiles:
+            _finish(tile, self.op, hop, values, accumulated=False)
+        return values
 
     def result(self) -> Floats:
-        raise NotImplementedError
+        """The output; the tiles' memory is given up on the way, so the whole never stands twice."""
+        carried = _Carried.of(self.op, self.view, self.unit)
+        if len(self.tiles) == 1:
+            return _take(self.tiles.pop(), self.op, carried)
+        values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32)
+        while self.tiles:
+            _finish(self.tiles.pop(), self.op, self.op.hops, values, carried)
+        return values
 
 
 class _BlockEngine(_Engine):
     """One decision per (edge, block) or (edge, feature)."""
 
-    def __init__(
-        self, op: Operator, width: int, input_width: int, columns: Callable[[Shape], Source], entries: Entries, inherit: bool
-    ) -> None:
+    def __init__(self, op: Operator, view: View, entries: Entries, inherit: bool) -> None:
+        super().__init__(op, view, entries, inherit)
         graph = op.diffusion.graph
-        self.op, self.width, self.input_width = op, width, input_width
         self.by_feature = entries == "feature"
         self.current = 0  # which of the two size tables is this hop's
-        self.tiles = []
-        for shape in cut(width):
+        for shape in cut(view.width):
             tile = Tile(graph.num_nodes, shape, accumulate=op.accumulate, lazy=True, by_feature=self.by_feature)
-            _ingest(tile, shape, columns(shape), op, None)
+            view.fill(tile)
             self.tiles.append(tile)
         self.zero = [self._zeros(tile) for tile in self.tiles]
         self.lagging = [0.0] * len(self.tiles)  # the largest message a block left behind could send
@@ -296,8 +309,10 @@ class _BlockEngine(_Engine):
         if self.by_feature:
             values = np.concatenate([self._values(tile, nodes) for tile in self.tiles], axis=1)
             return np.abs(values), np.ones(values.shape[1], dtype=np.float32)
-        size = np.concatenate([tile.size[self.current][nodes] for tile in self.tiles], axis=1)
-        return size[:, width > 0], width[width > 0].astype(np.float32)
+        parts = [tile.size[self.current][nodes] for tile in self.tiles]
+        size = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        real = width > 0
+        return (size if real.all() else size[:, real]), width[real].astype(np.float32)
 
     def _values(self, tile: Tile, nodes: NDArray[Any]) -> Floats:
         """Scaled values of some nodes at this hop [k, width] (feature form only: blocks may be lagging)."""
@@ -360,36 +375,18 @@ class _BlockEngine(_Engine):
         self.unit *= 2.0**-64
         self.exponent += 64
 
-    def snapshot(self, hop: int) -> Floats:
-        values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32)
-        for tile in self.tiles:
-            _finish(tile, self.op, hop, values, accumulated=False)
-        return values
-
-    def result(self) -> Floats:
-        if len(self.tiles) == 1:
-            return _take(self.tiles[0], self.op, self.op.hops)
-        # Tiles hand over their memory one by one, so the whole never stands twice.
-        values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32)
-        while self.tiles:
-            _finish(self.tiles.pop(), self.op, self.op.hops, values)
-        return values
 
 
 class _NodeEngine(_Engine):
     """One decision per edge, by the norm of the whole row ([P] Algorithm 1): survivors are compacted, then summed."""
 
-    def __init__(
-        self, op: Operator, width: int, input_width: int, columns: Callable[[Shape], Source], entries: Entries, inherit: bool
-    ) -> None:
+    def __init__(self, op: Operator, view: View, entries: Entries, inherit: bool) -> None:
+        super().__init__(op, view, entries, inherit)
         graph = op.diffusion.graph
-        n = graph.num_nodes
-        self.op, self.width, self.input_width, self.inherit = op, width, input_width, inherit
-        self.square = np.zeros(n, dtype=np.float32)
-        self.tiles = []
-        for shape in cut(width):
-            tile = Tile(n, shape, accumulate=op.accumulate, lazy=False)
-            _ingest(tile, shape, columns(shape), op, self.square)
+        self.square = np.zeros(graph.num_nodes, dtype=np.float32)
+        for shape in cut(view.width):
+            tile = Tile(graph.num_nodes, shape, accumulate=op.accumulate, lazy=False)
+            view.fill(tile, self.square)
             if tile.out is not None:
                 np.multiply(tile.buffers[0], op.coefficients[0], out=tile.out)
             self.tiles.append(tile)
@@ -444,47 +441,38 @@ class _NodeEngine(_Engine):
         self.unit *= 2.0**-32
         self.exponent += 32
 
-    def snapshot(self, hop: int) -> Floats:
-        values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32)
-        for tile in self.tiles:
-            _finish(tile, self.op, hop, values, accumulated=False)
-        return values
-
-    def result(self) -> Floats:
-        if len(self.tiles) == 1:
-            return _take(self.tiles[0], self.op, self.op.hops)
-        values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32)
-        while self.tiles:
-            _finish(self.tiles.pop(), self.op, self.op.hops, values)
-        return values
 
 
-def _ingest(tile: Tile, shape: Shape, source: Source, op: Operator, square: Floats | None) -> None:
-    def take(rows: Floats, first: int, column: int = 0) -> None:
-        native.ingest(
-            x=rows, row0=first, column0=column, width=shape.width, blocks=shape.blocks, source=op.diffusion.source,
-            largest=tile.by_feature, q=tile.buffers[0], size=tile.size[0] if tile.size else None,
-            top=tile.top[0] if tile.top else None, square=square, threads=op.threads,
-        )  # fmt: skip
+@dataclass(frozen=True)
+class _Carried:
+    """The stationary part after propagation, h(S)φ · cᵀ, to be added to the finished values."""
 
-    source(take)
+    column: Floats
+    direction: Floats
+
+    @classmethod
+    def of(cls, op: Operator, view: View, unit: float = 1.0) -> _Carried | None:
+        if view.phi is None or view.direction is None:
+            return None
+        return cls(op.column(view.phi, unit), view.direction)
 
 
-def _finish(tile: Tile, op: Operator, hop: int, result: Floats, *, accumulated: bool = True) -> None:
+def _finish(
+    tile: Tile, op: Operator, hop: int, result: Floats, carried: _Carried | None = None, *, accumulated: bool = True
+) -> None:
+    shape = tile.shape
     native.finish(
-        blocks=tile.shape.blocks, width=tile.shape.width, hop=hop, keep=op.keep, source=op.diffusion.source, scale=1.0,
+        blocks=shape.blocks, width=shape.width, hop=hop, keep=op.keep, source=op.diffusion.source,
+        offset=carried.column if carried else None,
+        direction=carried.direction[shape.column : shape.column + shape.width] if carried else None,
         even=tile.buffers[0], odd=tile.buffers[1], stamp=tile.stamp, out=tile.out if accumulated else None,
-        coefficient=op.coefficients, result=result, column0=tile.shape.column, threads=op.threads,
+        coefficient=op.coefficients, result=result, column0=0 if result is tile.room else shape.column, threads=op.threads,
     )  # fmt: skip
 
 
-def _take(tile: Tile, op: Operator, hop: int) -> Floats:
+def _take(tile: Tile, op: Operator, carried: _Carried | None) -> Floats:
     """The finished values of a matrix that is one tile, in the tile's own memory where the width allows."""
-    mine = tile.settle_into()
-    native.finish(
-        blocks=tile.shape.blocks, width=tile.shape.width, hop=hop, keep=op.keep, source=op.diffusion.source, scale=1.0,
-        even=tile.buffers[0], odd=tile.buffers[1], stamp=tile.stamp, out=tile.out, coefficient=op.coefficients,
-        result=mine, column0=0, threads=op.threads,
-    )  # fmt: skip
+    _finish(tile, op, op.hops, tile.room, carried)
+    room = tile.room
     tile.buffers.clear()
-    return mine if mine.shape[1] == tile.shape.width else np.ascontiguousarray(mine[:, : tile.shape.width])
+    return room if room.shape[1] == tile.shape.width else np.ascontiguousarray(room[:, : tile.shape.width])

@@ -49,7 +49,7 @@ class Tile:
         self.shape = shape
         columns = shape.blocks * LANES
         self.buffers: list[Floats] = [aligned(n, columns), aligned(n, columns)]
-        self.out: Floats | None = aligned(n, columns, zero=True) if accumulate else None
+        self.out: Floats | None = aligned(n, columns) if accumulate else None
         self.by_feature = by_feature
         self.stamp: NDArray[np.uint16] | None = None
         self.size: list[Floats] = []
@@ -59,6 +59,7 @@ class Tile:
             self.size = [aligned(n, shape.blocks), aligned(n, shape.blocks)]
             self.top = [aligned(n), aligned(n)]
 
-    def settle_into(self) -> Floats:
-        """The buffer whose memory the finished values may take over."""
+    @property
+    def room(self) -> Floats:
+        """The array whose memory the finished values may take over."""
         return self.out if self.out is not None else self.buffers[0]

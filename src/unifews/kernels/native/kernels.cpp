@@ -162,27 +162,45 @@ void column_hop(const Edges& e, const float* keep, const float* gain, const floa
 
 // -------------------------------------------------------------------------------------------------------- in and out
 
-// Rows row0 .. row0+rows of x (the first `width` columns, `stride` apart) become q = source·x; magnitudes beside them.
-void ingest(int64_t row0, int64_t rows, int64_t stride, int width, int blocks, const float* x, const float* source,
-            bool largest, float* q, float* size, float* top, float* square, int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (int64_t i = 0; i < rows; i++) {
-    const int64_t u = row0 + i;
-    float* row = q + u * blocks * kLanes;
-    const float s = source[u];
-    for (int k = 0; k < width; k++) row[k] = s * x[i * stride + k];
-    for (int k = width; k < blocks * kLanes; k++) row[k] = 0;
-    float highest = 0, total = 0;
-    for (int b = 0; b < blocks; b++) {
-      const Block value = block(row + b * kLanes);
-      const float m = magnitude(value, largest);
-      if (size) size[u * blocks + b] = m;
-      highest = std::max(highest, m);
-      total += sum_of_squares(value);
+double ingest(const Ingest& g) {
+  // Energies are summed over groups of rows that do not depend on the thread count.
+  constexpr int64_t kGroup = 1024;
+  std::vector<double> energy((g.rows + kGroup - 1) / kGroup, 0.0);
+#pragma omp parallel for schedule(static) num_threads(g.threads)
+  for (int64_t group = 0; group < int64_t(energy.size()); group++) {
+    const int64_t last = std::min(g.rows, (group + 1) * kGroup);
+    double sum = 0;
+    for (int64_t i = group * kGroup; i < last; i++) {
+      const int64_t u = g.row0 + i;
+      const float* x = g.x + i * g.stride;
+      float* row = g.q + u * g.blocks * kLanes;
+      if (g.offset) {
+        const float o = g.offset[u];
+        for (int k = 0; k < g.width; k++) row[k] = x[k] - o * g.direction[k];
+      } else {
+        std::memcpy(row, x, g.width * sizeof(float));
+      }
+      for (int k = g.width; k < g.blocks * kLanes; k++) row[k] = 0;
+      const float s = g.source[u];
+      float highest = 0, total = 0;
+      for (int b = 0; b < g.blocks; b++) {
+        Block& value = block(row + b * kLanes);
+        sum += sum_of_squares(value);
+        value *= s;
+        const float square = sum_of_squares(value);
+        const float m = g.largest ? largest_of(value) : std::sqrt(square);
+        if (g.size) g.size[u * g.blocks + b] = m;
+        highest = std::max(highest, m);
+        total += square;
+      }
+      if (g.top) g.top[u] = highest;
+      if (g.square) g.square[u] += total;
     }
-    if (top) top[u] = highest;
-    if (square) square[u] += total;
+    energy[group] = sum;
   }
+  double sum = 0;
+  for (double part : energy) sum += part;
+  return sum;
 }
 
 // keep^age, and Σ_{k ≤ age} coefficient[stamp + k]·keep^k: what a block left alone has become and has contributed.
@@ -200,37 +218,46 @@ inline Past past(float keep, int stamp, int hop, const float* coefficient) {
   return p;
 }
 
-// result[u] = scale/source[u] · (value at `hop`, or the accumulated output including `hop`)
-void finish(int64_t n, int blocks, int width, int hop, const float* keep, const float* source, float scale,
-            const Lazy& state, float* result, int64_t stride, int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (int64_t u = 0; u < n; u++) {
-    const float back = scale / source[u];
+void finish(const Finish& f) {
+  const Lazy& state = f.state;
+#pragma omp parallel for schedule(static) num_threads(f.threads)
+  for (int64_t u = 0; u < f.n; u++) {
+    const float back = 1 / f.source[u];
     int known = -1;  // blocks of a node were mostly left alone at the same hop
     Past p{};
-    for (int b = 0; b * kLanes < width; b++) {
-      const int64_t at = u * blocks + b;
+    for (int b = 0; b * kLanes < f.width; b++) {
+      const int64_t at = (u * f.blocks + b) * kLanes;
       Block value;
       if (state.stamp) {
-        const int stamp = state.stamp[at];
-        if (stamp != known) p = past(keep[u], known = stamp, hop, state.out ? state.coefficient : nullptr);
-        const Block stored = block(state.buffer[stamp & 1] + at * kLanes);
-        if (state.out)
-          (value = block(state.out + at * kLanes)).add(p.contribution, stored);
-        else
-          value = p.factor * stored;
+        const int stamp = state.stamp[u * f.blocks + b];
+        if (stamp != known) p = past(f.keep[u], known = stamp, f.hop, state.out ? state.coefficient : nullptr);
+        value = (state.out ? p.contribution : p.factor) * block(state.buffer[stamp & 1] + at);
+        if (state.out && stamp) value += block(state.out + at);
       } else {
-        value = block((state.out ? state.out : state.buffer[hop & 1]) + at * kLanes);
+        value = block((state.out ? state.out : state.buffer[f.hop & 1]) + at);
       }
       value *= back;
-      float* to = result + u * stride + b * kLanes;
-      const int lanes = std::min(kLanes, width - b * kLanes);
+      float* to = f.result + u * f.stride + b * kLanes;
+      const int lanes = std::min(kLanes, f.width - b * kLanes);
+      if (f.offset) {
+        const float o = f.offset[u];
+        float* lane = reinterpret_cast<float*>(&value);
+        for (int k = 0; k < lanes; k++) lane[k] += o * f.direction[b * kLanes + k];
+      }
       std::memcpy(to, &value, lanes * sizeof(float));
     }
   }
 }
 
 // ------------------------------------------------------------------------------------------------------- pruned hops
+
+// out += factor·value; where nothing was contributed before, the line is written without being read.
+inline void contribute(const Lazy& s, int64_t at, int stamp, float factor, const Block& value) {
+  if (stamp)
+    block(s.out + at).add(factor, value);
+  else
+    stream(s.out + at, factor * value);
+}
 
 // What settling the rows of one thread adds up to.
 struct Tally {
@@ -264,7 +291,7 @@ inline void settle(const PrunedHop& h, int64_t u, unsigned touched, const float*
         const int stamp = stamps[b];
         const Past p = past(c, stamp, h.hop, s.out ? s.coefficient : nullptr);
         const Block stored = block(s.buffer[stamp & 1] + at);
-        if (s.out) block(s.out + at).add(p.contribution, stored);
+        if (s.out) contribute(s, at, stamp, p.contribution, stored);
         Block value = (c * p.factor) * stored;
         if (touched >> b & 1) {
           value.add(g, block(sum + b * kLanes));
@@ -298,7 +325,7 @@ void rouse(const PrunedHop& h) {
       // Terms before this hop go to `out`; the value moves on to this hop's buffer.
       const Past p = past(h.keep[u], stamp, h.hop - 1, s.out ? s.coefficient : nullptr);
       const Block stored = block(s.buffer[stamp & 1] + at * kLanes);
-      if (s.out) block(s.out + at * kLanes).add(p.contribution, stored);
+      if (s.out) contribute(s, at * kLanes, stamp, p.contribution, stored);
       block(s.buffer[h.hop & 1] + at * kLanes) = (p.factor * h.keep[u]) * stored;
       s.stamp[at] = uint16_t(h.hop);
     }

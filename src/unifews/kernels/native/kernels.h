@@ -36,7 +36,7 @@ struct Edges {
 struct Lazy {
   float* buffer[2];
   uint16_t* stamp;
-  float* out;          // Σ coefficient·q so far, or nullptr when only the last hop is wanted
+  float* out;          // Σ coefficient·q so far (nothing yet where stamp is 0), or nullptr: only the last hop is wanted
   const float* coefficient;  // [hops + 1], read only with `out`
 };
 
@@ -66,9 +66,38 @@ struct PrunedCount {
   float lagging;             // no block left behind sends a message larger than this at the next hop
 };
 
+// Rows of a matrix on their way into a tile: row i, columns 0 .. width, becomes q = source·(x - offset·direction).
+struct Ingest {
+  int64_t row0, rows, stride;
+  int width, blocks;
+  const float* x;
+  const float* source;
+  const float* offset;     // [n] and
+  const float* direction;  // [width]: a rank-one part left out, or both nullptr
+  bool largest;            // a block's size is its largest magnitude, else its norm
+  float* q;
+  float* size;             // nullptr or [n][blocks]
+  float* top;              // nullptr or [n]
+  float* square;           // nullptr or [n]: ‖q[u]‖² is added
+  int threads;
+};
+
+// result[u] = (value at `hop`, or the output including `hop`) / source[u] + offset[u]·direction
+struct Finish {
+  int64_t n;
+  int blocks, width, hop;
+  const float* keep;
+  const float* source;
+  const float* offset;     // nullptr, or a rank-one part put back
+  const float* direction;
+  Lazy state;
+  float* result;
+  int64_t stride;
+  int threads;
+};
+
 struct Table {
-  void (*ingest)(int64_t row0, int64_t rows, int64_t stride, int width, int blocks, const float* x, const float* source,
-                 bool largest, float* q, float* size, float* top, float* square, int threads);
+  double (*ingest)(const Ingest&);  // ‖x - offset·direction‖²
   void (*full_hop)(const Edges&, int blocks, const float* keep, const float* gain, const float* q, float* q_out,
                    float coefficient, float* out, float* square, int threads);
   void (*column_hop)(const Edges&, const float* keep, const float* gain, const float* q, float* q_out, int threads);
@@ -77,8 +106,7 @@ struct Table {
   int64_t (*select_edges)(const Edges&, const float* norm, const float* target, float delta, int64_t* end_out,
                           void* indices_out, float* weight_out, int threads);
   void (*fan)(const Edges&, const float* target, float* reach, int64_t* fanout, int threads);
-  void (*finish)(int64_t n, int blocks, int width, int hop, const float* keep, const float* source, float scale,
-                 const Lazy&, float* result, int64_t stride, int threads);
+  void (*finish)(const Finish&);
 };
 
 const Table& table_base();

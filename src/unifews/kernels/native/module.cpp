@@ -55,8 +55,8 @@ void use(const std::string& name) {
   throw std::invalid_argument("this processor or build has no '" + name + "' kernels");
 }
 
-template <class T>
-T* data(Maybe<Array<T>>& a) {
+template <class A>
+auto* data(const Maybe<A>& a) {
   return a ? a->data() : nullptr;
 }
 
@@ -68,7 +68,7 @@ bool is_wide(nb::dlpack::dtype type) {
 
 Edges edges(const Input<int64_t>& start, const Input<int64_t>& end, const nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>& indices,
             const Maybe<Input<float>>& weight) {
-  return {int64_t(start.shape(0)), start.data(), end.data(), indices.data(), weight ? weight->data() : nullptr,
+  return {int64_t(start.shape(0)), start.data(), end.data(), indices.data(), data(weight),
           is_wide(indices.dtype())};
 }
 using Indices = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
@@ -94,14 +94,17 @@ NB_MODULE(_native, m) {
 
   m.def(
       "ingest",
-      [](Input<float> x, int64_t row0, int column0, int width, int blocks, Input<float> source, bool largest,
-         Array<float> q, Maybe<Array<float>> size, Maybe<Array<float>> top, Maybe<Array<float>> square, int threads) {
+      [](Input<float> x, int64_t row0, int column0, int width, int blocks, Input<float> source,
+         Maybe<Input<float>> offset, Maybe<Input<float>> direction, bool largest, Array<float> q,
+         Maybe<Array<float>> size, Maybe<Array<float>> top, Maybe<Array<float>> square, int threads) {
+        const Ingest g{row0, int64_t(x.shape(0)), int64_t(x.shape(1)), width, blocks, x.data() + column0,
+                       source.data(), data(offset), data(direction), largest, q.data(), data(size), data(top),
+                       data(square), threads};
         nb::gil_scoped_release free;
-        current.table().ingest(row0, x.shape(0), x.shape(1), width, blocks, x.data() + column0, source.data(), largest,
-                               q.data(), data(size), data(top), data(square), threads);
+        return current.table().ingest(g);
       },
-      "x"_a, "row0"_a, "column0"_a, "width"_a, "blocks"_a, "source"_a, "largest"_a, "q"_a, "size"_a.none(),
-      "top"_a.none(), "square"_a.none(), "threads"_a);
+      "x"_a, "row0"_a, "column0"_a, "width"_a, "blocks"_a, "source"_a, "offset"_a.none(), "direction"_a.none(),
+      "largest"_a, "q"_a, "size"_a.none(), "top"_a.none(), "square"_a.none(), "threads"_a);
 
   m.def(
       "full_hop",
@@ -110,7 +113,7 @@ NB_MODULE(_native, m) {
          Maybe<Array<float>> out, Maybe<Array<float>> square, int threads) {
         const Edges e = edges(start, end, indices, weight);
         nb::gil_scoped_release free;
-        current.table().full_hop(e, blocks, keep ? keep->data() : nullptr, gain ? gain->data() : nullptr, q.data(),
+        current.table().full_hop(e, blocks, data(keep), data(gain), q.data(),
                                  q_out.data(), coefficient, data(out),
                                  data(square), threads);
       },
@@ -179,14 +182,16 @@ NB_MODULE(_native, m) {
 
   m.def(
       "finish",
-      [](int blocks, int width, int hop, Input<float> keep, Input<float> source, float scale, Array<float> even,
-         Array<float> odd, Maybe<Array<uint16_t>> stamp, Maybe<Array<float>> out, Input<float> coefficient,
-         Array<float> result, int column0, int threads) {
-        const Lazy state{{even.data(), odd.data()}, data(stamp), data(out), out ? coefficient.data() : nullptr};
+      [](int blocks, int width, int hop, Input<float> keep, Input<float> source, Maybe<Input<float>> offset,
+         Maybe<Input<float>> direction, Array<float> even, Array<float> odd, Maybe<Array<uint16_t>> stamp,
+         Maybe<Array<float>> out, Input<float> coefficient, Array<float> result, int column0, int threads) {
+        const Finish f{int64_t(source.shape(0)), blocks, width, hop, keep.data(), source.data(), data(offset),
+                       data(direction),
+                       Lazy{{even.data(), odd.data()}, data(stamp), data(out), out ? coefficient.data() : nullptr},
+                       result.data() + column0, int64_t(result.shape(1)), threads};
         nb::gil_scoped_release free;
-        current.table().finish(source.shape(0), blocks, width, hop, keep.data(), source.data(), scale, state,
-                               result.data() + column0, result.shape(1), threads);
+        current.table().finish(f);
       },
-      "blocks"_a, "width"_a, "hop"_a, "keep"_a, "source"_a, "scale"_a, "even"_a, "odd"_a, "stamp"_a.none(),
-      "out"_a.none(), "coefficient"_a, "result"_a, "column0"_a, "threads"_a);
+      "blocks"_a, "width"_a, "hop"_a, "keep"_a, "source"_a, "offset"_a.none(), "direction"_a.none(), "even"_a,
+      "odd"_a, "stamp"_a.none(), "out"_a.none(), "coefficient"_a, "result"_a, "column0"_a, "threads"_a);
 }

@@ -1,0 +1,84 @@
+"""The matrix that is propagated, Z = (X - φcᵀ) V, on its way into tiles and back out of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+
+from unifews.core.diffusion import Diffusion
+from unifews.kernels import LANES, aligned, native
+from unifews.propagation.basis import Basis
+from unifews.propagation.features import Features, Floats
+from unifews.propagation.tiles import Tile
+
+
+@dataclass
+class View:
+    """X as it is, or on the axes of a basis, with or without its stationary part.
+
+    What is known before anything is propagated is how to bring the parts back: `direction` holds the stationary part's
+    coordinates, to be added in multiples of h(S)φ.
+    """
+
+    features: Features
+    basis: Basis | None
+    phi: Floats | None
+    mean: Floats | None
+    diffusion: Diffusion
+    threads: int
+    macs: int = field(default=0, init=False)
+    seconds: float = field(default=0.0, init=False)
+    energy: float = field(default=0.0, init=False)
+
+    @property
+    def width(self) -> int:
+        return self.features.f if self.basis is None else self.basis.rank
+
+    @property
+    def direction(self) -> Floats | None:
+        """The stationary part c on the axes, float32 [width]."""
+        if self.mean is None:
+            return None
+        return self.mean if self.basis is None else np.asarray(self.mean @ self.basis.axes, dtype=np.float32)
+
+    def fill(self, tile: Tile, square: Floats | None = None) -> None:
+        """Fill a tile's first buffer and its tables of sizes; the second buffer serves as room for the rotation."""
+        began = perf_counter()
+        features, shape = self.features, tile.shape
+        columns = slice(shape.column, shape.column + shape.width)
+        if self.basis is not None:
+            axes = aligned(features.f, shape.blocks * LANES, zero=True)
+            axes[:, : shape.width] = self.basis.axes[:, columns]
+            rotated = tile.buffers[1]
+            features.times_into(axes, rotated, self.threads)
+            self.macs += features.nnz * shape.width
+            self._ingest(tile, rotated, 0, 0, square)
+        elif features.sparse is not None:
+            self._ingest(tile, features.columns(columns.start, columns.stop), 0, 0, square)
+        else:
+            for first, last in features.chunks():
+                self._ingest(tile, features.rows(first, last), first, shape.column, square)
+        self.seconds += perf_counter() - began
+
+    def _ingest(self, tile: Tile, rows: Floats, first: int, column: int, square: Floats | None) -> None:
+        shape = tile.shape
+        direction = self.direction
+        if direction is not None:
+            direction = direction[shape.column : shape.column + shape.width]
+        self.energy += native.ingest(
+            x=rows, row0=first, column0=column, width=shape.width, blocks=shape.blocks, source=self.diffusion.source,
+            offset=self.phi if direction is not None else None, direction=direction, largest=tile.by_feature,
+            q=tile.buffers[0], size=tile.size[0] if tile.size else None, top=tile.top[0] if tile.top else None,
+            square=square, threads=self.threads,
+        )  # fmt: skip
+
+    def dropped_norm(self) -> float:
+        """‖(X - φcᵀ)(I - VVᵀ)‖_F, from ‖X - φcᵀ‖² - ‖Z‖²."""
+        if self.basis is None or self.width == self.features.f:
+            return 0.0
+        whole = self.features.square_norm()
+        if self.phi is not None and self.mean is not None:
+            whole -= float(np.dot(self.phi, self.phi)) * float(np.dot(self.mean, self.mean))
+        return float(np.sqrt(max(whole - self.energy, 0.0)))
