@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,11 @@ class Scheme(Protocol):
 
     @property
     def skip(self) -> Skip: ...
+
+    @property
+    def focus(self) -> float:
+        """Where a budget of kept entries is best spent: 0 = the same share at every hop, 1 = one δ for all hops, so mostly
+        on the early ones. Measured (docs/adr/0007): what the output itself sums over hops gains by 1, a last hop by 0."""
 
     def coefficients(self, hops: int) -> NDArray[np.float64]:
         """θ_0 .. θ_L, float64 [hops + 1]."""
@@ -79,6 +84,7 @@ class Sgc:
     """
 
     skip: Skip = "identity"
+    focus: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         _check_skip(self.skip)
@@ -103,6 +109,7 @@ class Appnp:
     alpha: float = 0.1
     tail: bool = True
     skip: Skip = "diagonal"
+    focus: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         _check_skip(self.skip)
@@ -131,6 +138,7 @@ class Polynomial:
 
     theta: tuple[float, ...]
     skip: Skip = "diagonal"
+    focus: ClassVar[float] = 1.0
 
     def __init__(self, coefficients: Sequence[float], skip: Skip = "diagonal") -> None:
         _check_skip(skip)

@@ -224,7 +224,7 @@ def _budget(
         )
     if edge_sparsity is not None:
         sparsity = check_sparsity("edge_sparsity", edge_sparsity)
-        focus = (1.0 if inherit else 0.0) if focus is None else focus
+        focus = (1.0 if inherit else scheme.focus) if focus is None else float(focus)
         return Target(sparsity, hops, scheme.influence(hops), focus) if sparsity > 0 else None
     if threshold is not None:
         return Absolute(check_threshold("threshold", threshold))

@@ -24,7 +24,7 @@ from unifews.propagation.view import View
 Progress = Callable[[int, int], None]
 
 _SAMPLE_EDGES = 4096
-_HUGE = 2.0**80  # block sizes beyond this are brought down before the next hop can overflow
+_HUGE = 2.0**55  # sizes beyond this are brought down before their squares can overflow
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,11 @@ class Operator:
     def accumulate(self) -> bool:
         """Whether hops before the last one are part of the output."""
         return bool(np.any(self.coefficients[:-1] != 0) or self.coefficients[-1] != 1)
+
+    @property
+    def grows(self) -> bool:
+        """Whether values can outgrow float32: an identity skip may double them at every hop."""
+        return self.scheme.skip.startswith("identity") and self.hops > 30
 
     @property
     def edges(self) -> dict[str, Any]:
@@ -125,8 +130,11 @@ def unpruned(
     seconds = np.zeros(op.hops)
     result = None if len(shapes) == 1 else np.empty((n, width), dtype=np.float32)
     snapshots = [np.empty((n, width), dtype=np.float32) for _ in range(op.hops + 1)] if every_hop else None
+    exponents = []
+    square = np.zeros(n, dtype=np.float32) if op.grows else None
     for number, shape in enumerate(shapes):
         tile = Tile(n, shape, accumulate=op.accumulate, lazy=False)
+        exponent = 0
         view.fill(tile)
         if tile.out is not None:
             np.multiply(tile.buffers[0], op.coefficients[0], out=tile.out)
@@ -136,9 +144,13 @@ def unpruned(
                 _finish(tile, op, hop, snapshots[hop], accumulated=False)
             native.full_hop(
                 **op.edges, blocks=shape.blocks, keep=op.keep, gain=op.gain, q=tile.buffers[hop % 2],
-                q_out=tile.buffers[(hop + 1) % 2], coefficient=op.coefficients[hop + 1], out=tile.out, square=None,
+                q_out=tile.buffers[(hop + 1) % 2], coefficient=op.coefficients[hop + 1], out=tile.out, square=square,
                 threads=op.threads,
             )  # fmt: skip
+            if square is not None:
+                if float(square.max(initial=0.0)) > _HUGE**2:
+                    exponent += tile.shrink()
+                square[:] = 0
             seconds[hop] += perf_counter() - began
             if progress:
                 progress(number * op.hops + hop + 1, len(shapes) * op.hops)
@@ -148,11 +160,15 @@ def unpruned(
             result = _take(tile, op, carried)
         else:
             _finish(tile, op, op.hops, result, carried)
+        exponents.append(exponent)
     assert result is not None
+    for shape, exponent in zip(shapes, exponents, strict=True):  # one common scale for all columns
+        if exponent < max(exponents):
+            result[:, shape.column : shape.column + shape.width] *= np.float32(2.0 ** (exponent - max(exponents)))
     hops = [
         HopTrace(hop, m * width, m * width, 0, m * width, m * width, 0, None, float(seconds[hop])) for hop in range(op.hops)
     ]
-    return Outcome(result, hops, snapshots=snapshots)
+    return Outcome(result, hops, max(exponents), snapshots)
 
 
 def pruned(
@@ -366,14 +382,11 @@ class _BlockEngine(_Engine):
         peak = max((float(tile.top[self.current].max(initial=0.0)) for tile in self.tiles), default=0.0)
         if peak < _HUGE:
             return
-        shift = np.float32(2.0**-64)
         for tile in self.tiles:
-            for array in [*tile.buffers, tile.out, tile.size[self.current], tile.top[self.current]]:
-                if array is not None:
-                    array *= shift
-        self.lagging = [value * 2.0**-64 for value in self.lagging]
-        self.unit *= 2.0**-64
-        self.exponent += 64
+            shift = tile.shrink()
+        self.lagging = [value * 2.0**-shift for value in self.lagging]
+        self.unit *= 2.0**-shift
+        self.exponent += shift
 
 
 
@@ -430,16 +443,13 @@ class _NodeEngine(_Engine):
         return m, kept, zeros, kept * self.width, m * f, zeros * f
 
     def rescale(self) -> None:
-        if float(self.square.max(initial=0.0)) < _HUGE:
+        if float(self.square.max(initial=0.0)) < _HUGE**2:
             return
-        shift = np.float32(2.0**-32)
         for tile in self.tiles:
-            for array in [*tile.buffers, tile.out]:
-                if array is not None:
-                    array *= shift
-        self.square *= shift * shift
-        self.unit *= 2.0**-32
-        self.exponent += 32
+            shift = tile.shrink()
+        self.square *= np.float32(4.0**-shift)
+        self.unit *= 2.0**-shift
+        self.exponent += shift
 
 
 

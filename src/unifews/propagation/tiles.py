@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from unifews.kernels import LANES, MAX_BLOCKS, aligned
 
 Floats = NDArray[np.float32]
+SHIFT = 48
 
 
 @dataclass(frozen=True)
@@ -63,3 +64,10 @@ class Tile:
     def room(self) -> Floats:
         """The array whose memory the finished values may take over."""
         return self.out if self.out is not None else self.buffers[0]
+
+    def shrink(self) -> int:
+        """Divide everything by 2^k, exactly, before it outgrows float32; returns k."""
+        for array in [*self.buffers, self.out, *self.size, *self.top]:
+            if array is not None:
+                array *= np.float32(2.0**-SHIFT)
+        return SHIFT

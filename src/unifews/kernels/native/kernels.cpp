@@ -251,6 +251,10 @@ void finish(const Finish& f) {
 
 // ------------------------------------------------------------------------------------------------------- pruned hops
 
+// Whether a block of size m may send anything: an upper bound on its messages, rounded up, against δ. Whoever the exact
+// test of an edge lets through must pass here too, or its value would be read before it is brought up to date.
+inline bool may_send(float m, float reach, float delta) { return m * reach * 1.00001f >= delta && m > 0; }
+
 // out += factor·value; where nothing was contributed before, the line is written without being read.
 inline void contribute(const Lazy& s, int64_t at, int stamp, float factor, const Block& value) {
   if (stamp)
@@ -279,8 +283,8 @@ inline void settle(const PrunedHop& h, int64_t u, unsigned touched, const float*
   for (int b = 0; b < kBlocks; b++) size[b] = c * before[b];
   for (int b = 0; b < kBlocks; b++) highest = std::max(highest, size[b]);
   unsigned sending = 0;
-  if (highest * reach >= h.delta)
-    for (int b = 0; b < kBlocks; b++) sending |= unsigned(size[b] * reach >= h.delta && stamps[b] == h.hop) << b;
+  if (may_send(highest, reach, h.delta))
+    for (int b = 0; b < kBlocks; b++) sending |= unsigned(may_send(size[b], reach, h.delta) && stamps[b] == h.hop) << b;
   const unsigned active = touched | sending;
   float lagging = highest;
   if (active) {
@@ -309,7 +313,7 @@ inline void settle(const PrunedHop& h, int64_t u, unsigned touched, const float*
   for (int b = 0; b < kBlocks; b++)
     if (size[b] == 0) tally.zero[b] += h.fanout[u];
   h.top_out[u] = highest;
-  tally.lagging = std::max(tally.lagging, lagging * reach);
+  tally.lagging = std::max(tally.lagging, lagging * reach * 1.00001f);
 }
 
 // Before a hop: blocks left alone that this hop's δ lets send after all are brought up to date.
@@ -321,7 +325,7 @@ void rouse(const PrunedHop& h) {
       const int64_t at = u * h.blocks + b;
       const float m = h.size[at];
       const int stamp = s.stamp[at];
-      if (stamp == h.hop || m == 0 || m * h.reach[u] < h.delta) continue;
+      if (stamp == h.hop || !may_send(m, h.reach[u], h.delta)) continue;
       // Terms before this hop go to `out`; the value moves on to this hop's buffer.
       const Past p = past(h.keep[u], stamp, h.hop - 1, s.out ? s.coefficient : nullptr);
       const Block stored = block(s.buffer[stamp & 1] + at * kLanes);
@@ -334,6 +338,27 @@ void rouse(const PrunedHop& h) {
 
 // Messages reach δ when  A[u,v]·size[v] ≥ cut(u) = δ / target[u].  Exact zeros never do: they cost nothing to skip.
 inline float cut(const PrunedHop& h, int64_t u) { return std::max(h.delta / h.target[u], 1e-45f); }
+
+// One bit per node: may it send anything at this hop? A bit per node fits a cache that a float per node does not, so when
+// few may, asking here first makes passing over the others cheap.
+struct Senders {
+  std::vector<uint64_t> bits;
+  int64_t count = 0;
+  explicit Senders(const PrunedHop& h) : bits((h.edges.n + 63) / 64) {
+    int64_t total = 0;
+#pragma omp parallel for schedule(static) num_threads(h.threads) reduction(+ : total)
+    for (int64_t w = 0; w < int64_t(bits.size()); w++) {
+      uint64_t word = 0;
+      const int64_t first = w * 64, last = std::min(h.edges.n, first + 64);
+      for (int64_t v = first; v < last; v++)
+        word |= uint64_t(may_send(h.top[v], h.reach[v], h.delta)) << (v - first);
+      bits[w] = word;
+      total += __builtin_popcountll(word);
+    }
+    count = total;
+  }
+  bool has(int64_t v) const { return bits[v >> 6] >> (v & 63) & 1; }
+};
 
 // Bit b: block b of the source row reaches the cut.
 template <int kBlocks>
@@ -391,6 +416,8 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
   uint8_t* alive = static_cast<uint8_t*>(h.alive);
   int64_t kept[kMaxBlocks] = {}, zero[kMaxBlocks] = {};
   float lagging = 0;
+  const Senders senders(h);
+  const bool few = senders.count * 2 < e.n && !kInherit;
   constexpr int kSizesAhead = 24, kLinesAhead = 24;
 #pragma omp parallel num_threads(h.threads) reduction(+ : kept[:kMaxBlocks], zero[:kMaxBlocks]) reduction(max : lagging)
   {
@@ -414,6 +441,27 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
       for (int64_t r = 0; r < rows; r++) {
         const int64_t u = first + r;
         level[r] = cut(h, u);
+        if (few) {
+          if (senders.count) {
+            const int64_t before = candidates;
+            for (int64_t i = e.start[u]; i < e.end[u]; i++) {
+              source[candidates] = uint32_t(indices[i]);
+              if (kWeighted) position[candidates] = i;
+              candidates += senders.has(indices[i]);
+            }
+            const int64_t listed = candidates;
+            candidates = before;
+            for (int64_t j = before; j < listed; j++) {
+              const uint32_t v = source[j];
+              const bool yes = (kWeighted ? e.weight[position[j]] * h.top[v] : h.top[v]) >= level[r];
+              source[candidates] = v;
+              if (kWeighted) position[candidates] = position[j];
+              candidates += yes;
+            }
+          }
+          candidates_end[r] = candidates;
+          continue;
+        }
         for (int64_t i = e.start[u]; i < e.end[u]; i++) {
           const int64_t v = indices[i];
           bool yes = (kWeighted ? e.weight[i] * h.top[v] : h.top[v]) >= level[r];
