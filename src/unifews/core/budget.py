@@ -40,8 +40,8 @@ class Budget(Protocol):
     needs_sample: bool
     needs_mean: bool
 
-    def threshold(self, hop: int, sample: Messages | None, mean: float) -> float:
-        """δ for this hop."""
+    def threshold(self, hop: int, sample: Messages | None, mean: float, unit: float) -> float:
+        """δ for this hop, in the units of the sample and the mean; those times 1/`unit` are true magnitudes."""
 
     def record(self, hop: int, kept: float) -> None:
         """What share of the nonzero products this hop kept."""
@@ -57,8 +57,8 @@ class Absolute:
     needs_sample = False
     needs_mean = False
 
-    def threshold(self, hop: int, sample: Messages | None, mean: float) -> float:
-        return self.delta
+    def threshold(self, hop: int, sample: Messages | None, mean: float, unit: float) -> float:
+        return self.delta * unit
 
     def record(self, hop: int, kept: float) -> None:
         pass
@@ -75,7 +75,7 @@ class Relative:
     needs_sample = False
     needs_mean = True
 
-    def threshold(self, hop: int, sample: Messages | None, mean: float) -> float:
+    def threshold(self, hop: int, sample: Messages | None, mean: float, unit: float) -> float:
         return self.ratio * mean
 
     def record(self, hop: int, kept: float) -> None:
@@ -112,9 +112,9 @@ class Target:
     def __post_init__(self) -> None:
         self._left = (1 - self.sparsity) * self.hops
 
-    def threshold(self, hop: int, sample: Messages | None, mean: float) -> float:
+    def threshold(self, hop: int, sample: Messages | None, mean: float, unit: float) -> float:
         assert sample is not None
-        self._means.append(float(np.dot(sample.magnitude, sample.width)) / max(sample.total, 1e-30))
+        self._means.append(float(np.dot(sample.magnitude, sample.width)) / max(sample.total, 1e-30) / unit)
         ascending, share = sample.by_size()
         magnitude = ascending[::-1]
         kept = np.concatenate([[0.0], share])

@@ -190,14 +190,15 @@ def pruned(
     for hop in range(op.hops):
         began = perf_counter()
         engine.rescale()
-        scale = float(influence[hop]) / engine.unit
-        mean = scale * engine.mean() if budget.needs_mean else 0.0
-        seen = sample.look(engine, scale, input_width) if sample else None
-        delta = budget.threshold(hop, seen, mean)
+        # Magnitudes are in stored units here; a threshold is told in true ones.
+        weight = float(influence[hop])
+        mean = weight * engine.mean() if budget.needs_mean else 0.0
+        seen = sample.look(engine, weight, input_width) if sample else None
+        delta = budget.threshold(hop, seen, mean, engine.unit)
         if sample:
             sample.remember(delta)
-        record = engine.hop(hop, delta, delta / scale if scale else np.inf)
-        record = HopTrace(hop, *record, threshold=delta, seconds=perf_counter() - began)
+        counts = engine.hop(hop, delta / weight if weight else np.inf)
+        record = HopTrace(hop, *counts, threshold=delta / engine.unit, seconds=perf_counter() - began)
         budget.record(hop, 1 - record.sparsity)
         hops.append(record)
         if snapshots is not None:
@@ -266,8 +267,8 @@ class _Engine:
         """Mean message size over all entries, in stored units."""
         raise NotImplementedError
 
-    def hop(self, hop: int, delta: float, cut: float) -> tuple[int, int, int, int, int, int]:
-        """One pruned hop; (entries, kept, zeros, macs, dense macs, zero macs)."""
+    def hop(self, hop: int, delta: float) -> tuple[int, int, int, int, int, int]:
+        """One hop pruned at |T[u,v]|·size < δ (stored units); (entries, kept, zeros, macs, dense macs, zero macs)."""
         raise NotImplementedError
 
     def rescale(self) -> None:
@@ -353,7 +354,7 @@ class _BlockEngine(_Engine):
             total = sum(float((op.send @ np.abs(self._values(tile, everyone))).sum()) for tile in self.tiles)
         return total / entries
 
-    def hop(self, hop: int, delta: float, cut: float) -> tuple[int, int, int, int, int, int]:
+    def hop(self, hop: int, delta: float) -> tuple[int, int, int, int, int, int]:
         op = self.op
         m = op.diffusion.graph.num_edges
         reach, fanout = op.fan
@@ -363,7 +364,7 @@ class _BlockEngine(_Engine):
             zero_by_block = self.zero[number]
             kept_by_block, self.zero[number], self.lagging[number] = native.pruned_hop(
                 **op.edges, blocks=tile.shape.blocks, width=tile.shape.width, hop=hop, keep=op.keep, gain=op.gain,
-                target=op.diffusion.target, reach=reach, fanout=fanout, delta=cut, rouse=bool(self.lagging[number] >= cut),
+                target=op.diffusion.target, reach=reach, fanout=fanout, delta=delta, rouse=bool(self.lagging[number] >= delta),
                 by_feature=self.by_feature, size=tile.size[now], top=tile.top[now], size_out=tile.size[later], top_out=tile.top[later], alive=alive,
                 even=tile.buffers[0], odd=tile.buffers[1], stamp=tile.stamp, out=tile.out, coefficient=op.coefficients,
                 threads=op.threads,
@@ -418,7 +419,7 @@ class _NodeEngine(_Engine):
         m = self.op.diffusion.graph.num_edges
         return float(self.op.send @ self.norm) / m if m else 0.0
 
-    def hop(self, hop: int, delta: float, cut: float) -> tuple[int, int, int, int, int, int]:
+    def hop(self, hop: int, delta: float) -> tuple[int, int, int, int, int, int]:
         op, graph = self.op, self.op.diffusion.graph
         start = graph.indptr[:-1]
         norm = self.norm
@@ -429,7 +430,7 @@ class _NodeEngine(_Engine):
             else {"end": graph.indptr[1:], "indices": graph.indices, "weight": graph.weight}
         )
         kept = native.select_edges(
-            start=start, **given, norm=norm, target=op.diffusion.target, delta=cut, end_out=self.end,
+            start=start, **given, norm=norm, target=op.diffusion.target, delta=delta, end_out=self.end,
             indices_out=self.indices, weight_out=self.weight, threads=op.threads,
         )  # fmt: skip
         self.square[:] = 0
