@@ -26,12 +26,11 @@ class Messages:
     total: float
     """Features all sampled edges cover on the input axes, less exact zeros: the sample's 100 %."""
 
-
     def by_size(self) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
         """Magnitudes in ascending order, and the share of the products in the 1, 2, .. largest."""
         if len(self.width) == 0 or self.width.min() == self.width.max():  # the usual case, and sorting alone is quick
             each = float(self.width[0]) if len(self.width) else 0.0
-            return np.sort(self.magnitude), np.arange(1, len(self.width) + 1) * (each / max(self.total, 1e-30))
+            return np.sort(self.magnitude), np.arange(1.0, len(self.width) + 1) * (each / max(self.total, 1e-30))
         order = np.argsort(self.magnitude)
         return self.magnitude[order], np.cumsum(self.width[order][::-1], dtype=np.float64) / max(self.total, 1e-30)
 

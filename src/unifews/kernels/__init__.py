@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.errors import InputError
-from unifews.kernels import _native as native
+from unifews.kernels import _native as native  # type: ignore[attr-defined]
 
 LANES = 16
 MAX_BLOCKS = 8

@@ -18,7 +18,7 @@ from unifews.core.trace import Trace
 from unifews.errors import GraphError, InputError, unknown_name
 from unifews.kernels import describe, threads_to_use
 from unifews.propagation import local
-from unifews.propagation.basis import Basis, principal
+from unifews.propagation.basis import Basis, principal, stationary_mean
 from unifews.propagation.features import Features, Floats
 from unifews.propagation.view import View
 
@@ -79,7 +79,8 @@ class Propagated:
     def __repr__(self) -> str:
         n = self._coordinates.shape[0]
         f = self._coordinates.shape[1] if self._axes is None else self._axes.shape[0]
-        return f"Propagated([{n:,}, {f:,}], {self.trace.edge_sparsity:.1%} removed, {self.trace.macs:,} MACs, {self.trace.seconds:.3f} s)"
+        trace = self.trace
+        return f"Propagated([{n:,}, {f:,}], {trace.edge_sparsity:.1%} removed, {trace.macs:,} MACs, {trace.seconds:.3f} s)"
 
 
 def propagate(
@@ -131,7 +132,9 @@ def propagate(
     """
     began = perf_counter()
     if not isinstance(graph, Graph):
-        raise GraphError(f"`graph` is a {type(graph).__name__}; build one with Graph.from_edge_index(...) or Graph.from_pyg(...).")
+        raise GraphError(
+            f"`graph` is a {type(graph).__name__}; build one with Graph.from_edge_index(...) or Graph.from_pyg(...)."
+        )
     scheme, hops = resolve(scheme, hops)
     _check_choice("entries", entries, get_args(Entries))
     _check_choice("basis", basis, get_args(Axes))
@@ -139,7 +142,9 @@ def propagate(
     budget = _budget(edge_sparsity, threshold, relative_threshold, scheme, hops, inherit, focus)
     features = Features(x, graph.num_nodes)
     if rank is not None and (isinstance(rank, bool) or not 1 <= rank <= features.f):
-        raise InputError(f"`rank` is the number of axes to keep, from 1 to the {features.f:,} features there are; got {rank!r}.")
+        raise InputError(
+            f"`rank` is the number of axes to keep, from 1 to the {features.f:,} features there are; got {rank!r}."
+        )
     op = local.Operator(diffusion, scheme, hops, threads_to_use(threads))
     rotate = basis == "principal" and (budget is not None or rank is not None)
     deflate = rotate if deflate is None else deflate
@@ -148,20 +153,22 @@ def propagate(
     began = perf_counter()
     phi = local.stationary(diffusion) if deflate else None
     chosen: Basis | None = None
+    mean: Floats | None = None
     if rotate:
-        chosen = principal(features, phi, rank, op.threads)
+        chosen = principal(features, diffusion, phi, rank, op.threads)
+        mean = chosen.mean
     elif phi is not None:
-        mean = features.transposed_times(phi[:, None], op.threads)[:, 0] / np.float32(np.dot(phi, phi))
-        chosen = Basis(np.eye(features.f, dtype=np.float32), mean, features.nnz)
-    view = View(features, chosen if rotate else None, phi, chosen.mean if chosen else None, diffusion, op.threads)
+        mean = stationary_mean(features, phi, op.threads)
+    view = View(features, chosen, phi, mean, diffusion, op.threads)
     basis_seconds = perf_counter() - began
 
     began = perf_counter()
-    if budget is None:
+    if budget is None or (isinstance(budget, Target) and view.width <= (1 - budget.sparsity) * features.f):
+        # Nothing is left to prune where the axes dropped are more than was asked for.
         outcome = local.unpruned(op, view, every_hop, progress)
     else:
         outcome = local.pruned(op, view, entries, inherit, budget, every_hop, progress)
-    values, axes = outcome.values, chosen.axes if chosen is not None and rotate else None
+    values, axes = outcome.values, chosen.axes if chosen else None
     macs = view.macs + (chosen.macs if chosen else 0)
     if phi is not None and view.mean is not None:
         if axes is not None:

@@ -20,12 +20,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from unifews.core.diffusion import Diffusion
 from unifews.core.entry import BLOCK
+from unifews.kernels import LANES, aligned, native
 from unifews.propagation.features import Features, Floats
+from unifews.propagation.tiles import cut
 
-GRAM_LIMIT = 1024  # up to here the full spectrum comes from an f × f Gram matrix
-WIDE_RANK = 256  # axes kept of wider features when the caller leaves it to us
-ENERGY = 0.995  # share of ‖X‖² the leading axes must hold when the whole spectrum is known
+GRAM_LIMIT = 1024  # up to here the whole spectrum comes from an f × f Gram matrix
+WIDE_RANK = 128  # most axes kept of wider features when the caller leaves it to us
+ENERGY = 0.995  # share of the energy that the axes kept must hold
 _SAMPLE = 32_768  # rows that decide the axes; any orthonormal V is exact, a good one is only better
 
 
@@ -43,19 +46,22 @@ class Basis:
         return int(self.axes.shape[1])
 
 
-def principal(x: Features, phi: Floats | None, rank: int | None, threads: int) -> Basis:
+def principal(x: Features, diffusion: Diffusion, phi: Floats | None, rank: int | None, threads: int) -> Basis:
     """Principal axes of X - φcᵀ, with c = Xᵀφ / φᵀφ, the best fit of the stationary part."""
-    mean = None
-    if phi is not None:
-        mean = x.transposed_times(phi[:, None], threads)[:, 0] / np.float32(np.dot(phi, phi))
+    mean = None if phi is None else stationary_mean(x, phi, threads)
     if x.f <= GRAM_LIMIT:
         axes, macs = _from_gram(x, phi, mean, rank)
     else:
-        axes, macs = _from_sketch(x, phi, mean, min(rank or WIDE_RANK, x.f), threads)
+        axes, macs = _Sketch(x, diffusion, phi, mean, threads).axes(rank)
     return Basis(np.ascontiguousarray(axes, dtype=np.float32), mean, macs + (x.nnz if phi is not None else 0))
 
 
-def _from_gram(x: Features, phi: Floats | None, mean: Floats | None, rank: int | None) -> tuple[NDArray[np.float64], int]:
+def stationary_mean(x: Features, phi: Floats, threads: int) -> Floats:
+    """c = Xᵀφ / φᵀφ, float32 [f]."""
+    return np.asarray(x.transposed_times(phi[:, None], threads)[:, 0] / np.float32(np.dot(phi, phi)))
+
+
+def _from_gram(x: Features, phi: Floats | None, mean: Floats | None, rank: int | None) -> tuple[Floats, int]:
     """All axes by the eigenvectors of the Gram matrix of a sample of rows."""
     stride = max(1, x.n // _SAMPLE)
     gram = np.zeros((x.f, x.f))
@@ -69,38 +75,73 @@ def _from_gram(x: Features, phi: Floats | None, mean: Floats | None, rank: int |
     energy, axes = np.linalg.eigh(gram)
     energy, axes = np.maximum(energy[::-1], 0), axes[:, ::-1]
     if rank is None:
-        share = np.cumsum(energy) / max(energy.sum(), np.finfo(float).tiny)
-        enough = int(np.searchsorted(share, ENERGY)) + 1
-        rank = min(x.f, -(-enough // BLOCK) * BLOCK)
-    return axes[:, :rank], taken * x.f * x.f
+        rank = _enough(energy, float(energy.sum()), x.f)
+    return axes[:, :rank].astype(np.float32), taken * x.f * x.f
 
 
-def _from_sketch(
-    x: Features, phi: Floats | None, mean: Floats | None, rank: int, threads: int
-) -> tuple[NDArray[np.float64], int]:
-    """Leading axes by a randomised range finder with two power iterations (Halko, Martinsson & Tropp 2011).
+def _enough(energy: NDArray[np.float64], total: float, most: int) -> int:
+    """How many leading axes hold the share ENERGY, in whole blocks."""
+    share = np.cumsum(energy) / max(total, np.finfo(float).tiny)
+    return min(most, -(-(int(np.searchsorted(share, ENERGY)) + 1) // BLOCK) * BLOCK)
 
-    X stays sparse: it is only ever multiplied from either side by a thin dense matrix.
+
+class _Sketch:
+    """Leading axes of wide features by a randomised range finder (Halko, Martinsson & Tropp 2011).
+
+    What matters is the energy that survives propagation, so the axes are those of T X rather than of X: the sketch is
+    diffused on the way, Ω → Xᵀ T² X Ω, at the cost of a few hops over as many columns as axes. On bag-of-words features
+    that is worth twice the rank (docs/adr/0005). X stays sparse: it is only ever multiplied by thin matrices.
     """
-    size = min(x.f, x.n, rank + BLOCK)
-    sketch = np.random.default_rng(20250713).standard_normal((x.f, size), dtype=np.float32)
-    for _ in range(2):
-        y = _minus(x.times(sketch, threads), phi, mean, sketch)
-        z = x.transposed_times(y, threads)
-        if phi is not None and mean is not None:
-            z -= mean[:, None] * (phi @ y)
-        sketch = _orthonormal(z)
-    y = _minus(x.times(sketch, threads), phi, mean, sketch)
-    _, turn = np.linalg.eigh((y.T @ y).astype(np.float64))
-    axes = sketch @ turn[:, ::-1][:, :rank]
-    return axes, 5 * x.nnz * size + 3 * x.f * size * size + x.n * size * size
 
+    def __init__(self, x: Features, diffusion: Diffusion, phi: Floats | None, mean: Floats | None, threads: int) -> None:
+        self.x, self.diffusion, self.phi, self.mean, self.threads = x, diffusion, phi, mean, threads
+        self.gain = diffusion.target * diffusion.source
 
-def _minus(y: Floats, phi: Floats | None, mean: Floats | None, v: Floats) -> Floats:
-    """(X - φcᵀ) v, given y = X v."""
-    if phi is not None and mean is not None:
-        y -= phi[:, None] * (mean @ v)
-    return y
+    def axes(self, rank: int | None) -> tuple[Floats, int]:
+        x = self.x
+        most = min(rank or WIDE_RANK, x.f)
+        size = min(x.f, x.n, most + BLOCK)
+        omega = np.random.default_rng(20250713).standard_normal((x.f, size), dtype=np.float32)
+        span = _orthonormal(np.concatenate([self._back(part) for part in self._diffused(omega, hops=2)], axis=1))
+        y = np.concatenate(list(self._diffused(span, hops=1)), axis=1)
+        energy, turn = np.linalg.eigh((y.T @ y).astype(np.float64))
+        energy = np.maximum(energy[::-1], 0)
+        kept = min(most, span.shape[1], most if rank else _enough(energy, float(energy.sum()), most))
+        macs = size * (3 * x.nnz + 3 * self.diffusion.graph.num_edges) + (2 * x.f + x.n) * size * size
+        return span @ turn[:, ::-1][:, :kept].astype(np.float32), macs
+
+    def _diffused(self, v: Floats, hops: int) -> list[Floats]:
+        """T^hops (X - φcᵀ) v, in tiles [n, width]."""
+        x, diffusion, graph = self.x, self.diffusion, self.diffusion.graph
+        parts = []
+        for shape in cut(v.shape[1]):
+            columns = shape.blocks * LANES
+            thin = aligned(x.f, columns, zero=True)
+            thin[:, : shape.width] = v[:, shape.column : shape.column + shape.width]
+            buffers = [aligned(x.n, columns), aligned(x.n, columns)]
+            x.times_into(thin, buffers[1], self.threads)
+            native.ingest(
+                x=buffers[1], row0=0, column0=0, width=columns, blocks=shape.blocks, source=diffusion.source, offset=self.phi,
+                direction=None if self.mean is None else self.mean @ thin, largest=False, q=buffers[0], size=None, top=None,
+                square=None, threads=self.threads,
+            )  # fmt: skip
+            for hop in range(hops):
+                native.full_hop(
+                    start=graph.indptr[:-1], end=graph.indptr[1:], indices=graph.indices, weight=graph.weight,
+                    blocks=shape.blocks, keep=diffusion.diagonal, gain=self.gain, q=buffers[hop % 2],
+                    q_out=buffers[(hop + 1) % 2], coefficient=0.0, out=None, square=None, threads=self.threads,
+                )  # fmt: skip
+            done = buffers[hops % 2]
+            done /= diffusion.source[:, None]
+            parts.append(done[:, : shape.width])
+        return parts
+
+    def _back(self, y: Floats) -> Floats:
+        """(X - φcᵀ)ᵀ y, float32 [f, width]."""
+        z = self.x.transposed_times(y, self.threads)
+        if self.phi is not None and self.mean is not None:
+            z -= self.mean[:, None] * (self.phi @ y)
+        return z
 
 
 def _orthonormal(z: Floats) -> Floats:

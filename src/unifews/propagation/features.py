@@ -30,10 +30,10 @@ class Features:
             self.dense = None
         else:
             self.dense = np.asarray(x)
-        matrix = self.sparse if self.sparse is not None else self.dense
+        matrix: Any = self.sparse if self.sparse is not None else self.dense
         _check(matrix, num_nodes)
         self.n, self.f = matrix.shape
-        _check_finite(self.sparse.data if self.sparse is not None else self.dense, self.sparse)
+        _check_finite(self.sparse.data if self.sparse is not None else matrix, self.sparse)
 
     def chunks(self, columns: int | None = None) -> list[tuple[int, int]]:
         """Row ranges of a few megabytes each."""

@@ -16,7 +16,7 @@ from unifews.core.diffusion import Diffusion
 from unifews.core.entry import Entries
 from unifews.core.schemes import Scheme, keep_factor
 from unifews.core.trace import HopTrace
-from unifews.kernels import LANES, aligned, native
+from unifews.kernels import LANES, native
 from unifews.propagation.features import Floats
 from unifews.propagation.tiles import Tile, cut
 from unifews.propagation.view import View
@@ -79,7 +79,7 @@ class Operator:
         graph = self.diffusion.graph
         rows = np.repeat(self.diffusion.target, graph.degree)
         values = rows if graph.weight is None else rows * graph.weight
-        return np.bincount(graph.indices, weights=values, minlength=graph.num_nodes)
+        return np.bincount(graph.indices, weights=values, minlength=graph.num_nodes).astype(np.float64)
 
     def column(self, phi: Floats, unit: float = 1.0) -> Floats:
         """h(S)φ for the stationary vector, exactly, in multiples of `unit`; float32 [n]."""
@@ -120,9 +120,7 @@ class Outcome:
     snapshots: list[Floats] | None = None
 
 
-def unpruned(
-    op: Operator, view: View, every_hop: bool, progress: Progress | None
-) -> Outcome:
+def unpruned(op: Operator, view: View, every_hop: bool, progress: Progress | None) -> Outcome:
     """All entries, tile after tile: one tile's buffers suffice, and a narrow one may stay in the cache."""
     n, m, width = op.diffusion.graph.num_nodes, op.diffusion.graph.num_edges, view.width
     carried = _Carried.of(op, view)
@@ -165,9 +163,9 @@ def unpruned(
     for shape, exponent in zip(shapes, exponents, strict=True):  # one common scale for all columns
         if exponent < max(exponents):
             result[:, shape.column : shape.column + shape.width] *= np.float32(2.0 ** (exponent - max(exponents)))
-    hops = [
-        HopTrace(hop, m * width, m * width, 0, m * width, m * width, 0, None, float(seconds[hop])) for hop in range(op.hops)
-    ]
+    # Counted against the input's own axes: those that were dropped are entries too, and removed ones.
+    f, removed = view.features.f, None if view.basis is None else 0.0
+    hops = [HopTrace(hop, m * f, m * width, 0, m * width, m * f, 0, removed, float(seconds[hop])) for hop in range(op.hops)]
     return Outcome(result, hops, max(exponents), snapshots)
 
 
@@ -335,9 +333,11 @@ class _BlockEngine(_Engine):
         """Scaled values of some nodes at this hop [k, width] (feature form only: blocks may be lagging)."""
         assert tile.stamp is not None
         age = self._hop - tile.stamp[nodes].astype(np.int64)
-        stored = np.where((tile.stamp[nodes] % 2 == 0).repeat(LANES, axis=1), tile.buffers[0][nodes], tile.buffers[1][nodes])
+        even = (tile.stamp[nodes] % 2 == 0).repeat(LANES, axis=1)
+        stored = np.where(even, tile.buffers[0][nodes], tile.buffers[1][nodes])
         factor = self.op.keep[nodes][:, None] ** age
-        return (stored * factor.repeat(LANES, axis=1).astype(np.float32))[:, : tile.shape.width]
+        values: Floats = stored * factor.repeat(LANES, axis=1).astype(np.float32)
+        return values[:, : tile.shape.width]
 
     _hop = 0
 
@@ -365,9 +365,9 @@ class _BlockEngine(_Engine):
             kept_by_block, self.zero[number], self.lagging[number] = native.pruned_hop(
                 **op.edges, blocks=tile.shape.blocks, width=tile.shape.width, hop=hop, keep=op.keep, gain=op.gain,
                 target=op.diffusion.target, reach=reach, fanout=fanout, delta=delta, rouse=bool(self.lagging[number] >= delta),
-                by_feature=self.by_feature, size=tile.size[now], top=tile.top[now], size_out=tile.size[later], top_out=tile.top[later], alive=alive,
-                even=tile.buffers[0], odd=tile.buffers[1], stamp=tile.stamp, out=tile.out, coefficient=op.coefficients,
-                threads=op.threads,
+                by_feature=self.by_feature, size=tile.size[now], top=tile.top[now], size_out=tile.size[later],
+                top_out=tile.top[later], alive=alive, even=tile.buffers[0], odd=tile.buffers[1], stamp=tile.stamp, out=tile.out,
+                coefficient=op.coefficients, threads=op.threads,
             )  # fmt: skip
             for kept_here, zero_here, width in zip(kept_by_block, zero_by_block, tile.shape.widths().tolist(), strict=True):
                 if width:  # padding blocks are all zero and are nobody's entries
@@ -388,7 +388,6 @@ class _BlockEngine(_Engine):
         self.lagging = [value * 2.0**-shift for value in self.lagging]
         self.unit *= 2.0**-shift
         self.exponent += shift
-
 
 
 class _NodeEngine(_Engine):
@@ -451,7 +450,6 @@ class _NodeEngine(_Engine):
         self.square *= np.float32(4.0**-shift)
         self.unit *= 2.0**-shift
         self.exponent += shift
-
 
 
 @dataclass(frozen=True)

@@ -418,6 +418,7 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
   float lagging = 0;
   const Senders senders(h);
   const bool few = senders.count * 2 < e.n && !kInherit;
+  const bool forgets = h.delta > 0;  // a zero reaches δ = 0, so it is passed over but not removed for good
   constexpr int kSizesAhead = 24, kLinesAhead = 24;
 #pragma omp parallel num_threads(h.threads) reduction(+ : kept[:kMaxBlocks], zero[:kMaxBlocks]) reduction(max : lagging)
   {
@@ -466,8 +467,8 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
           const int64_t v = indices[i];
           bool yes = (kWeighted ? e.weight[i] * h.top[v] : h.top[v]) >= level[r];
           if (kInherit) {
-            alive[i] = yes ? alive[i] : 0;
-            yes = alive[i];
+            alive[i] = yes || !forgets ? alive[i] : 0;
+            yes = yes && alive[i];
           }
           source[candidates] = uint32_t(v);
           if (kWeighted || kInherit) position[candidates] = i;
@@ -485,7 +486,10 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
           const float w = kWeighted ? e.weight[position[j]] : 1.0f;
           __builtin_prefetch(h.size + int64_t(source[j + kSizesAhead]) * kBlocks);
           unsigned flags = reaching<kBlocks>(h.size + int64_t(v) * kBlocks, w, level[r]);
-          if (kInherit) alive[position[j]] = uint8_t(flags &= alive[position[j]]);
+          if (kInherit) {
+            flags &= alive[position[j]];
+            if (forgets) alive[position[j]] = uint8_t(flags);
+          }
           any |= flags;
           const uint8_t* bits = kBitLists.bits[flags];
           std::memcpy(which + k, bits, 8);
@@ -571,13 +575,14 @@ void feature_hop_tile(const PrunedHop& h, int width, PrunedCount* count) {
         for (int b = 0; b < blocks; b++) {
           uint16_t* mine = alive ? alive + i * blocks + b : nullptr;
           if (w * h.size[v * blocks + b] < level || (mine && !*mine)) {
-            if (mine) *mine = 0;
+            if (mine && h.delta > 0) *mine = 0;
             continue;
           }
           const float* from = q + (v * blocks + b) * kLanes;
           uint16_t lanes = 0;
           for (int k = 0; k < kLanes; k++) lanes |= uint16_t(std::fabs(w * from[k]) >= level) << k;
-          if (mine) *mine = lanes &= *mine;
+          if (mine) lanes &= *mine;
+          if (mine && h.delta > 0) *mine = lanes;
           if (!lanes) continue;
           for (int k = 0; k < kLanes; k++) sum[b * kLanes + k] += lanes >> k & 1 ? w * from[k] : 0.0f;
           touched |= 1u << b;

@@ -1,0 +1,56 @@
+# make demo   what pruning does, on a generated graph         make check   lint, types, import directions
+# make test   check, then the whole test suite                make bench   time the kernels on this machine
+#
+# Each sets up what it needs in .venv; a second run installs again only what changed. Tests run against the installed
+# package with its compiled kernels, never against src/.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WHEELS := build/wheel
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+SOURCES := $(shell find src -type f -not -name '*.so' -not -path '*/__pycache__/*')
+# A compiler and make are expected of the machine; cmake and ninja are fetched where they are missing.
+BUILD_TOOLS := "scikit-build-core>=0.11" "nanobind>=2.4" \
+	$(shell command -v cmake >/dev/null 2>&1 || echo '"cmake>=3.20"') $(shell command -v ninja >/dev/null 2>&1 || echo ninja)
+
+.PHONY: demo test check bench docs clean
+
+demo: $(VENV)/installed
+	$(BIN)/unifews demo
+
+test: check
+	$(BIN)/pytest
+
+check: $(VENV)/installed $(VENV)/tools
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest tests/test_imports.py
+
+bench: $(VENV)/installed
+	$(BIN)/unifews bench propagation
+
+docs: $(VENV)/installed
+	$(BIN)/python docs/cli.py
+
+# torch first, pinned, so that nothing else chooses a build of it.
+$(VENV)/torch: constraints.txt
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(PIP) "$$(grep '^torch==' constraints.txt)"
+	$(PIP) $(BUILD_TOOLS)
+	touch $@
+
+# One wheel, built in build/ so that only changed kernels are compiled again; the second install adds what it depends on.
+$(VENV)/installed: $(VENV)/torch pyproject.toml CMakeLists.txt README.md LICENSE $(SOURCES)
+	rm -rf $(WHEELS)
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w $(WHEELS) .
+	$(PIP) --no-deps --force-reinstall $(WHEELS)/*.whl
+	$(PIP) "$$(echo $(WHEELS)/*.whl)[parquet]"
+	touch $@
+
+$(VENV)/tools: pyproject.toml | $(VENV)/installed
+	$(PIP) "$$(echo $(WHEELS)/*.whl)[test,check]"
+	touch $@
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis $(VENV)

@@ -1,0 +1,283 @@
+"""What every compiled kernel computes, in plain numpy: slow, short, and the specification.
+
+Each function takes and returns exactly what its namesake in `_native` does; kernels.h says what the arrays mean. In short:
+a tile holds scaled values q = source·P as [n, blocks · 16], and row u receives from ``indices[start[u]:end[u]]``.
+`threads` is accepted and ignored. Results agree up to the rounding of float32 sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Longs = NDArray[np.int64]
+
+LANES = 16
+MARGIN = np.float32(1.00001)  # bounds are rounded up by this much, so that they never lose to an exact test
+SMALLEST = np.float32(1e-45)  # a cut above zero: exact zeros never reach it
+
+
+def ingest(
+    *, x: Floats, row0: int, column0: int, width: int, blocks: int, source: Floats, offset: Floats | None,
+    direction: Floats | None, largest: bool, q: Floats, size: Floats | None, top: Floats | None, square: Floats | None,
+    threads: int,
+) -> float:  # fmt: skip
+    """q[u] = source[u]·(x[i] - offset[u]·direction) for u = row0 + i, padded with zeros; returns Σ ‖q[u]/source[u]‖².
+
+    Also: the size of each block, the largest of them, and ``square[u] += ‖q[u]‖²``.
+    """
+    energy = 0.0
+    for i in range(len(x)):
+        u = row0 + i
+        row = np.zeros(blocks * LANES, dtype=np.float32)
+        row[:width] = x[i, column0 : column0 + width]
+        if offset is not None and direction is not None:
+            row[:width] -= offset[u] * direction
+        energy += float(np.sum(np.square(row, dtype=np.float64)))
+        q[u] = source[u] * row
+        sizes = [_magnitude(block, largest) for block in _blocks(q, blocks)[u]]
+        if size is not None:
+            size[u] = sizes
+        if top is not None:
+            top[u] = max(sizes)
+        if square is not None:
+            square[u] += np.dot(q[u], q[u])
+    return energy
+
+
+def full_hop(
+    *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, keep: Floats | None,
+    gain: Floats | None, q: Floats, q_out: Floats, coefficient: float, out: Floats | None, square: Floats | None, threads: int,
+) -> None:  # fmt: skip
+    """q'[u] = keep[u]·q[u] + gain[u]·Σ_v A[u,v]·q[v];  out[u] += coefficient·q'[u];  square[u] += ‖q'[u]‖².
+
+    Without `keep` there is no own term and the matrix need not be square; without `gain` it is 1.
+    """
+    for u in range(len(start)):
+        total = np.zeros(blocks * LANES, dtype=np.float32)
+        for v, w, _ in _row(u, start, end, indices, weight):
+            total += w * q[v]
+        value = total if gain is None else gain[u] * total
+        if keep is not None:
+            value = keep[u] * q[u] + value
+        q_out[u] = value
+        if out is not None:
+            out[u] += np.float32(coefficient) * value
+        if square is not None:
+            square[u] += np.dot(value, value)
+
+
+def column_hop(
+    *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, keep: Floats, gain: Floats, q: Floats,
+    q_out: Floats, threads: int,
+) -> None:  # fmt: skip
+    """The hop of a single column [n]: q'[u] = keep[u]·q[u] + gain[u]·Σ_v A[u,v]·q[v]."""
+    for u in range(len(start)):
+        total = sum((float(w) * float(q[v]) for v, w, _ in _row(u, start, end, indices, weight)), 0.0)
+        q_out[u] = keep[u] * q[u] + gain[u] * np.float32(total)
+
+
+def pruned_hop(
+    *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, width: int, hop: int,
+    keep: Floats, gain: Floats, target: Floats, reach: Floats, fanout: Longs, delta: float, rouse: bool, by_feature: bool,
+    size: Floats, top: Floats, size_out: Floats, top_out: Floats, alive: NDArray[np.uint8] | None, even: Floats,
+    odd: Floats, stamp: NDArray[np.uint16], out: Floats | None, coefficient: Floats, threads: int,
+) -> tuple[list[int], list[int], float]:  # fmt: skip
+    """One hop over the entries that reach δ:  q'[u] = keep[u]·q[u] + gain[u]·Σ_v A[u,v]·q[v]  over those with
+
+        target[u] · A[u,v] · size[v, b] ≥ δ    by block,  or    target[u] · A[u,v] · |q[v, k]| ≥ δ    by feature,
+
+    and not zero. With `alive` (a byte per edge and a bit per block, or by feature 16 bits per edge and block), only entries
+    whose bit is set take part, and those that fall short of δ lose it. An exact zero falls short of every δ > 0.
+
+    Blocks are lazy: one that receives nothing and can send nothing stays as it is, with an older `stamp`. `size_out` and
+    `top_out` hold every block's size after this hop all the same.
+
+    Returns, per block, the entries used and the entries that will be exactly zero at the next hop, and a bound on the
+    messages of the blocks left behind: unless the next δ is larger, they must be looked at first (`rouse`).
+    """
+    n, lanes = len(start), LANES if by_feature else 1
+    state = _Lazy(even, odd, stamp, out, coefficient, keep, blocks)
+    if rouse:
+        for u, b in np.ndindex(n, blocks):
+            if stamp[u, b] < hop and _may_send(size[u, b], reach[u], delta):
+                state.write(u, b, hop, state.value(u, b, hop))
+    now = np.array([[state.value(u, b, hop) for b in range(blocks)] for u in range(n)], dtype=np.float32)
+    now = now.reshape(n, blocks, LANES)  # says so when there are no nodes, too
+    magnitude = np.abs(now) if by_feature else size[:, :, None]
+    allowed = None if alive is None else _bits(alive, blocks, lanes)
+    kept, zero, lagging = np.zeros(blocks, dtype=np.int64), [0] * blocks, np.float32(0)
+
+    for u in range(n):
+        level = _cut(delta, target[u])
+        total = np.zeros((blocks, LANES), dtype=np.float32)
+        touched = np.zeros(blocks, dtype=bool)
+        for v, w, i in _row(u, start, end, indices, weight):
+            stays = w * magnitude[v] >= level  # [blocks, lanes]
+            if allowed is not None:
+                stays &= allowed[i]
+                if delta > 0:
+                    allowed[i] = stays
+            total += np.where(stays, w * now[v], np.float32(0))
+            touched |= stays.any(axis=1)
+            kept += stays.sum(axis=1)
+
+        for b in range(blocks):
+            size_out[u, b] = keep[u] * size[u, b]
+            if touched[b] or (stamp[u, b] == hop and _may_send(size_out[u, b], reach[u], delta)):
+                value = keep[u] * now[u, b]
+                if touched[b]:
+                    value = value + gain[u] * total[b]
+                    size_out[u, b] = _magnitude(value, by_feature)
+                state.write(u, b, hop + 1, value)
+            else:
+                lagging = max(lagging, size_out[u, b] * reach[u] * MARGIN)
+            if by_feature:
+                real = state.stored(u, b)[: max(width - b * LANES, 0)]
+                zeros = len(real) if size_out[u, b] == 0 else int(np.sum(real == 0))
+            else:
+                zeros = int(size_out[u, b] == 0)
+            zero[b] += zeros * int(fanout[u])
+        top_out[u] = size_out[u].max()
+    if alive is not None and allowed is not None:
+        _bits(alive, blocks, lanes, put=allowed)
+    return kept.tolist(), zero, float(lagging)
+
+
+def select_edges(
+    *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, norm: Floats, target: Floats, delta: float,
+    end_out: Longs, indices_out: NDArray[Any], weight_out: Floats | None, threads: int,
+) -> int:  # fmt: skip
+    """The edges with target[u]·A[u,v]·norm[v] ≥ δ and not zero, moved to the front of their row; returns their number.
+
+    Row u of the result ends at end_out[u]; what lies behind is anything. In place, edge sets are nested by construction.
+    """
+    total = 0
+    for u in range(len(start)):
+        level = _cut(delta, target[u])
+        staying = [(v, w) for v, w, _ in _row(u, start, end, indices, weight) if w * norm[v] >= level]
+        for at, (v, w) in enumerate(staying, start=int(start[u])):
+            indices_out[at] = v
+            if weight_out is not None:
+                weight_out[at] = w
+        end_out[u] = start[u] + len(staying)
+        total += len(staying)
+    return total
+
+
+def fan(
+    *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, target: Floats, reach: Floats,
+    fanout: Longs, threads: int,
+) -> None:  # fmt: skip
+    """reach[v] = max target[u]·A[u,v] over the receivers u of v (0 without any);  fanout[v] = their number."""
+    reach[:], fanout[:] = 0, 0
+    for u in range(len(start)):
+        for v, w, _ in _row(u, start, end, indices, weight):
+            reach[v] = max(reach[v], w * target[u])
+            fanout[v] += 1
+
+
+def finish(
+    *, blocks: int, width: int, hop: int, keep: Floats, source: Floats, offset: Floats | None, direction: Floats | None,
+    even: Floats, odd: Floats, stamp: NDArray[np.uint16] | None, out: Floats | None, coefficient: Floats, result: Floats,
+    column0: int, threads: int,
+) -> None:  # fmt: skip
+    """result[u] = (with `out` the output including `hop`, else the value at `hop`) / source[u] + offset[u]·direction.
+
+    Without `stamp` nothing is lazy: the output or the value is whole already. `result` may be `out` or `even` itself.
+    """
+    state = _Lazy(even, odd, stamp, out, coefficient, keep, blocks)
+    for u in range(len(source)):
+        if stamp is None:
+            row = (out if out is not None else (even, odd)[hop % 2])[u]
+        else:
+            one = state.value if out is None else state.output
+            row = np.concatenate([one(u, b, hop) for b in range(blocks)])
+        row = row[:width] * (np.float32(1) / source[u])
+        if offset is not None and direction is not None:
+            row = row + offset[u] * direction
+        result[u, column0 : column0 + width] = row
+
+
+class _Lazy:
+    """Blocks that are brought up to date when something touches them.
+
+    Block b of node u is stored as of hop s = stamp[u, b], in the buffer of that parity, and nothing has reached it since:
+
+        value(l)  = keep^(l-s) · stored                               for l ≥ s
+        output(l) = out + Σ_{k = s..l} coefficient[k] · value(k)      `out` counting from s > 0 on
+    """
+
+    def __init__(
+        self, even: Floats, odd: Floats, stamp: NDArray[np.uint16] | None, out: Floats | None, coefficient: Floats,
+        keep: Floats, blocks: int,
+    ) -> None:  # fmt: skip
+        self.buffers = _blocks(even, blocks), _blocks(odd, blocks)
+        self.stamp = np.zeros((len(even), blocks), dtype=np.uint16) if stamp is None else stamp
+        self.out = None if out is None else _blocks(out, blocks)
+        self.coefficient, self.keep = coefficient, keep
+
+    def stored(self, u: int, b: int) -> Floats:
+        buffer: Floats = self.buffers[int(self.stamp[u, b]) % 2]
+        return np.asarray(buffer[u, b])
+
+    def value(self, u: int, b: int, hop: int) -> Floats:
+        factor = np.float32(1)
+        for _ in range(int(self.stamp[u, b]), hop):
+            factor *= self.keep[u]
+        return np.asarray(factor * self.stored(u, b))
+
+    def output(self, u: int, b: int, hop: int) -> Floats:
+        assert self.out is not None
+        since = int(self.stamp[u, b])
+        total = self.out[u, b].copy() if since else np.zeros(LANES, dtype=np.float32)
+        for k in range(since, hop + 1):
+            total += self.coefficient[k] * self.value(u, b, k)
+        return total
+
+    def write(self, u: int, b: int, hop: int, value: Floats) -> None:
+        """Store a new value as of `hop`, after the output has taken in the terms before it."""
+        if self.out is not None:
+            self.out[u, b] = self.output(u, b, hop - 1)
+        self.buffers[hop % 2][u, b] = value
+        self.stamp[u, b] = hop
+
+
+def _blocks(tile: Floats, blocks: int) -> Floats:
+    return tile.reshape(len(tile), blocks, LANES)
+
+
+def _row(
+    u: int, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None
+) -> Iterator[tuple[int, np.float32, int]]:
+    """(source, weight, position) of the edges into u."""
+    for i in range(int(start[u]), int(end[u])):
+        yield int(indices[i]), np.float32(1) if weight is None else weight[i], i
+
+
+def _magnitude(block: Floats, largest: bool) -> np.float32:
+    return np.float32(np.abs(block).max() if largest else np.sqrt(np.sum(block * block)))
+
+
+def _cut(delta: float, target: np.float32) -> np.float32:
+    """A message reaches δ when A[u,v]·size[v] ≥ δ/target[u]; exact zeros never do."""
+    return max(np.float32(delta) / target, SMALLEST)
+
+
+def _may_send(size: Any, reach: Any, delta: float) -> bool:
+    """Whether any message of a block may reach δ; never False for one that does."""
+    return bool(size > 0 and size * reach * MARGIN >= np.float32(delta))
+
+
+def _bits(alive: NDArray[np.uint8], blocks: int, lanes: int, put: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+    """`alive` as flags [edges, blocks, lanes], after putting some into it: by block a byte per edge, of which `blocks` bits
+    count; by feature 16 bits per edge and block."""
+    bits = np.unpackbits(alive, bitorder="little").reshape(-1, blocks if lanes > 1 else 8, lanes)
+    if put is not None:
+        bits[:, :blocks] = put
+        alive[:] = np.packbits(bits, bitorder="little").reshape(alive.shape)
+    return bits[:, :blocks].astype(bool)
