@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WHEELS := build/wheel
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 SOURCES := $(shell find src -type f -not -name '*.so' -not -path '*/__pycache__/*')
 # A compiler and make are expected of the machine; cmake and ninja are fetched where they are missing.
 BUILD_TOOLS := "scikit-build-core>=0.11" "nanobind>=2.4" \

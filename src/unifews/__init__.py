@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from unifews.core.trace import Trace as Trace
     from unifews.datasets.generate import powerlaw as powerlaw
     from unifews.errors import UnifewsError as UnifewsError
-    from unifews.propagation.api import Propagated as Propagated
     from unifews.propagation.api import propagate as propagate
+    from unifews.propagation.result import Propagated as Propagated
 
 __version__ = "0.1.0"
 
@@ -27,7 +27,7 @@ _HOME = {
     "Diffusion": "unifews.core.diffusion",
     "Graph": "unifews.core.graph",
     "Polynomial": "unifews.core.schemes",
-    "Propagated": "unifews.propagation.api",
+    "Propagated": "unifews.propagation.result",
     "Sgc": "unifews.core.schemes",
     "Trace": "unifews.core.trace",
     "UnifewsError": "unifews.errors",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from unifews.core.graph import Graph
     from unifews.core.schemes import Scheme
     from unifews.core.trace import Trace
-    from unifews.propagation.api import Propagated
+    from unifews.propagation import Propagated
 
 Progress = Callable[[int, int], None]
 
@@ -108,10 +108,14 @@ def _usage(error: Any) -> str:
     return f"{message[:1].lower()}{message[1:]} (see {command} --help)."
 
 
-def _console() -> Console:
+def _console(table: Table | None = None) -> Console:
+    """Where results are printed, wide enough for `table`: a terminal may wrap a row, but digits are never cut off."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH, soft_wrap=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+    if table is not None:
+        console.width = max(console.width, Console(width=1000).measure(table).maximum)
+    return console
 
 
 def _note(sentence: str) -> None:
@@ -437,8 +441,9 @@ def _report(path: Path, g: Graph, result: Propagated, shape: list[int], targets:
 
 def _show(g: Graph, scheme: Scheme, result: Propagated, shape: list[int], targets: list[Path]) -> None:
     trace = result.trace
-    console = _console()
-    console.print(_trace_table(trace))
+    table = _trace_table(trace)
+    console = _console(table)
+    console.print(table)
     name = type(scheme).__name__.upper()
     console.print(f"{name}, {len(trace.hops)} hops, {trace.requested}; {g.num_nodes:,} nodes, {g.num_edges:,} edges")
     if trace.basis_macs:
@@ -492,10 +497,11 @@ def demo(as_json: Annotated[bool, typer.Option("--json", help="Print the table a
     if as_json:
         _print_json(result.to_dict())
         return
-    console = _console()
-    console.print(module.before(result))
-    console.print(module.table(result))
-    console.print(module.AFTER)
+    table = module.table(result)
+    console = _console(table)
+    console.print(module.before(result), soft_wrap=True)
+    console.print(table)
+    console.print(module.AFTER, soft_wrap=True)
 
 
 @bench_app.command("propagation")

@@ -56,6 +56,6 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError
     "no method named 'dspr'. Did you mean 'dspar'? Known: dspar, unifews."
     """
     names = sorted(known)
-    near = get_close_matches(name, names, n=1)
+    near = get_close_matches(str(name), names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return UnknownNameError(f"no {kind} named {name!r}.{hint} Known: {', '.join(names) or 'none'}.")

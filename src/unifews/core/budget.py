@@ -6,6 +6,7 @@ A budget is asked for δ once per hop and told what became of it. All thresholds
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -39,8 +40,8 @@ class Budget(Protocol):
     needs_sample: bool
     needs_mean: bool
 
-    def threshold(self, hop: int, sample: Messages | None, mean: float, unit: float) -> float:
-        """δ for this hop, in the units of the sample and the mean; those times 1/`unit` are true magnitudes."""
+    def threshold(self, hop: int, sample: Messages | None, mean: float, exponent: int) -> float:
+        """δ for this hop, in the units of the sample and the mean; true magnitudes are 2^exponent times those."""
 
     def record(self, hop: int, kept: float) -> None:
         """What share of the nonzero products this hop kept."""
@@ -56,8 +57,8 @@ class Absolute:
     needs_sample = False
     needs_mean = False
 
-    def threshold(self, hop: int, sample: Messages | None, mean: float, unit: float) -> float:
-        return self.delta * unit
+    def threshold(self, hop: int, sample: Messages | None, mean: float, exponent: int) -> float:
+        return math.ldexp(self.delta, -exponent) if math.isfinite(self.delta) else self.delta
 
     def record(self, hop: int, kept: float) -> None:
         pass
@@ -74,7 +75,7 @@ class Relative:
     needs_sample = False
     needs_mean = True
 
-    def threshold(self, hop: int, sample: Messages | None, mean: float, unit: float) -> float:
+    def threshold(self, hop: int, sample: Messages | None, mean: float, exponent: int) -> float:
         return self.ratio * mean
 
     def record(self, hop: int, kept: float) -> None:
@@ -106,14 +107,15 @@ class Target:
     needs_sample: bool = field(default=True, init=False)
     needs_mean: bool = field(default=False, init=False)
     _left: float = field(init=False)
-    _means: list[float] = field(default_factory=list, init=False)
+    _means: list[tuple[float, int]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self._left = (1 - self.sparsity) * self.hops
 
-    def threshold(self, hop: int, sample: Messages | None, mean: float, unit: float) -> float:
+    def threshold(self, hop: int, sample: Messages | None, mean: float, exponent: int) -> float:
         assert sample is not None
-        self._means.append(float(np.dot(sample.magnitude, sample.width)) / max(sample.total, 1e-30) / unit)
+        mean = float(np.dot(sample.magnitude, sample.width)) / max(sample.total, 1e-30)
+        self._means.append((mean, exponent))
         ascending, share = sample.by_size()
         magnitude = ascending[::-1]
         kept = np.concatenate([[0.0], share])
@@ -138,8 +140,9 @@ class Target:
         """Expected ratio of message sizes from one hop to the next, at most 1."""
         fade = self.influence[min(hop + 1, self.hops - 1)] / max(self.influence[hop], 1e-300)
         contraction = 0.8
-        if hop and self._means[hop - 1] > 0 and self.influence[hop - 1] > 0:
-            seen = self._means[hop] / self._means[hop - 1] * self.influence[hop - 1] / max(self.influence[hop], 1e-300)
+        if hop and self._means[hop - 1][0] > 0 and self.influence[hop - 1] > 0:
+            (before, old), (now, new) = self._means[hop - 1 : hop + 1]
+            seen = math.ldexp(now / before, new - old) * self.influence[hop - 1] / max(self.influence[hop], 1e-300)
             contraction = seen**0.5  # averaging shrinks messages less with every hop
         return float(np.clip(fade * contraction, 1e-3, 1.0))
 

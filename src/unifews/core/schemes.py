@@ -185,7 +185,7 @@ def resolve(scheme: str | Scheme, hops: int | None) -> tuple[Scheme, int]:
         if scheme not in known:
             raise unknown_name("scheme", scheme, sorted(known))
         scheme = known[scheme]()
-    if not isinstance(scheme, Scheme):
+    if isinstance(scheme, type) or not isinstance(scheme, Scheme):
         raise InputError(f"`scheme` is 'appnp', 'sgc' or an object such as Appnp(alpha=0.1); got {scheme!r}.")
     if isinstance(scheme, Polynomial):
         if hops is not None and hops != scheme.hops:

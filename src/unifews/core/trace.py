@@ -6,6 +6,7 @@ Counts are exact Python integers from 64-bit counters (papers100M × 20 hops is 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,7 +60,8 @@ class Trace:
     setup_seconds: float = 0.0
     """Checking, laying out and finishing: everything that is neither a hop nor the basis."""
     dropped_norm: float = 0.0
-    """‖X - X V Vᵀ‖_F over the axes that were not propagated: bounds the error that dropping them causes (‖S‖₂ ≤ 1)."""
+    """‖X - X V Vᵀ‖_F over the axes that were not propagated. With T symmetric (undirected graph, r = ½) and no identity skip,
+    ‖S‖₂ ≤ 1, and this bounds the error that dropping them causes."""
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -102,7 +104,7 @@ class Trace:
                     "zeros": hop.zeros,
                     "macs": hop.macs,
                     "sparsity": hop.sparsity,
-                    "threshold": hop.threshold,
+                    "threshold": None if hop.threshold is None or math.isinf(hop.threshold) else hop.threshold,
                     "seconds": hop.seconds,
                 }
                 for hop in self.hops
@@ -114,12 +116,12 @@ class Trace:
         for hop in self.hops:
             delta = "-" if hop.threshold is None else f"{hop.threshold:.3g}"
             lines.append(
-                f"{hop.index:>5} {hop.entries:>16,} {hop.kept:>16,} {hop.macs:>18,} {hop.sparsity:>7.1%} "
+                f"{hop.index:>5} {hop.entries:>16,} {hop.kept:>16,} {hop.macs:>18,} {hop.sparsity:>8.1%} "
                 f"{delta:>10} {hop.seconds:>8.3f}"
             )
         lines.append(
             f"{'all':>5} {sum(h.entries for h in self.hops):>16,} {sum(h.kept for h in self.hops):>16,} {self.macs:>18,} "
-            f"{self.edge_sparsity:>7.1%} {'':>10} {self.seconds:>8.3f}"
+            f"{self.edge_sparsity:>8.1%} {'':>10} {self.seconds:>8.3f}"
         )
         if self.basis_macs:
             lines.append(

@@ -270,7 +270,7 @@ def _cut(delta: float, target: np.float32) -> np.float32:
 
 def _may_send(size: Any, reach: Any, delta: float) -> bool:
     """Whether any message of a block may reach δ; never False for one that does."""
-    return bool(size > 0 and size * reach * MARGIN >= np.float32(delta))
+    return bool(size > 0 and (size * reach * MARGIN >= np.float32(delta) or np.float32(delta) < np.float32(1e-30)))
 
 
 def _bits(alive: NDArray[np.uint8], blocks: int, lanes: int, put: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import replace
 from time import perf_counter
 from typing import Any, Literal, get_args
 
@@ -20,67 +20,12 @@ from unifews.kernels import describe, threads_to_use
 from unifews.propagation import local
 from unifews.propagation.basis import Basis, principal, stationary_mean
 from unifews.propagation.features import Features, Floats
+from unifews.propagation.operator import Operator, stationary
+from unifews.propagation.result import Hops, Propagated
 from unifews.propagation.view import View
 
 Axes = Literal["principal", "input"]
 Progress = Callable[[int, int], None]
-
-
-class Propagated:
-    """The result of `propagate`.
-
-    ``embedding`` is ``coordinates @ basis.T``, made when first asked for: a head can train on the narrower coordinates and
-    never pay for the rotation back. Arrays are of the kind that `x` was (numpy or torch).
-    """
-
-    def __init__(
-        self, coordinates: Floats, axes: Floats | None, trace: Trace, exponent: int, to_caller: Callable[[Floats], Any],
-        hops: list[Floats] | None,
-    ) -> None:  # fmt: skip
-        self._coordinates, self._axes, self._to_caller = coordinates, axes, to_caller
-        self._embedding: Floats | None = coordinates if axes is None else None
-        self._hops = hops
-        self.trace = trace
-        """What was kept and what it cost, a `Trace`."""
-        self.exponent = exponent
-        """True values are the given ones times 2^exponent; 0 unless an identity skip outgrew float32."""
-
-    @property
-    def embedding(self) -> Any:
-        """P, float32 [n, f], on the input axes."""
-        if self._embedding is None:
-            began = perf_counter()
-            self._embedding = _rotate_back(self._coordinates, self._axes)
-            n, k = self._coordinates.shape
-            self.trace = replace(
-                self.trace,
-                basis_macs=self.trace.basis_macs + n * k * self._embedding.shape[1],
-                basis_seconds=self.trace.basis_seconds + perf_counter() - began,
-            )
-        return self._to_caller(self._embedding)
-
-    @property
-    def coordinates(self) -> Any:
-        """P on the basis, float32 [n, rank]."""
-        return self._to_caller(self._coordinates)
-
-    @property
-    def basis(self) -> Any:
-        """The axes, float32 [f, rank] with orthonormal columns; None on the input axes."""
-        return None if self._axes is None else self._to_caller(self._axes)
-
-    @property
-    def hop_embeddings(self) -> list[Any]:
-        """With ``every_hop=True``: S^l X for l = 0..L on the input axes, SIGN-style, each float32 [n, f]."""
-        if self._hops is None:
-            raise InputError("the hops were not kept; call propagate(..., every_hop=True) for the embedding of every hop.")
-        return [self._to_caller(_rotate_back(hop, self._axes)) for hop in self._hops]
-
-    def __repr__(self) -> str:
-        n = self._coordinates.shape[0]
-        f = self._coordinates.shape[1] if self._axes is None else self._axes.shape[0]
-        trace = self.trace
-        return f"Propagated([{n:,}, {f:,}], {trace.edge_sparsity:.1%} removed, {trace.macs:,} MACs, {trace.seconds:.3f} s)"
 
 
 def propagate(
@@ -141,21 +86,21 @@ def propagate(
     diffusion = Diffusion(graph, r)
     budget = _budget(edge_sparsity, threshold, relative_threshold, scheme, hops, inherit, focus)
     features = Features(x, graph.num_nodes)
-    if rank is not None and (isinstance(rank, bool) or not 1 <= rank <= features.f):
+    if rank is not None and (not isinstance(rank, int | np.integer) or isinstance(rank, bool) or not 1 <= rank <= features.f):
         raise InputError(
             f"`rank` is the number of axes to keep, from 1 to the {features.f:,} features there are; got {rank!r}."
         )
-    op = local.Operator(diffusion, scheme, hops, threads_to_use(threads))
+    op = Operator(diffusion, scheme, hops, threads_to_use(threads))
     rotate = basis == "principal" and (budget is not None or rank is not None)
     deflate = rotate if deflate is None else deflate
     setup = perf_counter() - began
 
     began = perf_counter()
-    phi = local.stationary(diffusion) if deflate else None
+    phi = stationary(diffusion) if deflate else None
     chosen: Basis | None = None
     mean: Floats | None = None
     if rotate:
-        chosen = principal(features, diffusion, phi, rank, op.threads)
+        chosen = principal(features, diffusion, phi, rank, edge_sparsity, op.threads)
         mean = chosen.mean
     elif phi is not None:
         mean = stationary_mean(features, phi, op.threads)
@@ -163,18 +108,20 @@ def propagate(
     basis_seconds = perf_counter() - began
 
     began = perf_counter()
-    if budget is None or (isinstance(budget, Target) and view.width <= (1 - budget.sparsity) * features.f):
+    if budget is None or (isinstance(budget, Target) and view.width <= np.ceil((1 - budget.sparsity) * features.f)):
         # Nothing is left to prune where the axes dropped are more than was asked for.
         outcome = local.unpruned(op, view, every_hop, progress)
     else:
         outcome = local.pruned(op, view, entries, inherit, budget, every_hop, progress)
     values, axes = outcome.values, chosen.axes if chosen else None
     macs = view.macs + (chosen.macs if chosen else 0)
-    if phi is not None and view.mean is not None:
+    if phi is not None and mean is not None:
         if axes is not None:
-            values, axes = _with_mean_axis(values, axes, op.column(phi, 2.0**-outcome.exponent), view.mean)
+            values, axes = _with_mean_axis(values, axes, op.column(phi, outcome.growth), mean)
         if scheme.skip != "diagonal":
             macs += graph.num_edges * hops
+    exponent = _scale_back(values, outcome.growth + features.exponent)
+    kept_hops = _hops(outcome, features, op, phi, chosen, mean) if every_hop else None
     setup += perf_counter() - began - sum(hop.seconds for hop in outcome.hops) - view.seconds
     trace = Trace(
         tuple(outcome.hops),
@@ -184,16 +131,30 @@ def propagate(
         basis_macs=macs,
         basis_seconds=basis_seconds + view.seconds,
         setup_seconds=max(setup, 0.0),
-        dropped_norm=view.dropped_norm(),
-        notes=_notes(budget, outcome, view, features.f),
+        dropped_norm=local.scaled(view.dropped_norm(), features.exponent),
+        notes=_notes(budget, exponent, view),
     )
-    return Propagated(values, axes, trace, outcome.exponent, _caller_kind(features), outcome.snapshots)
+    return Propagated(values, axes, trace, exponent, kept_hops, _caller_kind(features))
 
 
-def _rotate_back(coordinates: Floats, axes: Floats | None) -> Floats:
-    if axes is None:
-        return coordinates
-    return coordinates @ np.ascontiguousarray(axes.T)
+def _scale_back(values: Floats, exponent: int) -> int:
+    """Multiply by 2^exponent where float32 can hold it; returns the exponent that is left to say."""
+    if not exponent:
+        return 0
+    peak = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
+    if not 2.0**-100 < local.scaled(peak, exponent) < 2.0**120:
+        return exponent
+    values *= np.float32(math.ldexp(1, exponent))
+    return 0
+
+
+def _hops(
+    outcome: local.Outcome, features: Features, op: Operator, phi: Floats | None, basis: Basis | None, mean: Floats | None
+) -> Hops:
+    shift = features.exponent
+    columns = [] if phi is None else [(column, grown + shift) for column, grown in op.powers(phi)]
+    values = [(hop, grown + shift) for hop, grown in outcome.snapshots]
+    return Hops(values, columns, basis.axes if basis else None, mean)
 
 
 def _with_mean_axis(values: Floats, axes: Floats, carried: Floats, mean: Floats) -> tuple[Floats, Floats]:
@@ -258,15 +219,15 @@ def _caller_kind(features: Features) -> Callable[[Floats], Any]:
     return to_torch
 
 
-def _notes(budget: Budget | None, outcome: local.Outcome, view: View, f: int) -> tuple[str, ...]:
+def _notes(budget: Budget | None, exponent: int, view: View) -> tuple[str, ...]:
     notes = []
-    if outcome.exponent:
-        notes.append(f"values outgrew float32 and are given divided by 2^{outcome.exponent}")
+    if exponent:
+        notes.append(f"values lie outside float32 and are given divided by 2^{exponent}")
     if isinstance(budget, Target) and view.basis is not None:
-        least = 1 - view.width / f
-        if least > budget.sparsity:
+        least = 1 - view.width / view.features.f
+        if least > budget.sparsity + 0.01:
             notes.append(
-                f"{view.width} of {f:,} axes hold what matters: that alone removes {least:.1%}, more than the "
+                f"{view.width} of {view.features.f:,} axes hold what matters: that alone removes {least:.1%}, more than the "
                 f"{budget.sparsity:.1%} asked for (rank= keeps more)"
             )
     return tuple(notes)

@@ -18,7 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unifews.core.diffusion import Diffusion
 from unifews.core.entry import BLOCK
@@ -26,9 +25,9 @@ from unifews.kernels import LANES, aligned, native
 from unifews.propagation.features import Features, Floats
 from unifews.propagation.tiles import cut
 
-GRAM_LIMIT = 1024  # up to here the whole spectrum comes from an f × f Gram matrix
-WIDE_RANK = 128  # most axes kept of wider features when the caller leaves it to us
-ENERGY = 0.995  # share of the energy that the axes kept must hold
+GRAM_LIMIT = 1024  # features up to which all axes are found, from an f × f Gram matrix
+VERY_WIDE = 4096  # features from which rotating costs more than propagating, so the fewest axes are best
+FEW_AXES, MANY_AXES = 80, 512  # bounds on the axes kept of wider features
 _SAMPLE = 32_768  # rows that decide the axes; any orthonormal V is exact, a good one is only better
 
 
@@ -46,12 +45,22 @@ class Basis:
         return int(self.axes.shape[1])
 
 
-def principal(x: Features, diffusion: Diffusion, phi: Floats | None, rank: int | None, threads: int) -> Basis:
-    """Principal axes of X - φcᵀ, with c = Xᵀφ / φᵀφ, the best fit of the stationary part."""
+def principal(
+    x: Features, diffusion: Diffusion, phi: Floats | None, rank: int | None, sparsity: float | None, threads: int
+) -> Basis:
+    """Principal axes of X - φcᵀ, with c = Xᵀφ / φᵀφ, the best fit of the stationary part.
+
+    Unless given, the rank is: all axes, up to 1,024 features; of wider ones as many as the target
+    `sparsity` leaves work for, (1-η)·f, between 80 and 512, which meets the target by leaving axes out alone; beyond 4,096
+    features 80, because accuracy does not grow past that while the cost of rotating does (docs/adr/0005).
+    """
     mean = None if phi is None else stationary_mean(x, phi, threads)
     if x.f <= GRAM_LIMIT:
         axes, macs = _from_gram(x, phi, mean, rank)
     else:
+        if rank is None:
+            paid = x.f if sparsity is None else (1 - sparsity) * x.f
+            rank = FEW_AXES if x.f > VERY_WIDE else int(np.clip(np.ceil(paid), FEW_AXES, MANY_AXES))
         axes, macs = _Sketch(x, diffusion, phi, mean, threads).axes(rank)
     return Basis(np.ascontiguousarray(axes, dtype=np.float32), mean, macs + (x.nnz if phi is not None else 0))
 
@@ -72,17 +81,8 @@ def _from_gram(x: Features, phi: Floats | None, mean: Floats | None, rank: int |
             rows = rows - phi[first:last:stride, None] * mean
         gram += rows.T @ rows
         taken += len(rows)
-    energy, axes = np.linalg.eigh(gram)
-    energy, axes = np.maximum(energy[::-1], 0), axes[:, ::-1]
-    if rank is None:
-        rank = _enough(energy, float(energy.sum()), x.f)
+    axes = np.linalg.eigh(gram)[1][:, ::-1]
     return axes[:, :rank].astype(np.float32), taken * x.f * x.f
-
-
-def _enough(energy: NDArray[np.float64], total: float, most: int) -> int:
-    """How many leading axes hold the share ENERGY, in whole blocks."""
-    share = np.cumsum(energy) / max(total, np.finfo(float).tiny)
-    return min(most, -(-(int(np.searchsorted(share, ENERGY)) + 1) // BLOCK) * BLOCK)
 
 
 class _Sketch:
@@ -97,18 +97,15 @@ class _Sketch:
         self.x, self.diffusion, self.phi, self.mean, self.threads = x, diffusion, phi, mean, threads
         self.gain = diffusion.target * diffusion.source
 
-    def axes(self, rank: int | None) -> tuple[Floats, int]:
+    def axes(self, rank: int) -> tuple[Floats, int]:
         x = self.x
-        most = min(rank or WIDE_RANK, x.f)
-        size = min(x.f, x.n, most + BLOCK)
+        size = min(x.f, x.n, rank + BLOCK)
         omega = np.random.default_rng(20250713).standard_normal((x.f, size), dtype=np.float32)
         span = _orthonormal(np.concatenate([self._back(part) for part in self._diffused(omega, hops=2)], axis=1))
         y = np.concatenate(list(self._diffused(span, hops=1)), axis=1)
-        energy, turn = np.linalg.eigh((y.T @ y).astype(np.float64))
-        energy = np.maximum(energy[::-1], 0)
-        kept = min(most, span.shape[1], most if rank else _enough(energy, float(energy.sum()), most))
+        _, turn = np.linalg.eigh((y.T @ y).astype(np.float64))
         macs = size * (3 * x.nnz + 3 * self.diffusion.graph.num_edges) + (2 * x.f + x.n) * size * size
-        return span @ turn[:, ::-1][:, :kept].astype(np.float32), macs
+        return span @ turn[:, ::-1][:, :rank].astype(np.float32), macs
 
     def _diffused(self, v: Floats, hops: int) -> list[Floats]:
         """T^hops (X - φcᵀ) v, in tiles [n, width]."""
@@ -146,6 +143,8 @@ class _Sketch:
 
 def _orthonormal(z: Floats) -> Floats:
     """An orthonormal basis of the columns of z, through its small Gram matrix, twice for accuracy (Cholesky-QR2 style)."""
+    if not z.any():
+        return np.eye(len(z), 1, dtype=np.float32)
     for _ in range(2):
         energy, turn = np.linalg.eigh((z.T @ z).astype(np.float64))
         good = energy > energy[-1] * 1e-10

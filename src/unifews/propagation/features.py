@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from unifews.propagation.tiles import cut
 
 Floats = NDArray[np.float32]
 _CHUNK_BYTES = 8 << 20
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class Features:
@@ -26,14 +28,23 @@ class Features:
         self.sparse: Any = None
         if hasattr(x, "tocsr"):
             self.sparse = x.tocsr()
-            self.sparse.sort_indices()
+            if not self.sparse.has_canonical_format:  # the caller's own matrix stays as it is
+                self.sparse = self.sparse.copy()
+                self.sparse.sum_duplicates()
             self.dense = None
         else:
             self.dense = np.asarray(x)
         matrix: Any = self.sparse if self.sparse is not None else self.dense
         _check(matrix, num_nodes)
         self.n, self.f = matrix.shape
-        _check_finite(self.sparse.data if self.sparse is not None else matrix, self.sparse)
+        peak = _peak(self.sparse.data if self.sparse is not None else matrix, self.sparse)
+        self.exponent = 0
+        """The caller's values are the ones given out here times 2^exponent."""
+        if peak and not 2.0**-40 < peak < 2.0**40:
+            # Squares of such values leave float32, so they are moved to around 1, exactly.
+            self.exponent = math.frexp(peak)[1]
+            matrix = (matrix * math.ldexp(1.0, -self.exponent)).astype(np.float32)
+            self.sparse, self.dense = (matrix, None) if self.sparse is not None else (None, matrix)
 
     def chunks(self, columns: int | None = None) -> list[tuple[int, int]]:
         """Row ranges of a few megabytes each."""
@@ -131,7 +142,8 @@ def _torch_to_plain(x: Any) -> Any:
     from scipy.sparse import csr_array
 
     x = x.to_sparse_csr()
-    return csr_array((x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy()), shape=tuple(x.shape))
+    values = x.values().float() if str(x.dtype) == "torch.bfloat16" else x.values()
+    return csr_array((values.numpy(), x.col_indices().numpy(), x.crow_indices().numpy()), shape=tuple(x.shape))
 
 
 def _check(matrix: Any, num_nodes: int) -> None:
@@ -149,26 +161,27 @@ def _check(matrix: Any, num_nodes: int) -> None:
         raise ShapeError("`x` has no columns; there is nothing to propagate.")
 
 
-def _check_finite(values: NDArray[Any], sparse: Any) -> None:
-    """NaN and infinity spread over the whole graph in a few hops, so they are refused at the door."""
-    if values.dtype.kind != "f":
-        return
+def _peak(values: NDArray[Any], sparse: Any) -> float:
+    """The largest magnitude. NaN and infinity spread over the whole graph in a few hops, so they are refused at the door."""
+    if values.size == 0:
+        return 0.0
     rows = max(1, _CHUNK_BYTES // max(1, values.itemsize * (values.shape[1] if values.ndim == 2 else 1)))
-    bad, first = 0, -1
+    peak, bad, first = 0.0, 0, -1
     for at in range(0, len(values), rows):
         piece = values[at : at + rows]
-        # One sum tells whether a piece is clean (a sum that overflows only sends us to the exact look).
-        if np.isfinite(np.add.reduce(piece, axis=None)):
+        highest = max(float(piece.max()), -float(piece.min()))  # NaN wins both
+        if highest <= _LARGEST:
+            peak = max(peak, highest)
             continue
-        broken = ~np.isfinite(piece)
-        if count := int(broken.sum()):
-            if first < 0:
-                where = int(np.flatnonzero(broken)[0])
-                first = at + (where // piece.shape[1] if piece.ndim == 2 else where)
-            bad += count
+        broken = ~(np.abs(piece) <= _LARGEST)
+        if first < 0:
+            where = int(np.flatnonzero(broken)[0])
+            first = at + (where // piece.shape[1] if piece.ndim == 2 else where)
+        bad += int(broken.sum())
     if bad:
         row = int(np.searchsorted(sparse.indptr, first, side="right") - 1) if sparse is not None else first
         raise InputError(
-            f"`x` has {bad:,} NaN or infinite value{'s' if bad > 1 else ''}, the first in row {row}; they would spread over "
-            "the graph. Replace them first, for example with np.nan_to_num(x)."
+            f"`x` has {bad:,} NaN or infinite value{'s' if bad > 1 else ''}, the first in row {row} (float32 ends at 3.4e38); "
+            "they would spread over the graph. Replace them first, for example with np.nan_to_num(x)."
         )
+    return peak

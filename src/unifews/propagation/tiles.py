@@ -15,6 +15,7 @@ from unifews.kernels import LANES, MAX_BLOCKS, aligned
 
 Floats = NDArray[np.float32]
 SHIFT = 48
+"""Powers of two by which values that outgrow float32 are brought down."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class Tile:
 
     def shrink(self) -> int:
         """Divide everything by 2^k, exactly, before it outgrows float32; returns k."""
-        for array in [*self.buffers, self.out, *self.size, *self.top]:
-            if array is not None:
-                array *= np.float32(2.0**-SHIFT)
+        with np.errstate(all="ignore"):  # room not yet written to holds anything
+            for array in [*self.buffers, self.out, *self.size, *self.top]:
+                if array is not None:
+                    array *= np.float32(2.0**-SHIFT)
         return SHIFT

@@ -253,7 +253,9 @@ void finish(const Finish& f) {
 
 // Whether a block of size m may send anything: an upper bound on its messages, rounded up, against δ. Whoever the exact
 // test of an edge lets through must pass here too, or its value would be read before it is brought up to date.
-inline bool may_send(float m, float reach, float delta) { return m * reach * 1.00001f >= delta && m > 0; }
+inline bool may_send(float m, float reach, float delta) {
+  return m > 0 && (m * reach * 1.00001f >= delta || delta < 1e-30f);  // products of subnormals round too coarsely
+}
 
 // out += factor·value; where nothing was contributed before, the line is written without being read.
 inline void contribute(const Lazy& s, int64_t at, int stamp, float factor, const Block& value) {
@@ -390,8 +392,8 @@ const BitLists kBitLists;
 struct Survivors {
   std::vector<uint32_t> source;   // candidates: node
   std::vector<int64_t> position;  // and edge, where an edge has a weight or a memory
-  std::vector<uint32_t> line;
-  std::vector<uint8_t> which;     // block of that line
+  std::vector<uint32_t> line;     // cache lines: node
+  std::vector<uint8_t> which;     // and block
   std::vector<float> weight;
   void reserve(int64_t edges, int blocks, bool positions, bool weighted) {
     const size_t room = size_t(edges) + 64;
@@ -408,16 +410,17 @@ struct Survivors {
 // Phases, because deciding and gathering in one loop stalls on every mispredicted branch. For a few rows at a time: list
 // the sources whose largest block reaches the cut; list their cache lines that reach it (both branch-free); add the lines
 // up with the next ones on their way; settle.
-template <class Index, bool kWeighted, bool kInherit, int kBlocks>
+template <class Index, bool kWeighted, int kBlocks>
 void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
   const Edges& e = h.edges;
   const Index* indices = static_cast<const Index*>(e.indices);
   const float* q = h.state.buffer[h.hop & 1];
   uint8_t* alive = static_cast<uint8_t*>(h.alive);
+  const bool inherit = alive != nullptr;
   int64_t kept[kMaxBlocks] = {}, zero[kMaxBlocks] = {};
   float lagging = 0;
   const Senders senders(h);
-  const bool few = senders.count * 2 < e.n && !kInherit;
+  const bool few = senders.count * 2 < e.n && !inherit;
   const bool forgets = h.delta > 0;  // a zero reaches δ = 0, so it is passed over but not removed for good
   constexpr int kSizesAhead = 24, kLinesAhead = 24;
 #pragma omp parallel num_threads(h.threads) reduction(+ : kept[:kMaxBlocks], zero[:kMaxBlocks]) reduction(max : lagging)
@@ -431,7 +434,7 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
 #pragma omp for schedule(dynamic, 1)
     for (int64_t first = 0; first < e.n; first += kRows) {
       const int64_t rows = std::min(e.n - first, kRows);
-      list.reserve(e.end[first + rows - 1] - e.start[first], kBlocks, kWeighted || kInherit, kWeighted);
+      list.reserve(e.end[first + rows - 1] - e.start[first], kBlocks, kWeighted || inherit, kWeighted);
       uint32_t* source = list.source.data();
       int64_t* position = list.position.data();
       uint32_t* line = list.line.data();
@@ -466,12 +469,12 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
         for (int64_t i = e.start[u]; i < e.end[u]; i++) {
           const int64_t v = indices[i];
           bool yes = (kWeighted ? e.weight[i] * h.top[v] : h.top[v]) >= level[r];
-          if (kInherit) {
+          if (inherit) {
             alive[i] = yes || !forgets ? alive[i] : 0;
             yes = yes && alive[i];
           }
           source[candidates] = uint32_t(v);
-          if (kWeighted || kInherit) position[candidates] = i;
+          if (kWeighted || inherit) position[candidates] = i;
           candidates += yes;
         }
         candidates_end[r] = candidates;
@@ -486,14 +489,14 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
           const float w = kWeighted ? e.weight[position[j]] : 1.0f;
           __builtin_prefetch(h.size + int64_t(source[j + kSizesAhead]) * kBlocks);
           unsigned flags = reaching<kBlocks>(h.size + int64_t(v) * kBlocks, w, level[r]);
-          if (kInherit) {
+          if (inherit) {
             flags &= alive[position[j]];
             if (forgets) alive[position[j]] = uint8_t(flags);
           }
           any |= flags;
           const uint8_t* bits = kBitLists.bits[flags];
           std::memcpy(which + k, bits, 8);
-          for (int b = 0; b < 8; b++) line[k + b] = v * uint32_t(kBlocks) + bits[b];
+          for (int b = 0; b < 8; b++) line[k + b] = v;
           if (kWeighted)
             for (int b = 0; b < 8; b++) weight[k + b] = w;
           k += __builtin_popcount(flags);
@@ -502,13 +505,13 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
         touched[r] = any;
       }
 
-      for (int j = 0; j < kLinesAhead; j++) line[k + j] = k ? line[k - 1] : 0;
+      for (int j = 0; j < kLinesAhead; j++) line[k + j] = k ? line[k - 1] : 0, which[k + j] = 0;
       for (int64_t r = 0, j = 0; r < rows; r++) {
         if (touched[r]) {
           for (int b = 0; b < kBlocks; b++) block(sum + b * kLanes) = Block{};
           for (; j < lines_end[r]; j++) {
-            __builtin_prefetch(q + int64_t(line[j + kLinesAhead]) * kLanes);
-            const Block& value = block(q + int64_t(line[j]) * kLanes);
+            __builtin_prefetch(q + (int64_t(line[j + kLinesAhead]) * kBlocks + which[j + kLinesAhead]) * kLanes);
+            const Block& value = block(q + (int64_t(line[j]) * kBlocks + which[j]) * kLanes);
             if (kWeighted)
               block(sum + which[j] * kLanes).add(weight[j], value);
             else
@@ -527,27 +530,21 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
   count->lagging = lagging;
 }
 
-template <class Index, bool kWeighted, bool kInherit>
+template <class Index, bool kWeighted>
 void pruned_hop_blocks(const PrunedHop& h, PrunedCount* count) {
   switch (h.blocks) {
 #define CASE(B) \
-  case B: return pruned_hop_tile<Index, kWeighted, kInherit, B>(h, count);
+  case B: return pruned_hop_tile<Index, kWeighted, B>(h, count);
     CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
 #undef CASE
   }
 }
 
-template <class Index>
-void pruned_hop_index(const PrunedHop& h, PrunedCount* count) {
-  const bool weighted = h.edges.weight != nullptr, inherit = h.alive != nullptr;
-  auto run = weighted ? (inherit ? pruned_hop_blocks<Index, true, true> : pruned_hop_blocks<Index, true, false>)
-                      : (inherit ? pruned_hop_blocks<Index, false, true> : pruned_hop_blocks<Index, false, false>);
-  run(h, count);
-}
-
 void pruned_hop(const PrunedHop& h, PrunedCount* count) {
   if (h.rouse) rouse(h);
-  (h.edges.wide ? pruned_hop_index<int64_t> : pruned_hop_index<int32_t>)(h, count);
+  auto run = h.edges.wide ? (h.edges.weight ? pruned_hop_blocks<int64_t, true> : pruned_hop_blocks<int64_t, false>)
+                          : (h.edges.weight ? pruned_hop_blocks<int32_t, true> : pruned_hop_blocks<int32_t, false>);
+  run(h, count);
 }
 
 // One decision per (edge, feature). Whole lines are read for the sake of single lanes, so this is the form to study, not

@@ -23,7 +23,7 @@ struct Edges {
   int64_t n;
   const int64_t* start;
   const int64_t* end;
-  const void* indices;  // int32_t, or int64_t when `wide`
+  const void* indices;  // int32_t, or int64_t when `wide`; below 2^32 in pruned hops
   const float* weight;  // nullptr: every weight is 1
   bool wide;
 };

@@ -1,0 +1,1 @@
+"""Benchmarks that ship with the package: ratios against the real rival, from one interleaved run, with the spread."""

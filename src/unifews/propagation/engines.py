@@ -1,0 +1,260 @@
+"""The two ways to run a pruned hop: deciding by block or feature, and deciding by the whole row of a node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.core.entry import Entries
+from unifews.errors import GraphError
+from unifews.kernels import LANES, native
+from unifews.propagation.operator import HUGE, Operator
+from unifews.propagation.tiles import Floats, Tile, cut
+from unifews.propagation.view import View
+
+
+class Engine:
+    """What the two pruned engines share."""
+
+    growth = 0
+    """True values are the stored ones times 2^growth."""
+
+    def __init__(self, op: Operator, view: View, entries: Entries, inherit: bool) -> None:
+        self.op, self.view, self.inherit = op, view, inherit
+        self.width, self.input_width = view.width, view.features.f
+        self.tiles: list[Tile] = []
+
+    def sizes(self, nodes: NDArray[Any]) -> tuple[Floats, Floats]:
+        """Block sizes of these nodes [k, decisions], and the features each decision covers [decisions]."""
+        raise NotImplementedError
+
+    def mean(self) -> float:
+        """Mean message size over all entries, in stored units."""
+        raise NotImplementedError
+
+    def hop(self, hop: int, delta: float) -> tuple[int, int, int, int, int, int]:
+        """One hop pruned at |T[u,v]|·size < δ (stored units); (entries, kept, zeros, macs, dense macs, zero macs)."""
+        raise NotImplementedError
+
+    def rescale(self) -> None:
+        raise NotImplementedError
+
+    def snapshot(self, hop: int) -> Floats:
+        """S^hop Z as it stands, without the stationary part; float32 [n, width]."""
+        values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32)
+        for tile in self.tiles:
+            finish(tile, self.op, hop, values, accumulated=False)
+        return values
+
+    def result(self) -> Floats:
+        """The output; the tiles' memory is given up on the way, so the whole never stands twice."""
+        carried = Carried.of(self.op, self.view, self.growth)
+        if len(self.tiles) == 1:
+            return take(self.tiles.pop(), self.op, carried)
+        values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32)
+        while self.tiles:
+            finish(self.tiles.pop(), self.op, self.op.hops, values, carried)
+        return values
+
+
+class BlockEngine(Engine):
+    """One decision per (edge, block) or (edge, feature)."""
+
+    def __init__(self, op: Operator, view: View, entries: Entries, inherit: bool) -> None:
+        super().__init__(op, view, entries, inherit)
+        graph = op.diffusion.graph
+        if graph.num_nodes >= 2**32:
+            raise GraphError(f"a pruned hop handles up to 2^32 nodes; this graph has {graph.num_nodes:,}. Use entries='node'.")
+        self.by_feature = entries == "feature"
+        self.current = 0  # which of the two size tables is this hop's
+        for shape in cut(view.width):
+            tile = Tile(graph.num_nodes, shape, accumulate=op.accumulate, lazy=True, by_feature=self.by_feature)
+            view.fill(tile)
+            self.tiles.append(tile)
+        self.zero = [self._zeros(tile) for tile in self.tiles]
+        self.lagging = [0.0] * len(self.tiles)  # the largest message a block left behind could send
+        self.alive: list[NDArray[np.uint8] | None] = [None] * len(self.tiles)
+        if inherit:
+            per_edge = [2 * tile.shape.blocks if self.by_feature else 1 for tile in self.tiles]
+            self.alive = [np.full(graph.num_edges * size, 255, dtype=np.uint8) for size in per_edge]
+
+    def _zeros(self, tile: Tile) -> list[int]:
+        """Entries of the first hop that are exactly zero, per block."""
+        fanout = self.op.fan[1]
+        if not self.by_feature:
+            return [int(fanout[tile.size[0][:, block] == 0].sum()) for block in range(tile.shape.blocks)]
+        return [
+            int(fanout @ (tile.buffers[0][:, LANES * b : LANES * b + width] == 0).sum(axis=1))
+            for b, width in enumerate(tile.shape.widths().tolist())
+        ]
+
+    def sizes(self, nodes: NDArray[Any]) -> tuple[Floats, Floats]:
+        width = np.concatenate([tile.shape.widths() for tile in self.tiles])
+        if self.by_feature:
+            values = np.concatenate([self._values(tile, nodes) for tile in self.tiles], axis=1)
+            return np.abs(values), np.ones(values.shape[1], dtype=np.float32)
+        parts = [tile.size[self.current][nodes] for tile in self.tiles]
+        size = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        real = width > 0
+        return (size if real.all() else size[:, real]), width[real].astype(np.float32)
+
+    def _values(self, tile: Tile, nodes: NDArray[Any]) -> Floats:
+        """Scaled values of some nodes at this hop [k, width] (feature form only: blocks may be lagging)."""
+        assert tile.stamp is not None
+        age = self._hop - tile.stamp[nodes].astype(np.int64)
+        even = (tile.stamp[nodes] % 2 == 0).repeat(LANES, axis=1)
+        stored = np.where(even, tile.buffers[0][nodes], tile.buffers[1][nodes])
+        factor = self.op.keep[nodes][:, None] ** age
+        values: Floats = stored * factor.repeat(LANES, axis=1).astype(np.float32)
+        return values[:, : tile.shape.width]
+
+    _hop = 0
+
+    def mean(self) -> float:
+        op = self.op
+        entries = op.diffusion.graph.num_edges * sum(int((t.shape.widths() > 0).sum()) for t in self.tiles)
+        if not entries:
+            return 0.0
+        total = sum(float((op.send @ tile.size[self.current]).sum()) for tile in self.tiles)
+        if self.by_feature:
+            # Sizes are block maxima here; the mean over features needs the values themselves.
+            everyone = np.arange(op.diffusion.graph.num_nodes)
+            entries = op.diffusion.graph.num_edges * self.width
+            total = sum(float((op.send @ np.abs(self._values(tile, everyone))).sum()) for tile in self.tiles)
+        return total / entries
+
+    def hop(self, hop: int, delta: float) -> tuple[int, int, int, int, int, int]:
+        op = self.op
+        m = op.diffusion.graph.num_edges
+        reach, fanout = op.fan
+        kept = zeros = macs = zero_macs = 0
+        for number, (tile, alive) in enumerate(zip(self.tiles, self.alive, strict=True)):
+            now, later = self.current, 1 - self.current
+            zero_by_block = self.zero[number]
+            kept_by_block, self.zero[number], self.lagging[number] = native.pruned_hop(
+                **op.edges, blocks=tile.shape.blocks, width=tile.shape.width, hop=hop, keep=op.keep, gain=op.gain,
+                target=op.diffusion.target, reach=reach, fanout=fanout, delta=delta, rouse=bool(self.lagging[number] >= delta),
+                by_feature=self.by_feature, size=tile.size[now], top=tile.top[now], size_out=tile.size[later],
+                top_out=tile.top[later], alive=alive, even=tile.buffers[0], odd=tile.buffers[1], stamp=tile.stamp, out=tile.out,
+                coefficient=op.coefficients, threads=op.threads,
+            )  # fmt: skip
+            for kept_here, zero_here, width in zip(kept_by_block, zero_by_block, tile.shape.widths().tolist(), strict=True):
+                if width:  # padding blocks are all zero and are nobody's entries
+                    each = 1 if self.by_feature else width
+                    kept, macs = kept + kept_here, macs + kept_here * each
+                    zeros, zero_macs = zeros + zero_here, zero_macs + zero_here * each
+        self.current = 1 - self.current
+        self._hop = hop + 1
+        decisions = self.input_width if self.by_feature else -(-self.input_width // LANES)
+        return m * decisions, kept, zeros, macs, m * self.input_width, zero_macs
+
+    def rescale(self) -> None:
+        peak = max((float(tile.top[self.current].max(initial=0.0)) for tile in self.tiles), default=0.0)
+        if peak < HUGE:
+            return
+        for tile in self.tiles:
+            shift = tile.shrink()
+        self.lagging = [value * 2.0**-shift for value in self.lagging]
+        self.growth += shift
+
+
+class NodeEngine(Engine):
+    """One decision per edge, by the norm of the whole row ([P] Algorithm 1): survivors are compacted, then summed."""
+
+    def __init__(self, op: Operator, view: View, entries: Entries, inherit: bool) -> None:
+        super().__init__(op, view, entries, inherit)
+        graph = op.diffusion.graph
+        self.square = np.zeros(graph.num_nodes, dtype=np.float32)
+        for shape in cut(view.width):
+            tile = Tile(graph.num_nodes, shape, accumulate=op.accumulate, lazy=False)
+            view.fill(tile, self.square)
+            if tile.out is not None:
+                np.multiply(tile.buffers[0], op.coefficients[0], out=tile.out)
+            self.tiles.append(tile)
+        self.indices = np.array(graph.indices)
+        self.weight = None if graph.weight is None else np.array(graph.weight)
+        self.end = np.array(graph.indptr[1:])
+
+    @property
+    def norm(self) -> Floats:
+        return np.sqrt(self.square)
+
+    def sizes(self, nodes: NDArray[Any]) -> tuple[Floats, Floats]:
+        return np.sqrt(self.square[nodes])[:, None], np.array([self.width], dtype=np.float32)
+
+    def mean(self) -> float:
+        m = self.op.diffusion.graph.num_edges
+        return float(self.op.send @ self.norm) / m if m else 0.0
+
+    def hop(self, hop: int, delta: float) -> tuple[int, int, int, int, int, int]:
+        op, graph = self.op, self.op.diffusion.graph
+        start = graph.indptr[:-1]
+        norm = self.norm
+        zeros = int(op.fan[1][norm == 0].sum())
+        given = (
+            {"end": self.end, "indices": self.indices, "weight": self.weight}
+            if self.inherit
+            else {"end": graph.indptr[1:], "indices": graph.indices, "weight": graph.weight}
+        )
+        end, indices, weight = self.end, self.indices, self.weight
+        if self.inherit and delta == 0:  # zeros are passed over, but only δ removes for good: leave the lists as they are
+            end, indices, weight = end.copy(), indices.copy(), None if weight is None else weight.copy()
+        kept = native.select_edges(
+            start=start, **given, norm=norm, target=op.diffusion.target, delta=delta, end_out=end, indices_out=indices,
+            weight_out=weight, threads=op.threads,
+        )  # fmt: skip
+        self.square[:] = 0
+        for tile in self.tiles:
+            native.full_hop(
+                start=start, end=end, indices=indices, weight=weight, blocks=tile.shape.blocks,
+                keep=op.keep, gain=op.gain, q=tile.buffers[hop % 2], q_out=tile.buffers[(hop + 1) % 2],
+                coefficient=op.coefficients[hop + 1], out=tile.out, square=self.square, threads=op.threads,
+            )  # fmt: skip
+        m, f = graph.num_edges, self.input_width
+        return m, kept, zeros, kept * self.width, m * f, zeros * f
+
+    def rescale(self) -> None:
+        if float(self.square.max(initial=0.0)) < HUGE**2:
+            return
+        for tile in self.tiles:
+            shift = tile.shrink()
+        self.square *= np.float32(4.0**-shift)
+        self.growth += shift
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The stationary part after propagation, h(S)φ · cᵀ, to be added to the finished values."""
+
+    column: Floats
+    direction: Floats
+
+    @classmethod
+    def of(cls, op: Operator, view: View, growth: int) -> Carried | None:
+        if view.phi is None or view.direction is None:
+            return None
+        return cls(op.column(view.phi, growth), view.direction)
+
+
+def finish(
+    tile: Tile, op: Operator, hop: int, result: Floats, carried: Carried | None = None, *, accumulated: bool = True
+) -> None:
+    shape = tile.shape
+    native.finish(
+        blocks=shape.blocks, width=shape.width, hop=hop, keep=op.keep, source=op.diffusion.source,
+        offset=carried.column if carried else None,
+        direction=carried.direction[shape.column : shape.column + shape.width] if carried else None,
+        even=tile.buffers[0], odd=tile.buffers[1], stamp=tile.stamp, out=tile.out if accumulated else None,
+        coefficient=op.coefficients, result=result, column0=0 if result is tile.room else shape.column, threads=op.threads,
+    )  # fmt: skip
+
+
+def take(tile: Tile, op: Operator, carried: Carried | None) -> Floats:
+    """The finished values of a matrix that is one tile, in the tile's own memory where the width allows."""
+    finish(tile, op, op.hops, tile.room, carried)
+    room = tile.room
+    tile.buffers.clear()
+    return room if room.shape[1] == tile.shape.width else np.ascontiguousarray(room[:, : tile.shape.width])

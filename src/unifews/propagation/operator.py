@@ -1,0 +1,106 @@
+"""One hop of a scheme on a graph, in the form the kernels want it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.core.diffusion import Diffusion
+from unifews.core.schemes import Scheme, keep_factor
+from unifews.kernels import native
+from unifews.propagation.tiles import SHIFT, Floats
+
+HUGE = 2.0**55  # sizes beyond this are brought down by 2^SHIFT before their squares can overflow
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One hop S of a scheme on a graph, as the kernels want it."""
+
+    diffusion: Diffusion
+    scheme: Scheme
+    hops: int
+    threads: int
+
+    @cached_property
+    def keep(self) -> Floats:
+        return keep_factor(self.diffusion, self.scheme.skip)
+
+    @cached_property
+    def gain(self) -> Floats:
+        return self.diffusion.target * self.diffusion.source
+
+    @cached_property
+    def coefficients(self) -> Floats:
+        return self.scheme.coefficients(self.hops).astype(np.float32)
+
+    @cached_property
+    def accumulate(self) -> bool:
+        """Whether hops before the last one are part of the output."""
+        return bool(np.any(self.coefficients[:-1] != 0) or self.coefficients[-1] != 1)
+
+    @property
+    def grows(self) -> bool:
+        """Whether values can outgrow float32: an identity skip may double them at every hop."""
+        return self.scheme.skip.startswith("identity") and self.hops > 30
+
+    @property
+    def edges(self) -> dict[str, Any]:
+        graph = self.diffusion.graph
+        return {
+            "start": graph.indptr[:-1], "end": graph.indptr[1:], "indices": graph.indices, "weight": graph.weight
+        }  # fmt: skip
+
+    @cached_property
+    def fan(self) -> tuple[Floats, NDArray[np.int64]]:
+        """For each node: the largest factor of its messages, and their number."""
+        n = self.diffusion.graph.num_nodes
+        reach, fanout = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.int64)
+        native.fan(**self.edges, target=self.diffusion.target, reach=reach, fanout=fanout, threads=self.threads)
+        return reach, fanout
+
+    @cached_property
+    def send(self) -> NDArray[np.float64]:
+        """Σ_u T[u,v]/source[v] over the receivers u of v: turns block sizes into the mean message size."""
+        graph = self.diffusion.graph
+        rows = np.repeat(self.diffusion.target, graph.degree)
+        values = rows if graph.weight is None else rows * graph.weight
+        return np.bincount(graph.indices, weights=values, minlength=graph.num_nodes).astype(np.float64)
+
+    def powers(self, phi: Floats) -> Iterator[tuple[Floats, int]]:
+        """S^l φ for the stationary vector φ and l = 0..L, exactly, as (column, e) with the true column 2^e times that."""
+        if self.scheme.skip == "diagonal":  # S φ = φ
+            yield from [(phi, 0)] * (self.hops + 1)
+            return
+        source = self.diffusion.source
+        q, exponent = phi * source, 0
+        yield phi, 0
+        for _ in range(self.hops):
+            after = np.empty_like(q)
+            native.column_hop(**self.edges, keep=self.keep, gain=self.gain, q=q, q_out=after, threads=self.threads)
+            q = after
+            if float(q.max(initial=0.0)) > HUGE:
+                q, exponent = q * np.float32(2.0**-SHIFT), exponent + SHIFT
+            yield q / source, exponent
+
+    def column(self, phi: Floats, exponent: int) -> Floats:
+        """h(S)φ = Σ θ_l S^l φ over 2^exponent; float32 [n]."""
+        theta = self.scheme.coefficients(self.hops)
+        if self.scheme.skip == "diagonal":
+            return phi * np.float32(theta.sum())
+        total = np.zeros(len(phi))
+        for weight, (column, grown) in zip(theta.tolist(), self.powers(phi), strict=True):
+            if weight:
+                total += math.ldexp(weight, grown - exponent) * column.astype(np.float64)
+        return total.astype(np.float32)
+
+
+def stationary(diffusion: Diffusion) -> Floats:
+    """φ = d^r, the fixed point T φ = φ of every diffusion (row u of Ā sums to d(u)); float32 [n]."""
+    return (diffusion.degree**diffusion.r).astype(np.float32)

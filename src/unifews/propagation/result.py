@@ -1,0 +1,102 @@
+"""What `propagate` returns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from unifews.core.trace import Trace
+from unifews.errors import InputError
+from unifews.propagation.tiles import Floats
+
+
+@dataclass(frozen=True)
+class Hops:
+    """The embedding of every hop, in parts: S^l X = S^l Z · axesᵀ + S^l φ · meanᵀ, each part with its own power of two."""
+
+    values: list[tuple[Floats, int]]
+    columns: list[tuple[Floats, int]]
+    """S^l φ; empty when the stationary part was not split off."""
+    axes: Floats | None
+    mean: Floats | None
+
+    def embedding(self, hop: int, exponent: int) -> Floats:
+        """S^hop X over 2^exponent."""
+        values, grown = self.values[hop]
+        whole = rotate_back(values, self.axes) * np.float32(math.ldexp(1, grown - exponent))
+        if self.columns and self.mean is not None:
+            column, grown = self.columns[hop]
+            whole += (column * np.float32(math.ldexp(1, grown - exponent)))[:, None] * self.mean
+        return whole
+
+
+class Propagated:
+    """The result of `propagate`.
+
+    ``embedding`` is ``coordinates @ basis.T``, made when first asked for: a head can train on the narrower coordinates and
+    never pay for the rotation back. Arrays are of the kind that `x` was (numpy or torch).
+    """
+
+    def __init__(
+        self,
+        coordinates: Floats,
+        axes: Floats | None,
+        trace: Trace,
+        exponent: int,
+        hops: Hops | None,
+        to_caller: Callable[[Floats], Any],
+    ) -> None:
+        self._coordinates, self._axes, self._hops, self._to_caller = coordinates, axes, hops, to_caller
+        self._embedding: Floats | None = coordinates if axes is None else None
+        self.trace = trace
+        """What was kept and what it cost, a `Trace`."""
+        self.exponent = exponent
+        """True values are the given ones times 2^exponent; 0 unless an identity skip outgrew float32."""
+
+    @property
+    def embedding(self) -> Any:
+        """P, float32 [n, f], on the input axes."""
+        if self._embedding is None:
+            began = perf_counter()
+            self._embedding = rotate_back(self._coordinates, self._axes)
+            n, k = self._coordinates.shape
+            self.trace = replace(
+                self.trace,
+                basis_macs=self.trace.basis_macs + n * k * self._embedding.shape[1],
+                basis_seconds=self.trace.basis_seconds + perf_counter() - began,
+            )
+        return self._to_caller(self._embedding)
+
+    @property
+    def coordinates(self) -> Any:
+        """P on the basis, float32 [n, rank]; one column more where the axes do not hold the stationary part."""
+        return self._to_caller(self._coordinates)
+
+    @property
+    def basis(self) -> Any:
+        """The axes, float32 [f, rank] with orthonormal columns; None on the input axes."""
+        return None if self._axes is None else self._to_caller(self._axes)
+
+    @property
+    def hop_embeddings(self) -> list[Any]:
+        """With ``every_hop=True``: S^l X for l = 0..L on the input axes, SIGN-style, each float32 [n, f]."""
+        if self._hops is None:
+            raise InputError("the hops were not kept; call propagate(..., every_hop=True) for the embedding of every hop.")
+        return [self._to_caller(self._hops.embedding(hop, self.exponent)) for hop in range(len(self._hops.values))]
+
+    def __repr__(self) -> str:
+        n = self._coordinates.shape[0]
+        f = self._coordinates.shape[1] if self._axes is None else self._axes.shape[0]
+        trace = self.trace
+        return f"Propagated([{n:,}, {f:,}], {trace.edge_sparsity:.1%} removed, {trace.macs:,} MACs, {trace.seconds:.3f} s)"
+
+
+def rotate_back(coordinates: Floats, axes: Floats | None) -> Floats:
+    if axes is None:
+        return coordinates
+    return np.asarray(coordinates @ np.ascontiguousarray(axes.T))

@@ -1,0 +1,75 @@
+"""The trace: exact counts, one definition of sparsity, a table and a dictionary."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from unifews.core.trace import HopTrace, Trace
+
+
+def hop(index, kept, *, entries=100, zeros=0, width=16, threshold=0.5, seconds=0.25):
+    return HopTrace(index, entries, kept, zeros, kept * width, entries * width, zeros * width, threshold, seconds)
+
+
+def test_sparsity_is_the_share_of_nonzero_products_removed():
+    assert hop(0, 25).sparsity == 0.75
+    assert hop(0, 25, zeros=50).sparsity == 0.5
+    assert hop(0, 25, zeros=50).removed == 25
+    assert hop(0, 0, zeros=100).sparsity == 0.0  # nothing there to remove
+    assert hop(0, 0, entries=0).sparsity == 0.0
+
+
+def test_edge_sparsity_is_the_plain_mean_over_hops():
+    # Not pooled: the second hop has a tenth of the products and counts as much.
+    trace = Trace((hop(0, 50, entries=100), hop(1, 1, entries=10)))
+    assert trace.edge_sparsity == pytest.approx((0.5 + 0.9) / 2)
+    assert Trace(()).edge_sparsity == 0.0
+
+
+def test_sums():
+    trace = Trace((hop(0, 50), hop(1, 30)), basis_seconds=1.0, setup_seconds=2.0)
+    assert trace.macs == 80 * 16 and trace.dense_macs == 200 * 16
+    assert trace.seconds == pytest.approx(3.5)
+
+
+@pytest.mark.parametrize("edges", [2**32 + 1, 2**53 + 1, 2**62 + 1])
+def test_counts_are_exact_however_large(edges):
+    """papers100M × 20 hops is past what 32 bits hold; floats would lose the last digit past 2^53."""
+    trace = Trace(tuple(hop(index, edges, entries=edges, width=128) for index in range(20)))
+    assert isinstance(trace.macs, int)
+    assert trace.macs == 20 * 128 * edges == trace.dense_macs
+    assert trace.edge_sparsity == 0
+    assert json.loads(json.dumps(trace.to_dict()))["macs"] == 20 * 128 * edges
+    assert f"{128 * edges:,}" in str(trace) and f"{20 * 128 * edges:,}" in str(trace)
+
+
+def test_one_product_less_out_of_many_is_seen_in_the_counts():
+    edges = 2**60
+    assert hop(0, edges - 1, entries=edges).removed == 1
+
+
+def test_it_prints_as_a_table():
+    text = str(Trace((hop(0, 50), hop(1, 30, threshold=None)), notes=("a remark",)))
+    lines = text.splitlines()
+    assert lines[0].split() == ["hop", "entries", "kept", "MACs", "removed", "threshold", "seconds"]
+    assert lines[1].split() == ["0", "100", "50", "800", "50.0%", "0.5", "0.250"]
+    assert lines[2].split()[5] == "-"
+    assert lines[3].split()[:5] == ["all", "200", "80", "1,280", "60.0%"]
+    assert lines[-1] == "a remark" and len({len(line) for line in lines[:4]}) == 1
+
+
+def test_the_basis_is_listed_apart():
+    text = str(Trace((hop(0, 50),), rank=16, basis_macs=12_345, dropped_norm=0.5))
+    assert "basis: 16 axes, 12,345 MACs" in text
+
+
+def test_a_dictionary_for_machines():
+    trace = Trace((hop(0, 50), hop(1, 30, threshold=None)), requested="threshold 0.5", kernel="avx2", rank=3, notes=("x",))
+    data = json.loads(json.dumps(trace.to_dict()))
+    assert data["edge_sparsity"] == trace.edge_sparsity and data["macs"] == trace.macs
+    assert data["requested"] == "threshold 0.5" and data["rank"] == 3 and data["notes"] == ["x"]
+    assert [one["kept"] for one in data["hops"]] == [50, 30]
+    assert data["hops"][1]["threshold"] is None
+    assert set(data["hops"][0]) >= {"index", "entries", "kept", "zeros", "macs", "sparsity", "threshold", "seconds"}

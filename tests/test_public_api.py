@@ -1,0 +1,110 @@
+"""The public names: there, documented, cheap to import, and as the documents show them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import unifews
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SAID_ELSEWHERE = {"coefficients", "influence", "to_dict"}  # by the protocol they fulfil, or by their name
+
+
+@pytest.mark.parametrize("name", unifews.__all__)
+def test_every_public_name_is_there_and_documented(name):
+    thing = getattr(unifews, name)
+    assert name in dir(unifews)
+    if name != "__version__":
+        assert inspect.getdoc(thing), f"{name} has no docstring"
+        assert thing.__module__.startswith("unifews.")
+
+
+@pytest.mark.parametrize("name", [n for n in unifews.__all__ if inspect.isclass(getattr(unifews, n))])
+def test_public_methods_are_documented(name):
+    for method, value in vars(getattr(unifews, name)).items():
+        if not method.startswith("_") and inspect.isroutine(value) and method not in SAID_ELSEWHERE:
+            assert inspect.getdoc(getattr(getattr(unifews, name), method)), f"{name}.{method} has no docstring"
+
+
+def test_an_unknown_name():
+    with pytest.raises(AttributeError, match="module 'unifews' has no attribute 'propogate'"):
+        unifews.propogate  # noqa: B018
+
+
+def test_the_version_is_the_package_s():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert unifews.__version__ == project["version"]
+
+
+def loaded(code):
+    """Heavy modules that `code` leaves imported in a fresh process."""
+    heavy = {"numpy", "scipy", "torch", "torch_geometric", "pyarrow", "rich", "typer"}
+    script = f"{code}\nimport sys\nprint(*sorted({heavy!r} & set(sys.modules)))"
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_importing_costs_nothing():
+    assert loaded("import unifews") == []
+
+
+def test_propagating_needs_numpy_only():
+    code = """
+import numpy as np, unifews as uf
+g = uf.Graph.from_edge_index([[0, 1], [1, 0]])
+uf.propagate(g, np.eye(2), edge_sparsity=.5).embedding
+"""
+    assert loaded(code) == ["numpy"]
+
+
+def test_propagate_takes_what_the_design_says():
+    parameters = inspect.signature(unifews.propagate).parameters
+    defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+    assert list(parameters)[:5] == ["graph", "x", "scheme", "hops", "r"]
+    expected = dict(
+        scheme="appnp", r=0.5, edge_sparsity=None, threshold=None, relative_threshold=None, entries="block",
+        basis="principal", rank=None, inherit=False, progress=None, threads=None,
+    )  # fmt: skip
+    assert {name: defaults[name] for name in expected} == expected
+    for name in ("embedding", "coordinates", "basis"):
+        assert isinstance(getattr(unifews.Propagated, name), property)
+
+
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))])
+def test_links_lead_somewhere(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
+        assert ((ROOT / page).parent / link).exists(), f"{page} links to {link}"
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_readme_s_python_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for block in blocks("python"):
+        exec(block, names)
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
+def test_the_readme_s_shell_runs(tmp_path):
+    data = unifews.powerlaw(200, 2000, num_features=16, seed=31)
+    np.save(tmp_path / "x.npy", data.x)
+    edges = data.graph.to_edge_index()
+    (tmp_path / "edges.csv").write_text("".join(f"{v},{u}\n" for v, u in edges.T[edges[0] < edges[1]]))
+    commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("unifews propagate")]
+    assert commands
+    shell = "\n".join(["set -e", f'unifews() {{ "{sys.executable}" -m unifews "$@"; }}', *commands])
+    done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
