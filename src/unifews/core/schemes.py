@@ -109,7 +109,7 @@ class Appnp:
     alpha: float = 0.1
     tail: bool = True
     skip: Skip = "diagonal"
-    focus: ClassVar[float] = 1.0
+    focus: ClassVar[float] = 0.7
 
     def __post_init__(self) -> None:
         _check_skip(self.skip)
@@ -138,7 +138,7 @@ class Polynomial:
 
     theta: tuple[float, ...]
     skip: Skip = "diagonal"
-    focus: ClassVar[float] = 1.0
+    focus: ClassVar[float] = 0.7
 
     def __init__(self, coefficients: Sequence[float], skip: Skip = "diagonal") -> None:
         _check_skip(skip)

@@ -341,27 +341,6 @@ void rouse(const PrunedHop& h) {
 // Messages reach δ when  A[u,v]·size[v] ≥ cut(u) = δ / target[u].  Exact zeros never do: they cost nothing to skip.
 inline float cut(const PrunedHop& h, int64_t u) { return std::max(h.delta / h.target[u], 1e-45f); }
 
-// One bit per node: may it send anything at this hop? A bit per node fits a cache that a float per node does not, so when
-// few may, asking here first makes passing over the others cheap.
-struct Senders {
-  std::vector<uint64_t> bits;
-  int64_t count = 0;
-  explicit Senders(const PrunedHop& h) : bits((h.edges.n + 63) / 64) {
-    int64_t total = 0;
-#pragma omp parallel for schedule(static) num_threads(h.threads) reduction(+ : total)
-    for (int64_t w = 0; w < int64_t(bits.size()); w++) {
-      uint64_t word = 0;
-      const int64_t first = w * 64, last = std::min(h.edges.n, first + 64);
-      for (int64_t v = first; v < last; v++)
-        word |= uint64_t(may_send(h.top[v], h.reach[v], h.delta)) << (v - first);
-      bits[w] = word;
-      total += __builtin_popcountll(word);
-    }
-    count = total;
-  }
-  bool has(int64_t v) const { return bits[v >> 6] >> (v & 63) & 1; }
-};
-
 // Bit b: block b of the source row reaches the cut.
 template <int kBlocks>
 inline unsigned reaching(const float* size, float weight, float level) {
@@ -387,6 +366,61 @@ struct BitLists {
   }
 };
 const BitLists kBitLists;
+
+// One bit per node: may it send anything at this hop? A bit per node fits a cache that a float per node does not, so when
+// few may, asking here first makes passing over the others cheap.
+struct Senders {
+  std::vector<uint32_t> bits;
+  int64_t count = 0;
+  explicit Senders(const PrunedHop& h) : bits((h.edges.n + 31) / 32) {
+    int64_t total = 0;
+#pragma omp parallel for schedule(static) num_threads(h.threads) reduction(+ : total)
+    for (int64_t w = 0; w < int64_t(bits.size()); w++) {
+      uint32_t word = 0;
+      const int64_t first = w * 32, last = std::min(h.edges.n, first + 32);
+      for (int64_t v = first; v < last; v++)
+        word |= uint32_t(may_send(h.top[v], h.reach[v], h.delta)) << (v - first);
+      bits[w] = word;
+      total += __builtin_popcount(word);
+    }
+    count = total;
+  }
+  bool has(int64_t v) const { return bits[v >> 5] >> (v & 31) & 1; }
+};
+
+// Lists the sources of a row that may matter: those in `senders` if given, else those whose largest block reaches `level`.
+// Branch-free: eight at a time where the processor can gather.
+template <class Index>
+inline int64_t list_sources(const Index* from, int64_t count, const Senders* senders, const float* top, float level,
+                            uint32_t* to) {
+  int64_t i = 0, k = 0;
+#if defined(__AVX2__)
+  if constexpr (sizeof(Index) == 4) {
+    for (; i + 8 <= count; i += 8) {
+      const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
+      unsigned flags;
+      if (senders) {
+        const int* bits = reinterpret_cast<const int*>(senders->bits.data());
+        const __m256i word = _mm256_i32gather_epi32(bits, _mm256_srli_epi32(v, 5), 4);
+        const __m256i shift = _mm256_andnot_si256(v, _mm256_set1_epi32(31));  // 31 - v % 32: moves the bit to the sign
+        flags = unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_sllv_epi32(word, shift))));
+        if (!flags) continue;
+      } else {
+        flags = unsigned(_mm256_movemask_ps(
+            _mm256_cmp_ps(_mm256_i32gather_ps(top, v, 4), _mm256_set1_ps(level), _CMP_GE_OQ)));
+      }
+      const __m128i order = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kBitLists.bits[flags]));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + k), _mm256_permutevar8x32_epi32(v, _mm256_cvtepu8_epi32(order)));
+      k += __builtin_popcount(flags);
+    }
+  }
+#endif
+  for (; i < count; i++) {
+    to[k] = uint32_t(from[i]);
+    k += senders ? senders->has(from[i]) : top[from[i]] >= level;
+  }
+  return k;
+}
 
 // A thread's lists for a few rows: the sources that may matter, then the cache lines that do.
 struct Survivors {
@@ -420,7 +454,7 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
   int64_t kept[kMaxBlocks] = {}, zero[kMaxBlocks] = {};
   float lagging = 0;
   const Senders senders(h);
-  const bool few = senders.count * 2 < e.n && !inherit;
+  const bool few = senders.count * 2 < e.n;
   const bool forgets = h.delta > 0;  // a zero reaches δ = 0, so it is passed over but not removed for good
   constexpr int kSizesAhead = 24, kLinesAhead = 24;
 #pragma omp parallel num_threads(h.threads) reduction(+ : kept[:kMaxBlocks], zero[:kMaxBlocks]) reduction(max : lagging)
@@ -445,22 +479,18 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
       for (int64_t r = 0; r < rows; r++) {
         const int64_t u = first + r;
         level[r] = cut(h, u);
-        if (few) {
-          if (senders.count) {
-            const int64_t before = candidates;
-            for (int64_t i = e.start[u]; i < e.end[u]; i++) {
-              source[candidates] = uint32_t(indices[i]);
-              if (kWeighted) position[candidates] = i;
-              candidates += senders.has(indices[i]);
-            }
+        if (!kWeighted && !inherit) {
+          const int64_t before = candidates;
+          if (!few || senders.count)
+            candidates += list_sources(indices + e.start[u], e.end[u] - e.start[u], few ? &senders : nullptr, h.top, level[r],
+                                       source + before);
+          if (few) {  // bits only say who may send to somebody: ask again for this row
             const int64_t listed = candidates;
             candidates = before;
             for (int64_t j = before; j < listed; j++) {
               const uint32_t v = source[j];
-              const bool yes = (kWeighted ? e.weight[position[j]] * h.top[v] : h.top[v]) >= level[r];
               source[candidates] = v;
-              if (kWeighted) position[candidates] = position[j];
-              candidates += yes;
+              candidates += h.top[v] >= level[r];
             }
           }
           candidates_end[r] = candidates;
