@@ -1,4 +1,4 @@
-"""The real graphs the benchmarks use: plain .npz files in the folder UNIFEWS_DATA names, or ../shared/data beside the project."""
+"""The real graphs of the benchmarks: .npz files in the folder UNIFEWS_DATA names, or in ../shared/data beside the project."""
 
 from __future__ import annotations
 

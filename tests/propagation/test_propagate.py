@@ -583,7 +583,7 @@ def test_the_unit_of_the_features_does_not_matter(scale, entries):
     near(out.embedding.astype(np.float64) / scale * 2.0**out.exponent, expected)
     one = propagate(graph, x, Appnp(), 4, edge_sparsity=0.5, entries=entries)
     other = propagate(graph, x * np.float32(scale), Appnp(), 4, edge_sparsity=0.5, entries=entries)
-    assert other.trace.macs == pytest.approx(one.trace.macs, rel=0.01)
+    assert other.trace.macs == pytest.approx(one.trace.macs, abs=2 * 20)  # two entries of the last bit
 
 
 def test_the_schemes_by_name_are_the_defaults():
