@@ -13,7 +13,19 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "unifews"
 FILES = sorted(ROOT.rglob("*.py"))
 HEIGHT = dict(
-    core=0, theory=1, kernels=1, propagation=2, methods=3, nn=3, datasets=3, training=4, experiments=5, report=6, cli=7
+    core=0,
+    theory=1,
+    kernels=1,
+    propagation=2,
+    methods=3,
+    nn=3,
+    datasets=3,
+    training=4,
+    experiments=5,
+    bench=5,
+    report=6,
+    demo=6,
+    cli=7,
 )
 TORCH = {"torch", "torch_geometric"}
 TORCH_FREE = {"datasets/generate.py", "datasets/splits.py", "__init__.py", "errors.py"}
@@ -21,9 +33,7 @@ TORCH_FREE = {"datasets/generate.py", "datasets/splits.py", "__init__.py", "erro
 
 def imports(tree):
     """(imported name, whether it happens when the module is loaded), relative imports not being in use."""
-    inside = {
-        node for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(f)
-    }
+    inside = {node for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(f)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node not in inside) for alias in node.names)

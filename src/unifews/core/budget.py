@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from unifews.errors import InputError
 
+WORTHWHILE = 0.002  # share of a hop's products below which the hop is not worth its time
+
 
 @dataclass(frozen=True)
 class Messages:
@@ -96,6 +98,9 @@ class Target:
         Σ_k F(δ · decay^(-focus·k)) = what is left of the budget,    k = 0 .. hops left - 1
 
     and, since this is solved anew at each hop, what was kept too much or too little is made up for by the later hops.
+    Once a hop would keep less than `WORTHWHILE`, it and all later hops keep nothing: visiting every edge for the sake of so
+    few costs more than they are worth.
+
     ``focus=0`` keeps the same share at every hop; ``focus=1`` keeps one δ for all hops, which spends the budget on the
     early hops, where messages are largest.
     """
@@ -107,6 +112,7 @@ class Target:
     needs_sample: bool = field(default=True, init=False)
     needs_mean: bool = field(default=False, init=False)
     _left: float = field(init=False)
+    _given_up: bool = field(default=False, init=False)
     _means: list[tuple[float, int]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -114,6 +120,8 @@ class Target:
 
     def threshold(self, hop: int, sample: Messages | None, mean: float, exponent: int) -> float:
         assert sample is not None
+        if self._given_up:
+            return math.inf
         mean = float(np.dot(sample.magnitude, sample.width)) / max(sample.total, 1e-30)
         self._means.append((mean, exponent))
         ascending, share = sample.by_size()
@@ -132,8 +140,9 @@ class Target:
                 highest = middle - 1
         if lowest == len(magnitude):
             return 0.0
-        if lowest == 0:
-            return float(np.nextafter(magnitude[0], np.float32(np.inf))) if len(magnitude) else 0.0
+        if kept[lowest] < min(WORTHWHILE, (1 - self.sparsity) / 4):
+            self._given_up = True
+            return math.inf
         return float(magnitude[lowest - 1])
 
     def _decay(self, hop: int) -> float:

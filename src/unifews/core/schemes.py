@@ -45,7 +45,7 @@ class Scheme(Protocol):
     @property
     def focus(self) -> float:
         """Where a budget of kept entries is best spent: 0 = the same share at every hop, 1 = one δ for all hops, so mostly
-        on the early ones. Measured (docs/adr/0007): what the output itself sums over hops gains by 1, a last hop by 0."""
+        on the early ones. An output that itself sums over hops gains by the latter, a last hop alone does not (ADR 7)."""
 
     def coefficients(self, hops: int) -> NDArray[np.float64]:
         """θ_0 .. θ_L, float64 [hops + 1]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,24 +130,28 @@ class BlockEngine(Engine):
     def hop(self, hop: int, delta: float) -> tuple[int, int, int, int, int, int]:
         op = self.op
         m = op.diffusion.graph.num_edges
+        # When nothing is sent, every block may lag behind and who is zero stays zero. Sizes are then no longer kept up to
+        # date, which is right because an infinite δ never comes down again.
+        silent = math.isinf(delta) and op.scheme.skip in ("diagonal", "identity")
         reach, fanout = op.fan
         kept = zeros = macs = zero_macs = 0
         for number, (tile, alive) in enumerate(zip(self.tiles, self.alive, strict=True)):
             now, later = self.current, 1 - self.current
-            zero_by_block = self.zero[number]
-            kept_by_block, self.zero[number], self.lagging[number] = native.pruned_hop(
-                **op.edges, blocks=tile.shape.blocks, width=tile.shape.width, hop=hop, keep=op.keep, gain=op.gain,
-                target=op.diffusion.target, reach=reach, fanout=fanout, delta=delta, rouse=bool(self.lagging[number] >= delta),
-                by_feature=self.by_feature, size=tile.size[now], top=tile.top[now], size_out=tile.size[later],
-                top_out=tile.top[later], alive=alive, even=tile.buffers[0], odd=tile.buffers[1], stamp=tile.stamp, out=tile.out,
-                coefficient=op.coefficients, threads=op.threads,
-            )  # fmt: skip
+            zero_by_block, kept_by_block = self.zero[number], [0] * tile.shape.blocks
+            if not silent:
+                kept_by_block, self.zero[number], self.lagging[number] = native.pruned_hop(
+                    **op.edges, blocks=tile.shape.blocks, width=tile.shape.width, hop=hop, keep=op.keep, gain=op.gain,
+                    target=op.diffusion.target, reach=reach, fanout=fanout, delta=delta,
+                    rouse=bool(self.lagging[number] >= delta), by_feature=self.by_feature, size=tile.size[now],
+                    top=tile.top[now], size_out=tile.size[later], top_out=tile.top[later], alive=alive, even=tile.buffers[0],
+                    odd=tile.buffers[1], stamp=tile.stamp, out=tile.out, coefficient=op.coefficients, threads=op.threads,
+                )  # fmt: skip
             for kept_here, zero_here, width in zip(kept_by_block, zero_by_block, tile.shape.widths().tolist(), strict=True):
                 if width:  # padding blocks are all zero and are nobody's entries
                     each = 1 if self.by_feature else width
                     kept, macs = kept + kept_here, macs + kept_here * each
                     zeros, zero_macs = zeros + zero_here, zero_macs + zero_here * each
-        self.current = 1 - self.current
+        self.current = now if silent else later
         self._hop = hop + 1
         decisions = self.input_width if self.by_feature else -(-self.input_width // LANES)
         return m * decisions, kept, zeros, macs, m * self.input_width, zero_macs
