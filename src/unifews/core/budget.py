@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from unifews.errors import InputError
 
-WORTHWHILE = 0.002  # share of a hop's products below which the hop is not worth its time
+WORTHWHILE = 0.01  # share of a hop's products below which the hop is not worth its time
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class Target:
         Σ_k F(δ · decay^(-focus·k)) = what is left of the budget,    k = 0 .. hops left - 1
 
     and, since this is solved anew at each hop, what was kept too much or too little is made up for by the later hops.
-    Once a hop would keep less than `WORTHWHILE`, it and all later hops keep nothing: visiting every edge for the sake of so
-    few costs more than they are worth.
+    A hop that would keep less than `WORTHWHILE`, and all after it, keep nothing: visiting every edge for the sake of so few
+    costs more time than spending their part of the budget on earlier hops.
 
     ``focus=0`` keeps the same share at every hop; ``focus=1`` keeps one δ for all hops, which spends the budget on the
     early hops, where messages are largest.
@@ -129,18 +129,19 @@ class Target:
         kept = np.concatenate([[0.0], share])
         # δ = the value of the last entry kept, so that exactly the planned share reaches it.
         shrink = self._decay(hop) ** (-self.focus * np.arange(self.hops - hop))
+        least = min(WORTHWHILE, (1 - self.sparsity) / 4)
         lowest, highest = 0, len(magnitude)  # number of sampled entries kept at this hop
         while lowest < highest:
             middle = (lowest + highest + 1) // 2
             delta = magnitude[middle - 1]
-            at = len(magnitude) - np.searchsorted(ascending, delta * shrink, side="left")
-            if kept[at].sum() <= self._left:
+            planned = kept[len(magnitude) - np.searchsorted(ascending, delta * shrink, side="left")]
+            if planned[planned >= least].sum() <= self._left:
                 lowest = middle
             else:
                 highest = middle - 1
         if lowest == len(magnitude):
             return 0.0
-        if kept[lowest] < min(WORTHWHILE, (1 - self.sparsity) / 4):
+        if kept[lowest] < least:
             self._given_up = True
             return math.inf
         return float(magnitude[lowest - 1])
