@@ -22,13 +22,12 @@ from unifews.core.schemes import Appnp, Sgc
 from unifews.datasets.generate import powerlaw
 from unifews.errors import InputError, unknown_name
 from unifews.kernels import describe, threads_to_use
-from unifews.propagation import Propagated, propagate
+from unifews.propagation import propagate
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 HOPS = 20
-SPARSITIES = ("0.9", "0.95")
 
 
 @dataclass(frozen=True)
@@ -84,15 +83,9 @@ def measure(
             y = rival @ y
         return y
 
-    last: dict[str, Propagated] = {}
-
-    def ours(name: str, **options: Any) -> Callable[[], object]:
+    def ours(**options: Any) -> Callable[[], object]:
         def call() -> object:
-            last.pop(name, None)
-            out = propagate(graph, x, hops=HOPS, **options)
-            if name in ("unpruned", *SPARSITIES):
-                last[name] = out
-            return out.embedding
+            return propagate(graph, x, hops=HOPS, **options).embedding
 
         return call
 
@@ -106,9 +99,10 @@ def measure(
     contestants: dict[str, Callable[[], object]] = {
         "torch": rival_run,
         "plain": plain_hops,
-        "unpruned": ours("unpruned", scheme=Appnp()),
-        **{name: ours(name, edge_sparsity=float(name)) for name in SPARSITIES},
-        "node": ours("node", edge_sparsity=0.5, entries="node", basis="input", inherit=True),
+        "unpruned": ours(scheme=Appnp()),
+        "0.9": ours(edge_sparsity=0.9),
+        "0.95": ours(edge_sparsity=0.95),
+        "node": ours(edge_sparsity=0.5, entries="node", basis="input", inherit=True),
     }
     if progress:
         progress("warming up")
@@ -117,22 +111,21 @@ def measure(
     rival_hop = [seconds / rival_hops for seconds in times["torch"]]
     rival_all = [seconds * HOPS for seconds in rival_hop]
     embedding = x.shape[0] * x.shape[1] * 4
-    exact = last["unpruned"].embedding
-    scale = float(np.linalg.norm(exact))
-    quality = {
-        name: {
-            "error": _distance(last[name].embedding, exact) / scale,
-            "sparsity": last[name].trace.edge_sparsity,
-            "macs": last[name].trace.macs,
-            "rank": last[name].trace.rank,
-        }
-        for name in SPARSITIES
-    }
-    last.clear()
-    del exact
     if progress:
-        progress("peak memory")
-    memory = peak_bytes(lambda: propagate(graph, x, hops=HOPS, edge_sparsity=0.9).embedding)
+        progress("memory and error")
+    memory = peak_bytes(contestants["0.9"])
+    exact = propagate(graph, x, hops=HOPS).embedding
+    scale = float(np.linalg.norm(exact))
+    quality = {}
+    for sparsity in (0.9, 0.95):
+        out = propagate(graph, x, hops=HOPS, edge_sparsity=sparsity)
+        error = _distance(out.embedding, exact) / scale
+        quality[f"{sparsity}"] = {
+            "error": error,
+            "sparsity": out.trace.edge_sparsity,
+            "macs": out.trace.macs,
+            "rank": out.trace.rank,
+        }
     result: dict[str, Any] = {
         "name": name,
         "nodes": graph.num_nodes,
