@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from unifews.propagation.tiles import Floats, Tile, cut
 from unifews.propagation.view import View
 
 
-class Engine:
+class Engine(ABC):
     """What the two pruned engines share."""
 
     growth = 0
@@ -28,20 +29,21 @@ class Engine:
         self.width, self.input_width = view.width, view.features.f
         self.tiles: list[Tile] = []
 
+    @abstractmethod
     def sizes(self, nodes: NDArray[Any]) -> tuple[Floats, Floats]:
         """Block sizes of these nodes [k, decisions], and the features each decision covers [decisions]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def mean(self) -> float:
         """Mean message size over all entries, in stored units."""
-        raise NotImplementedError
 
+    @abstractmethod
     def hop(self, hop: int, delta: float) -> tuple[int, int, int, int, int, int]:
         """One hop pruned at |T[u,v]|·size < δ (stored units); (entries, kept, zeros, macs, dense macs, zero macs)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rescale(self) -> None:
-        raise NotImplementedError
+        """Before a hop: bring values down, and say so in `growth`, if they are about to outgrow float32."""
 
     def snapshot(self, hop: int) -> Floats:
         """S^hop Z as it stands, without the stationary part; float32 [n, width]."""
