@@ -67,7 +67,7 @@ class Dataset:
                     unlabelled = part[self.y[part] < 0]
                     if len(unlabelled):
                         raise InputError(
-                            f"the {name} set of {self.name} has {len(unlabelled):,} nodes without a label, first {unlabelled[0]}."
+                            f"the {name} set of {self.name} has {len(unlabelled):,} unlabelled nodes, first {unlabelled[0]}."
                         )
 
     @property
