@@ -13,7 +13,7 @@ PAGE = Path(__file__).with_name("cli.md")
 HEAD = """\
 # The command line
 
-*Written by `make docs` from the commands themselves; edit `src/unifews/cli.py` instead.*
+*Written by `make docs` from the commands themselves; edit `src/unifews/cli` instead.*
 
 Results go to stdout (`--json` for machines), progress and notes to stderr. Exit code 0: done. 2: a mistake in the call or a
 file, told in one sentence on stderr. 130: interrupted. Output files are complete or absent. `UNIFEWS_DEBUG=1` shows tracebacks,

@@ -357,7 +357,7 @@ class TestTheRest:
         assert script["PAGE"].read_text(encoding="utf-8") == script["page"](), "run `make docs`"
 
     def test_a_bug_is_a_sentence_too(self, folder, monkeypatch):
-        monkeypatch.setattr(cli, "_load", lambda *args: 1 / 0)
+        monkeypatch.setattr(cli.propagate, "_load", lambda *args: 1 / 0)
         result = call("propagate", "graph", "-x", "x.npy", "-o", "p.npy")
         assert result.code == 1 and "bug" in result.err and "ZeroDivisionError" in result.err
 
@@ -365,7 +365,7 @@ class TestTheRest:
         def full(*args):
             raise OSError(28, "No space left on device", "p.npy")
 
-        monkeypatch.setattr(cli, "_write", full)
+        monkeypatch.setattr(cli.propagate, "_write", full)
         wrong("propagate", "graph", "-x", "x.npy", "-o", "p.npy", says="No space left on device")
 
     def test_debugging_shows_the_traceback(self, monkeypatch):
@@ -422,8 +422,8 @@ class TestProcess:
         code = (
             "import sys\n"
             "from unifews import cli\n"
-            "load = cli._load\n"
-            "cli._load = lambda *args: sys.stdout.write('ready\\n') and sys.stdout.flush() or load(*args)\n"
+            "load = cli.propagate._load\n"
+            "cli.propagate._load = lambda *args: sys.stdout.write('ready\\n') and sys.stdout.flush() or load(*args)\n"
             "cli.app('propagate graph -x wide.npy -o p.npy --hops 50000'.split())\n"
         )
         process = subprocess.Popen(

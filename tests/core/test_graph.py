@@ -201,6 +201,15 @@ class TestRelabelling:
         assert np.array_equal(graph.transpose().to_scipy().toarray(), graph.to_scipy().toarray().T)
         assert graph.is_symmetric == np.array_equal(graph.to_scipy().toarray(), graph.to_scipy().toarray().T)
 
+    @given(multigraphs())
+    def test_undirected_adds_reverses_and_counts_only_what_was_given(self, case):
+        graph = Graph.from_edge_index(case[1], *case[::2])
+        both = graph.undirected()
+        matrix = graph.to_scipy().toarray()
+        assert np.array_equal(both.to_scipy().toarray(), np.maximum(matrix, matrix.T))
+        assert both.is_symmetric and both.undirected() is both
+        assert (both.dropped_self_loops, both.merged_duplicates) == (graph.dropped_self_loops, graph.merged_duplicates)
+
     @pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [0, 1, 3]])
     def test_an_order_that_is_no_permutation_is_refused(self, order):
         with pytest.raises(InputError, match="each of the 3 nodes exactly once"):

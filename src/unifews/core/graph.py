@@ -241,6 +241,19 @@ class Graph:
         """Every edge reversed. Costs one sort of the edges."""
         return self._relabel(csr.targets(self.indptr), self.indices)
 
+    def undirected(self) -> Graph:
+        """Every edge and its reverse; where both are there already, the larger weight. A symmetric graph stays as it is."""
+        if self.is_symmetric:
+            return self
+        if self.is_weighted:
+            adjacency = self.to_scipy()
+            both = Graph.from_scipy(adjacency.maximum(adjacency.T))
+        else:
+            edges = self.to_edge_index()
+            both = Graph.from_edge_index(np.concatenate([edges, edges[::-1]], axis=1), self.num_nodes)
+        # What was repaired is about the edges that were given: the reverses merged here are no copies of theirs.
+        return Graph(both.indptr, both.indices, both.weight, self.dropped_self_loops, self.merged_duplicates, True)
+
     def permute(self, order: ArrayLike) -> Graph:
         """The same graph with its nodes renumbered: node i of the result is node order[i] of this one.
 

@@ -1,28 +1,18 @@
-"""The command line: the library's sentences with spaces. One thin function per command.
-
-Results go to stdout (`--json` for machines), progress and notes to stderr. A user's mistake is one sentence and exit code 2;
-Ctrl-C is exit code 130. Set UNIFEWS_DEBUG=1 to see tracebacks instead. Nothing heavy is imported before a command runs.
-"""
+"""`unifews propagate`: features over a graph, from files to a file."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from importlib import import_module
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from unifews import __version__
-from unifews.errors import GraphError, InputError, MissingFileError, ShapeError, UnifewsError, unknown_name
+from unifews.cli import output
+from unifews.errors import GraphError, InputError, MissingFileError, ShapeError, unknown_name
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
     from unifews.core.graph import Graph
@@ -30,189 +20,9 @@ if TYPE_CHECKING:
     from unifews.core.trace import Trace
     from unifews.propagation import Propagated
 
-Progress = Callable[[int, int], None]
-
-_WIDTH = 112  # of tables that do not go to a terminal
 _EDGE_LISTS = (".npy", ".csv", ".tsv", ".txt", ".gz", ".parquet")
-_SIZES = ("tiny", "small", "arxiv", "products")
 
 
-# ---------------------------------------------------------------------------------------------------- errors and output
-
-
-class _Group(TyperGroup):
-    """A group of commands that ends in one sentence where typer would draw a frame or print a traceback."""
-
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> Any:
-        def run() -> Any:
-            return super(_Group, self).main(args, prog_name, complete_var, False, windows_expand_args, **extra)
-
-        return sys.exit(_exit_code(run)) if standalone_mode else run()
-
-
-def _exit_code(run: Callable[[], Any]) -> int:
-    """Run a command; say in one sentence what went wrong."""
-    debug = os.environ.get("UNIFEWS_DEBUG") == "1"
-    try:
-        code = run()
-        sys.stdout.flush()
-    except (KeyboardInterrupt, typer.Abort):
-        code = 130
-    except BrokenPipeError:  # whoever read our output has left
-        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - stands in for stdout until the end of the process
-        return 1
-    except (UnifewsError, OSError) as error:
-        if debug:
-            raise
-        return _fail(_sentence(error))
-    except MemoryError as error:
-        if debug:
-            raise
-        return _fail(f"there is not enough memory for this: {str(error).strip() or 'an allocation failed'}.")
-    except Exception as error:
-        if hasattr(error, "format_message"):  # what typer raises for a mistyped command line
-            return _fail(_usage(error))
-        if debug:
-            raise
-        return _fail(
-            f"this is a bug in unifews, {type(error).__name__}: {error}. UNIFEWS_DEBUG=1 shows where; please report it.", 1
-        )
-    if code == 130:
-        return _fail("interrupted; nothing was written.", 130)
-    return code if isinstance(code, int) else 0
-
-
-def _fail(sentence: str, code: int = 2) -> int:
-    sys.stderr.write(f"unifews: {sentence}\n")
-    return code
-
-
-def _sentence(error: BaseException) -> str:
-    if isinstance(error, OSError) and not isinstance(error, UnifewsError) and error.strerror:
-        where = f" {error.filename}" if error.filename else ""
-        return f"cannot use{where}: {error.strerror}."
-    return " ".join(str(error).split())
-
-
-def _usage(error: Any) -> str:
-    message = " ".join(str(error.format_message()).split()).rstrip(".")
-    command = error.ctx.command_path if getattr(error, "ctx", None) is not None else "unifews"
-    return f"{message[:1].lower()}{message[1:]} (see {command} --help)."
-
-
-def _console(table: Table | None = None) -> Console:
-    """Where results are printed, wide enough for `table`: a terminal may wrap a row, but digits are never cut off."""
-    from rich.console import Console
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
-    if table is not None:
-        console.width = max(console.width, Console(width=1000).measure(table).maximum)
-    return console
-
-
-def _note(sentence: str) -> None:
-    sys.stderr.write(f"note: {sentence}\n")
-
-
-def _print_json(value: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
-
-
-def _finite(value: Any) -> Any:
-    """JSON knows no infinity; it is written as a string."""
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return str(value) if isinstance(value, float) and value - value != 0 else value
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Progress | None]:
-    """A progress bar on stderr that vanishes when done; None where stderr is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextmanager
-def _stage() -> Iterator[Callable[[str], None]]:
-    """Says on stderr what is going on, one line that is overwritten; silent where stderr is no terminal."""
-    if not sys.stderr.isatty():
-        yield lambda text: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("") as status:
-        yield lambda text: status.update(text)
-
-
-# ----------------------------------------------------------------------------------------------------------------- app
-
-app = typer.Typer(cls=_Group, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-bench_app = typer.Typer(cls=_Group, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-app.add_typer(bench_app, name="bench", help="Measure the kernels on this machine.")
-
-
-def _version(wanted: bool) -> None:
-    if not wanted:
-        return
-    from unifews.kernels import native, threads_to_use
-
-    threads = threads_to_use(None) if native.openmp() else 1
-    sys.stdout.write(
-        f"unifews {__version__}\n"
-        f"kernels: {native.level()} (this processor runs {', '.join(native.levels())})\n"
-        f"threads: {threads}\n"
-        f"OpenMP: {'yes' if native.openmp() else 'no'}\n"
-    )
-    raise typer.Exit
-
-
-@app.callback(invoke_without_command=True)
-def unifews(
-    context: typer.Context,
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Show version, kernels and threads, and exit."),
-    ] = False,
-) -> None:
-    """Cheaper graph neural networks: skip the entries of their matrix products that do not matter."""
-    _help_if_alone(context)
-
-
-@bench_app.callback(invoke_without_command=True)
-def bench(context: typer.Context) -> None:
-    """Measure the kernels on this machine."""
-    _help_if_alone(context)
-
-
-def _help_if_alone(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit
-
-
-# ----------------------------------------------------------------------------------------------------------- propagate
-
-
-@app.command()
 def propagate(
     graph: Annotated[
         Path,
@@ -273,7 +83,7 @@ def propagate(
     _check_axes(entries, basis, rank, coordinates, pruned)
     _check_threads(threads)
     g, x = _load(graph, features, undirected, rank)
-    with _bar("propagating") as progress:
+    with output.bar("propagating") as progress:
         result = run(
             g, x, chosen, hops, r,
             edge_sparsity=edge_sparsity, threshold=threshold, relative_threshold=relative_threshold,
@@ -282,7 +92,7 @@ def propagate(
         )  # fmt: skip
     shape = _write(result, targets, overwrite)
     if as_json:
-        _print_json(_report(graph, g, result, shape, targets))
+        output.print_json(_report(graph, g, result, shape, targets))
     else:
         _show(g, chosen, result, shape, targets)
 
@@ -384,9 +194,9 @@ def _load(path: Path, features: Path | None, undirected: bool, rank: int | None)
         hint = " Did you give the transposed matrix?" if f == g.num_nodes else ""
         raise ShapeError(f"{features or 'x'} has {n:,} rows, but {path} has {g.num_nodes:,} nodes; each has one row.{hint}")
     if undirected:
-        g = _both_directions(g)
+        g = g.undirected()
     elif listed and not g.is_symmetric:
-        _note(f"{path} is directed, source then target; add --undirected to use its edges both ways.")
+        output.note(f"{path} is directed, source then target; add --undirected to use its edges both ways.")
     return g, x
 
 
@@ -397,21 +207,6 @@ def _holds_features(path: Path) -> bool:
         return False
     with zipfile.ZipFile(path) as archive:
         return not {"x.npy", "x_indptr.npy"}.isdisjoint(archive.namelist())
-
-
-def _both_directions(g: Graph) -> Graph:
-    """Every edge and its reverse; where both are there already, the larger weight. A symmetric graph stays as it is."""
-    import numpy as np
-
-    from unifews.core.graph import Graph
-
-    if g.is_symmetric:
-        return g
-    if g.is_weighted:
-        adjacency = g.to_scipy()
-        return Graph.from_scipy(adjacency.maximum(adjacency.T))
-    edges = g.to_edge_index()
-    return Graph.from_edge_index(np.concatenate([edges, edges[::-1]], axis=1), g.num_nodes)
 
 
 def _write(result: Propagated, targets: list[Path], overwrite: bool) -> list[int]:
@@ -442,7 +237,7 @@ def _report(path: Path, g: Graph, result: Propagated, shape: list[int], targets:
 def _show(g: Graph, scheme: Scheme, result: Propagated, shape: list[int], targets: list[Path]) -> None:
     trace = result.trace
     table = _trace_table(trace)
-    console = _console(table)
+    console = output.console(table)
     console.print(table)
     name = type(scheme).__name__.upper()
     console.print(f"{name}, {len(trace.hops)} hops, {trace.requested}; {g.num_nodes:,} nodes, {g.num_edges:,} edges")
@@ -482,53 +277,3 @@ def _trace_table(trace: Trace) -> Table:
             delta, f"{hop.seconds:.3f}",
         )  # fmt: skip
     return table
-
-
-# ----------------------------------------------------------------------------------------------------- demo, benchmarks
-
-
-@app.command()
-def demo(as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False) -> None:
-    """Make a graph with classes, propagate it unpruned and pruned, and compare cost, error and accuracy. No download."""
-    from unifews import demo as module
-
-    with _stage() as say:
-        result = module.run(say)
-    if as_json:
-        _print_json(result.to_dict())
-        return
-    table = module.table(result)
-    console = _console(table)
-    console.print(module.before(result), soft_wrap=True)
-    console.print(table)
-    console.print(module.AFTER, soft_wrap=True)
-
-
-@bench_app.command("propagation")
-def bench_propagation(
-    size: Annotated[str, typer.Option(metavar="|".join(_SIZES), help="The generated graph to measure on.")] = "small",
-    trials: Annotated[int, typer.Option(metavar="N", help="Runs of each case; the median is shown.")] = 5,
-    verify: Annotated[bool, typer.Option("--verify", help="Also compare the results with slow, independent ones.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the measurements as JSON.")] = False,
-) -> None:
-    """Time of a propagation, unpruned and pruned, beside scipy and torch."""
-    if size not in _SIZES:
-        raise unknown_name("size", size, _SIZES)
-    if trials < 1:
-        raise InputError(f"--trials is at least 1; got {trials}.")
-    module = import_module("unifews.bench.propagation")
-    with _stage() as say:
-        result = module.run(size, trials, verify, say)
-    if as_json:
-        _print_json(result)
-    else:
-        module.render(result, _console())
-
-
-def main() -> None:
-    """The entry point of the `unifews` script."""
-    app(prog_name="unifews")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,72 @@
+"""What a person sees: results on stdout, as tables or as JSON; progress and notes on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+Progress = Callable[[int, int], None]  # done, in all
+
+_WIDTH = 112  # of tables that do not go to a terminal
+
+
+def console(table: Table | None = None) -> Console:
+    """Where results are printed, wide enough for `table`: a terminal may wrap a row, but digits are never cut off."""
+    from rich.console import Console
+
+    found = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+    if table is not None:
+        found.width = max(found.width, Console(width=1000).measure(table).maximum)
+    return found
+
+
+def note(sentence: str) -> None:
+    sys.stderr.write(f"note: {sentence}\n")
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no infinity; it is written as a string."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and value - value != 0 else value
+
+
+@contextmanager
+def bar(what: str) -> Iterator[Progress | None]:
+    """A progress bar on stderr that vanishes when done; None where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(what, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
+
+
+@contextmanager
+def stage() -> Iterator[Callable[[str], None]]:
+    """Says on stderr what is going on, one line that is overwritten; silent where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        yield lambda text: status.update(text)

@@ -1,0 +1,93 @@
+"""Running a command: exit codes, and one sentence where something went wrong. Set UNIFEWS_DEBUG=1 for tracebacks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from unifews.errors import UnifewsError
+
+
+class Group(TyperGroup):
+    """A group of commands that ends in one sentence where typer would draw a frame or print a traceback."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        def run() -> Any:
+            return super(Group, self).main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+
+        return sys.exit(_exit_code(run)) if standalone_mode else run()
+
+
+def _exit_code(run: Callable[[], Any]) -> int:
+    """Run a command; say in one sentence what went wrong."""
+    debug = os.environ.get("UNIFEWS_DEBUG") == "1"
+    try:
+        code = run()
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except BrokenPipeError:  # whoever read our output has left
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - stands in for stdout until the end of the process
+        return 1
+    except (UnifewsError, OSError) as error:
+        if debug:
+            raise
+        return _fail(_sentence(error))
+    except MemoryError as error:
+        if debug:
+            raise
+        return _fail(f"there is not enough memory for this: {str(error).strip() or 'an allocation failed'}.")
+    except Exception as error:
+        if hasattr(error, "format_message"):  # what typer raises for a mistyped command line
+            return _fail(_usage(error))
+        if debug:
+            raise
+        return _fail(
+            f"this is a bug in unifews, {type(error).__name__}: {error}. UNIFEWS_DEBUG=1 shows where; please report it.", 1
+        )
+    if code == 130:
+        return _fail("interrupted; nothing was written.", 130)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(sentence: str, code: int = 2) -> int:
+    sys.stderr.write(f"unifews: {sentence}\n")
+    return code
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, OSError) and not isinstance(error, UnifewsError) and error.strerror:
+        where = f" {error.filename}" if error.filename else ""
+        return f"cannot use{where}: {error.strerror}."
+    return " ".join(str(error).split())
+
+
+def _usage(error: Any) -> str:
+    message = " ".join(str(error.format_message()).split()).rstrip(".")
+    command = error.ctx.command_path if getattr(error, "ctx", None) is not None else "unifews"
+    return f"{message[:1].lower()}{message[1:]} (see {command} --help)."
+
+
+def group() -> typer.Typer:
+    """An empty group of commands: the program itself, or one of its families."""
+    return typer.Typer(cls=Group, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def help_if_alone(context: typer.Context) -> None:
+    """A family named without a command shows what there is."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit
