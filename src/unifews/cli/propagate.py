@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unifews.cli import output
-from unifews.errors import GraphError, InputError, MissingFileError, ShapeError, unknown_name
+from unifews.errors import InputError, MissingFileError, unknown_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from unifews.core.schemes import Scheme
     from unifews.core.trace import Trace
     from unifews.propagation import Propagated
-
-_EDGE_LISTS = (".npy", ".csv", ".tsv", ".txt", ".gz", ".parquet")
 
 
 def propagate(
@@ -173,29 +171,20 @@ def _check_threads(threads: int | None) -> None:
 
 def _load(path: Path, features: Path | None, undirected: bool, rank: int | None) -> tuple[Graph, Any]:
     """Graph and features, the sizes of which fit."""
-    from unifews.core.files import read_graph, read_matrix
+    from unifews.core.files import read_matrix
+    from unifews.datasets.tables import is_edge_list, read_fitting_graph
 
     if not path.exists():
         raise MissingFileError(f"there is no graph {path}.")
     if features is None and not _holds_features(path):
         raise InputError(f"{path} holds no features; give them with --features X.npy.")
     x = read_matrix(features or path, dense=False)
-    n, f = x.shape
-    if rank is not None and rank > f:
-        raise InputError(f"--rank {rank} is more than the {f:,} features there are.")
-    listed = path.is_file() and path.suffix.lower() in _EDGE_LISTS
-    try:
-        g = read_graph(path, num_nodes=n)
-    except GraphError as error:
-        if not listed:
-            raise
-        raise ShapeError(f"{path} does not fit the {n:,} rows of {features}: {error}") from error
-    if g.num_nodes != n:
-        hint = " Did you give the transposed matrix?" if f == g.num_nodes else ""
-        raise ShapeError(f"{features or 'x'} has {n:,} rows, but {path} has {g.num_nodes:,} nodes; each has one row.{hint}")
+    if rank is not None and rank > x.shape[1]:
+        raise InputError(f"--rank {rank} is more than the {x.shape[1]:,} features there are.")
+    g = read_fitting_graph(path, x.shape, str(features or "x"))
     if undirected:
         g = g.undirected()
-    elif listed and not g.is_symmetric:
+    elif is_edge_list(path) and not g.is_symmetric:
         output.note(f"{path} is directed, source then target; add --undirected to use its edges both ways.")
     return g, x
 
