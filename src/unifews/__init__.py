@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from unifews.core.schemes import Polynomial as Polynomial
     from unifews.core.schemes import Sgc as Sgc
     from unifews.core.trace import Trace as Trace
+    from unifews.datasets.dataset import About as About
+    from unifews.datasets.dataset import Dataset as Dataset
+    from unifews.datasets.folder import open_dataset as open_dataset
+    from unifews.datasets.folder import save_dataset as save_dataset
     from unifews.datasets.generate import powerlaw as powerlaw
+    from unifews.datasets.load import load_dataset as load_dataset
+    from unifews.datasets.splits import Split as Split
     from unifews.errors import UnifewsError as UnifewsError
     from unifews.propagation.api import propagate as propagate
     from unifews.propagation.result import Propagated as Propagated
@@ -23,16 +29,22 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "About": "unifews.datasets.dataset",
     "Appnp": "unifews.core.schemes",
+    "Dataset": "unifews.datasets.dataset",
     "Diffusion": "unifews.core.diffusion",
     "Graph": "unifews.core.graph",
     "Polynomial": "unifews.core.schemes",
     "Propagated": "unifews.propagation.result",
     "Sgc": "unifews.core.schemes",
+    "Split": "unifews.datasets.splits",
     "Trace": "unifews.core.trace",
     "UnifewsError": "unifews.errors",
+    "load_dataset": "unifews.datasets.load",
+    "open_dataset": "unifews.datasets.folder",
     "powerlaw": "unifews.datasets.generate",
     "propagate": "unifews.propagation.api",
+    "save_dataset": "unifews.datasets.folder",
 }
 
 __all__ = ["__version__", *_HOME]

@@ -1,0 +1,174 @@
+"""The folder format of a dataset: a graph folder, `.npy` arrays and a `dataset.json`; docs/FORMAT.md is its specification."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from hashlib import file_digest
+from os import PathLike
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.core.atomic import atomic_folder
+from unifews.core.graph import Graph
+from unifews.core.npy import open_array, write_array
+from unifews.datasets.dataset import About, Dataset, Metric, SplitKind
+from unifews.datasets.splits import Split
+from unifews.errors import FileFormatError, InputError, MissingFileError
+
+FORMAT = "unifews-dataset"
+VERSION = 1
+
+# Below this a map saves nothing, and an array in memory is writable, which torch prefers.
+_MAP = 1 << 26
+_SPARSE = ("x_indptr", "x_indices", "x_data")
+
+
+def save_dataset(dataset: Dataset, path: str | PathLike[str], *, overwrite: bool = False) -> None:
+    """Write a dataset as a folder that is either complete or absent.
+
+    An existing dataset is replaced only with `overwrite=True`, and nothing else is ever replaced.
+    """
+    folder = Path(path)
+    if folder.exists() and not is_dataset(folder):
+        raise InputError(
+            f"{folder} already exists and is not a unifews dataset, so it is not overwritten. Choose another name."
+        )
+    arrays = {**_features(dataset.x), "y": dataset.y}
+    for i, split in enumerate(dataset.splits):
+        arrays |= {f"{part}_{i}": nodes for part, nodes in zip(Split._fields, split, strict=True)}
+    with atomic_folder(folder, overwrite=overwrite) as place:
+        dataset.graph.save(place / "graph")
+        for name, array in arrays.items():
+            write_array(place / f"{name}.npy", array)
+        meta = {
+            "format": FORMAT,
+            "version": VERSION,
+            "name": dataset.name,
+            "num_nodes": dataset.num_nodes,
+            "num_edges": dataset.graph.num_edges,
+            "num_features": dataset.num_features,
+            "num_classes": dataset.num_classes,
+            "splits": len(dataset.splits),
+            "about": asdict(dataset.about),
+            "arrays": {name: _described(place / f"{name}.npy", array) for name, array in arrays.items()},
+        }
+        (place / "dataset.json").write_text(json.dumps(meta, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def open_dataset(path: str | PathLike[str], *, verify: bool = False) -> Dataset:
+    """The dataset in a folder written by `save_dataset`; the graph and large features are memory maps, read-only.
+
+    Sizes and shapes are always checked; `verify=True` also reads every file and compares its checksum.
+    """
+    folder = Path(path)
+    meta = _meta(folder)
+    n = meta["num_nodes"]
+    arrays = {name: _open(folder, name, entry, verify) for name, entry in meta["arrays"].items()}
+    graph = Graph.open(folder / "graph", verify=verify)
+    if (graph.num_nodes, graph.num_edges) != (n, meta["num_edges"]):
+        raise FileFormatError(
+            f"{folder}/graph has {graph.num_nodes:,} nodes and {graph.num_edges:,} edges, but dataset.json says {n:,} and "
+            f"{meta['num_edges']:,}: they are not of one dataset. Copy or save it again."
+        )
+    try:
+        stored = range(meta["splits"])
+        splits = tuple(Split.of(arrays[f"train_{i}"], arrays[f"val_{i}"], arrays[f"test_{i}"], n) for i in stored)
+        dataset = Dataset(meta["name"], graph, _matrix(arrays, meta), arrays["y"], splits, _about(meta["about"]))
+    except (KeyError, ValueError, TypeError) as error:
+        reason = f"it has no array {error}" if isinstance(error, KeyError) else str(error)
+        raise FileFormatError(f"{folder} is damaged: {reason} Copy or save it again.") from error
+    if dataset.num_features != meta["num_features"]:
+        raise FileFormatError(
+            f"{folder} has {dataset.num_features:,} features, but dataset.json says {meta['num_features']:,}. Copy it again."
+        )
+    return dataset
+
+
+def is_dataset(folder: Path) -> bool:
+    """True for a folder whose dataset.json says it is a dataset, whatever its state."""
+    try:
+        meta = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(meta, dict) and meta.get("format") == FORMAT
+
+
+def _features(x: Any) -> dict[str, NDArray[Any]]:
+    if isinstance(x, np.ndarray):
+        return {"x": x}
+    rows = x.tocsr()
+    return {"x_indptr": rows.indptr, "x_indices": rows.indices, "x_data": rows.data}
+
+
+def _described(path: Path, array: NDArray[Any]) -> dict[str, Any]:
+    with path.open("rb") as file:
+        digest = file_digest(file, "sha256").hexdigest()
+    return {"dtype": array.dtype.name, "shape": list(array.shape), "bytes": path.stat().st_size, "sha256": digest}
+
+
+def _meta(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise MissingFileError(f"there is no dataset folder {folder}.")
+    if not is_dataset(folder):
+        raise FileFormatError(
+            f'{folder} is not a unifews dataset: it has no dataset.json with "format": "{FORMAT}". save_dataset writes such a '
+            f"folder."
+        )
+    meta: dict[str, Any] = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+    if meta.get("version") != VERSION:
+        raise FileFormatError(
+            f"{folder} has format version {meta.get('version')!r}, and this release reads version {VERSION}. Upgrade unifews, "
+            f"or save the dataset again."
+        )
+    counts = [meta.get(f"num_{what}") for what in ("nodes", "edges", "features", "classes")] + [meta.get("splits")]
+    whole = all(type(value) is int and value >= 0 for value in counts) and isinstance(meta.get("name"), str)
+    if not whole or not isinstance(meta.get("arrays"), dict) or not isinstance(meta.get("about"), dict):
+        raise FileFormatError(
+            f"{folder}/dataset.json is damaged: it must hold name, num_nodes, num_edges, num_features, num_classes, splits, "
+            f"about and arrays."
+        )
+    return meta
+
+
+def _open(folder: Path, name: str, entry: Any, verify: bool) -> NDArray[Any]:
+    path = folder / f"{name}.npy"
+    if path.parent != folder:
+        raise FileFormatError(f"{folder}/dataset.json names an array {name!r} outside its folder.")
+    if not path.is_file():
+        raise FileFormatError(f"{folder} is incomplete: it has no {path.name}. Copy or save the dataset again.")
+    array = open_array(path)
+    if not isinstance(entry, dict) or entry.get("dtype") != array.dtype.name or entry.get("shape") != list(array.shape):
+        raise FileFormatError(
+            f"{path} holds {array.dtype.name} {list(array.shape)}, and dataset.json announces something else: one of them is "
+            f"of another dataset. Copy or save it again."
+        )
+    if verify:
+        with path.open("rb") as file:
+            if file_digest(file, "sha256").hexdigest() != entry.get("sha256"):
+                raise FileFormatError(f"{path} has changed since it was written: its checksum differs. Copy it again.")
+    return array if array.nbytes >= _MAP else np.array(array)
+
+
+def _matrix(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> Any:
+    if "x" in arrays:
+        return arrays["x"]
+    from scipy.sparse import csr_array
+
+    indptr, indices, data = (arrays[name] for name in _SPARSE)
+    matrix = csr_array((data, indices, indptr), shape=(meta["num_nodes"], meta["num_features"]))
+    matrix.check_format(full_check=True)  # sparse features are small enough to look at every index
+    return matrix
+
+
+def _about(meta: dict[str, Any]) -> About:
+    """The record of a file; a field this release does not know is left out."""
+    known = {field.name: meta[field.name] for field in fields(About) if field.name in meta}
+    about = About(**{**known, "notes": tuple(known.get("notes", ()))})
+    for value, kinds in ((about.split, SplitKind), (about.metric, Metric)):
+        if value not in get_args(kinds):
+            raise ValueError(f"{value!r} is none of {', '.join(get_args(kinds))}.")
+    return about
