@@ -34,6 +34,7 @@ Attributes = Literal["normal", "bernoulli"]
 
 _LEAST = 1e-3  # membership is never nothing: every class can be reached
 _TEMPERATURES = np.arange(0.01, 1.0, 0.01)
+_SAMPLE = 4096  # nodes of a class that its temperature is fitted on
 _ROUNDS = 20  # tries to place what is left of the degrees
 _TOP_UP = 200  # further tries, at any node, until the number of edges is met
 
@@ -292,16 +293,15 @@ def _memberships(y: NDArray[np.int64], like: Statistics, rng: np.random.Generato
     for c in range(k):
         rows = np.flatnonzero(y == c)
         over = mean[c, c] < 1 / k
-        best: tuple[float, Floats, Floats] | None = None
+        sample = u[rows[:_SAMPLE]]
+        losses = []
         for temperature in _TEMPERATURES:
-            sent = _tempered(u[rows], temperature)
+            sent = _tempered(sample, temperature)
             found = _turned_over(sent, c) if over else sent
             # What this class of nodes reaches, if a node is reached in a class as often as it belongs there.
-            loss = float(np.linalg.norm(mean[c] - (sent * found).mean(axis=0)))
-            if best is None or loss < best[0]:
-                best = loss, sent, found
-        assert best is not None
-        u[rows], receive[rows] = best[1], best[2]
+            losses.append(float(np.linalg.norm(mean[c] - (sent * found).mean(axis=0))))
+        u[rows] = _tempered(u[rows], _TEMPERATURES[int(np.argmin(losses))])
+        receive[rows] = _turned_over(u[rows], c) if over else u[rows]
     return u, receive
 
 
@@ -352,17 +352,26 @@ def _pairs(
         key = np.minimum(first, second) * n + np.maximum(first, second)
         fresh = np.zeros(len(key), dtype=bool)
         fresh[np.unique(key, return_index=True)[1]] = True
-        fresh &= (first != second) & ~np.isin(key, keys)
+        fresh &= (first != second) & ~_holds(keys, key)
         first, second, key = first[fresh], second[fresh], key[fresh]
         if within:
             fits = _turn(np.stack([first, second], axis=1).ravel()) < left[np.stack([first, second], axis=1).ravel()]
             both = fits.reshape(-1, 2).all(axis=1)
             first, second, key = first[both], second[both], key[both]
             left -= np.bincount(np.concatenate([first, second]), minlength=n)
-        keys = np.concatenate([keys, key])
+        keys = np.sort(np.concatenate([keys, key]))
     if edges is not None and len(keys) < edges:
         raise InputError(f"`edges` is {edges:,}, too many for {n:,} nodes in {k} classes of such preferences; ask for fewer.")
     return np.stack([keys // n, keys % n])
+
+
+def _holds(ordered: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of the values are among the ordered ones."""
+    if not len(ordered):
+        return np.zeros(len(values), dtype=bool)
+    place = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    found: NDArray[np.bool_] = ordered[place] == values
+    return found
 
 
 def _turn(values: NDArray[np.int64]) -> NDArray[np.int64]:
