@@ -6,24 +6,24 @@ from dataclasses import replace
 
 import numpy as np
 
+from unifews.core.graph import Graph
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.splits import Split
-from unifews.datasets.undirected import undirected
 
 
 def largest_component(dataset: Dataset) -> Dataset:
     """The nodes of the largest connected component in their old order, with their edges, features, labels and splits.
 
-    Of components of equal size the one with the smallest node number stays. Directions are ignored in deciding what is
-    connected; the graph must be undirected.
+    Of components of equal size the one with the smallest node number stays. The direction of edges does not matter.
     """
     from scipy.sparse.csgraph import connected_components
 
     _, part = connected_components(dataset.graph.to_scipy(), directed=False)
     inside = part == np.argmax(np.bincount(part))
     new = np.cumsum(inside) - 1
-    source, target = dataset.graph.to_edge_index()
-    kept = inside[source]
+    edges = dataset.graph.to_edge_index()
+    kept = new[edges[:, inside[edges[0]]]]
+    weight = None if dataset.graph.weight is None else dataset.graph.weight[inside[edges[0]]]
     splits = []
     for split in dataset.splits:
         parts = [new[nodes[inside[nodes]]] for nodes in split]
@@ -31,7 +31,7 @@ def largest_component(dataset: Dataset) -> Dataset:
             splits.append(Split(*parts))
     return replace(
         dataset,
-        graph=undirected(new[source[kept]], new[target[kept]], int(inside.sum())),
+        graph=Graph.from_edge_index(kept, int(inside.sum()), weight),
         x=dataset.x[inside],
         y=dataset.y[inside],
         splits=tuple(splits),

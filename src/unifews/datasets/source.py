@@ -18,6 +18,10 @@ class Unavailable(Exception):
     """A source cannot give a dataset; the message says why, and the next source is tried."""
 
 
+class NotOffered(Unavailable):
+    """A source never has this dataset, which is worth a word only where that source was asked for."""
+
+
 @dataclass(frozen=True)
 class Places:
     """The folders datasets are looked for in."""
@@ -52,13 +56,16 @@ def writing(cache: Path, name: str) -> Iterator[None]:
     The lock dies with its process, so a crash leaves nothing to clean up.
     """
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with (cache / f".{name}.lock").open("w") as lock:
+        locks = cache / ".locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        with (locks / name).open("w") as lock:
             _wait_for(lock.fileno())
             yield
     except UnifewsError:
         raise
     except OSError as error:
+        if error.filename is not None and not Path(str(error.filename)).is_relative_to(cache):
+            raise
         raise UnifewsError(
             f"cannot keep {name} in {cache}: {error.strerror or error}. Free some space there, or set UNIFEWS_CACHE to "
             f"another folder."

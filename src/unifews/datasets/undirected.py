@@ -1,12 +1,13 @@
-"""Undirected graphs from published edge lists: both directions of every edge, no copies, no self-loops.
+"""An undirected graph from an edge list larger than memory: both directions of every edge, no copies, no self-loops.
 
-In memory where 16 bytes per listed edge are bearable; else through files, a range of targets at a time, so that a graph of
-billions of edges needs about a gigabyte of memory.
+Edges are dealt into buckets by target, each a file, and a bucket is sorted when its turn comes: 3.2 billion edges need about
+three gigabytes of memory, and twice 16 bytes of disk per listed edge while it runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,22 +20,10 @@ from unifews.core.graph import Graph
 from unifews.errors import FileFormatError
 
 BUCKET = 1 << 27  # edges sorted at a time: 1 GB of keys
-_GROUPS = 1 << 16  # ranges of targets that edges are counted by, before buckets are cut
+_GROUPS = 16  # bits of a node number that edges are counted by, before buckets are cut
 
 
-def undirected(source: NDArray[Any], target: NDArray[Any], num_nodes: int) -> Graph:
-    """The undirected graph of the listed edges. Shapes: integers [m] each. Needs 16 bytes per listed edge."""
-    m = len(source)
-    _check(source, target, num_nodes)
-    keys = np.empty(2 * m, dtype=np.int64)
-    for part in csr.chunks(m):
-        csr.pack(source[part], target[part], num_nodes, out=keys[part])
-        csr.pack(target[part], source[part], num_nodes, out=keys[m + part.start : m + part.stop])
-    rows = csr.compress_keys(keys, num_nodes)
-    return Graph(rows.indptr, rows.indices, None, rows.loops // 2, _symmetric=True)
-
-
-def undirected_on_disk(
+def build_undirected(
     edges: NDArray[Any],
     num_nodes: int,
     folder: Path,
@@ -42,48 +31,40 @@ def undirected_on_disk(
     bucket: int = BUCKET,
     progress: Callable[[int, int], None] | None = None,
 ) -> Graph:
-    """The same for edges [2, m] that may be a memory map, saved as the graph folder `folder` and opened from there.
+    """The undirected graph of `edges`, integers [2, m], perhaps a memory map: saved at `folder` and opened from there."""
+    index = csr.index_dtype(num_nodes)
+    bits = max(1, (num_nodes - 1).bit_length())
+    shift = max(0, bits - _GROUPS)
+    parts = len(list(csr.chunks(edges.shape[1])))
+    tell = progress or (lambda done, total: None)
 
-    Edges are dealt into buckets by target, each of which is a file, sorted when its turn comes. Takes twice 16 bytes of
-    disk per listed edge while it runs, in the folder's parent.
-    """
-    m = edges.shape[1]
-    bits, shift = max(1, (num_nodes - 1).bit_length()), max(0, (num_nodes - 1).bit_length() - 16)
-    parts = list(csr.chunks(m))
-    steps = 2 * len(parts)
-    groups = np.zeros(min(_GROUPS, (num_nodes - 1 >> shift) + 1), dtype=np.int64)
+    groups = np.zeros((num_nodes - 1 >> shift) + 1, dtype=np.int64)
     loops = 0
-    for step, part in enumerate(parts):
-        ends = np.asarray(edges[:, part])
-        _check(ends[0], ends[1], num_nodes)
+    for done, ends in enumerate(_chunks(edges), 1):
+        _check(ends, num_nodes)
         edge = ends[:, ends[0] != ends[1]]
         loops += ends.shape[1] - edge.shape[1]
         groups += np.bincount((edge >> shift).ravel(), minlength=len(groups))
-        _tell(progress, step, steps)
-    number = (np.cumsum(groups) - groups) // bucket  # bucket of each group, not decreasing
-    buckets = np.unique(number)
-    number = np.searchsorted(buckets, number)
-    with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp") as place:
-        spills = [Path(place, f"{i}.keys") for i in range(len(buckets))]
-        files = [spill.open("wb") for spill in spills]
-        try:
-            for step, part in enumerate(parts):
-                ends = np.asarray(edges[:, part]).astype(np.int64)
-                ends = ends[:, ends[0] != ends[1]]
-                both = np.concatenate([ends, ends[::-1]], axis=1)
-                home = number[both[1] >> shift]
-                keys = both[1] << bits | both[0]
-                order = np.argsort(home, kind="stable")
-                cuts = np.searchsorted(home[order], np.arange(1, len(buckets)))
-                for file, piece in zip(files, np.split(keys[order], cuts), strict=True):
-                    piece.tofile(file)
-                _tell(progress, len(parts) + step, steps)
-        finally:
-            for file in files:
-                file.close()
-        indices = Path(place, "indices")
+        tell(done, 2 * parts)
+    starts = np.cumsum(groups) - groups
+    used, bucket_of = np.unique(starts // bucket, return_inverse=True)  # never decreases from one group to the next
+
+    with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp") as place, ExitStack() as opened:
+        spills = [Path(place, f"{i}.keys") for i in range(len(used))]
+        files = [opened.enter_context(spill.open("wb")) for spill in spills]
+        for done, ends in enumerate(_chunks(edges), 1):
+            edge = ends[:, ends[0] != ends[1]]
+            both = np.concatenate([edge, edge[::-1]], axis=1)
+            home = bucket_of[both[1] >> shift]
+            order = np.argsort(home, kind="stable")
+            keys = (both[1] << bits | both[0])[order]
+            for file, piece in zip(files, np.split(keys, np.searchsorted(home[order], range(1, len(used)))), strict=True):
+                piece.tofile(file)
+            tell(parts + done, 2 * parts)
+        opened.close()
+
         degree = np.zeros(num_nodes + 1, dtype=np.int64)
-        with indices.open("wb") as out:
+        with Path(place, "indices").open("wb") as out:
             for spill in spills:
                 keys = np.fromfile(spill, dtype=np.int64)
                 spill.unlink()
@@ -92,25 +73,23 @@ def undirected_on_disk(
                 for part in csr.chunks(len(keys)):
                     rows, counts = np.unique(keys[part] >> bits, return_counts=True)
                     degree[rows + 1] += counts
-                    (keys[part] & ((1 << bits) - 1)).astype(csr.index_dtype(num_nodes)).tofile(out)
-        indptr = np.cumsum(degree)
-        stored: NDArray[Any] = np.empty(0, dtype=csr.index_dtype(num_nodes))
-        if indptr[-1]:
-            stored = np.memmap(indices, dtype=csr.index_dtype(num_nodes), mode="r", shape=(int(indptr[-1]),))
-        Graph(indptr, stored, None, loops, _symmetric=True).save(folder)
-        del stored
+                    (keys[part] & ((1 << bits) - 1)).astype(index).tofile(out)
+        np.cumsum(degree, out=degree)
+        m = int(degree[-1])  # no bytes make no map
+        indices = np.memmap(Path(place, "indices"), index, "r", shape=(m,)) if m else np.empty(0, index)
+        Graph(degree, indices, None, loops, _symmetric=True).save(folder)
     return Graph.open(folder)
 
 
-def _check(source: NDArray[Any], target: NDArray[Any], num_nodes: int) -> None:
-    for ends in (source, target):
-        if len(ends) and (ends.min() < 0 or ends.max() >= num_nodes):
-            wrong = ends.min() if ends.min() < 0 else ends.max()
-            raise FileFormatError(
-                f"an edge names node {wrong}, but nodes are numbered 0 to {num_nodes - 1}: the file is damaged. Get it again."
-            )
+def _chunks(edges: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
+    for part in csr.chunks(edges.shape[1]):
+        yield np.asarray(edges[:, part], dtype=np.int64)
 
 
-def _tell(progress: Callable[[int, int], None] | None, step: int, steps: int) -> None:
-    if progress is not None:
-        progress(step + 1, steps)
+def _check(ends: NDArray[np.int64], num_nodes: int) -> None:
+    low, high = int(ends.min()), int(ends.max())
+    if low < 0 or high >= num_nodes:
+        raise FileFormatError(
+            f"an edge names node {low if low < 0 else high}, but nodes are numbered 0 to {num_nodes - 1}: the file is damaged. "
+            f"Get it again."
+        )

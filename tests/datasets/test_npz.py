@@ -1,0 +1,136 @@
+"""Datasets in one .npz file: our names, two published collections' names, and files that hold none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+from tiny import assert_same, tiny, write_npz
+
+from unifews.datasets.npz import read_npz
+from unifews.errors import FileFormatError, MissingFileError
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_what_is_written_is_read(tmp_path, sparse):
+    dataset = tiny(sparse=sparse)
+    write_npz(tmp_path / "mine.npz", dataset)
+    read = read_npz(tmp_path / "mine.npz")
+    assert_same(read, dataset)
+    assert read.name == "mine" and read.about.split == "stored" and read.about.source.endswith("mine.npz")
+
+
+def test_features_of_half_precision_are_widened(tmp_path):
+    dataset = tiny()
+    np.savez(tmp_path / "a.npz", indptr=dataset.graph.indptr, indices=dataset.graph.indices, x=dataset.x.astype("f2"), y=dataset.y)
+    read = read_npz(tmp_path / "a.npz")
+    assert read.x.dtype == np.float32 and read.about.split == "stratified" and read.splits == ()
+
+
+def test_ten_masks_are_ten_splits(tmp_path):
+    dataset = tiny(splits=10)
+    masks = np.zeros((3, 10, 24), dtype=np.uint8)
+    for i, split in enumerate(dataset.splits):
+        for part, nodes in enumerate(split):
+            masks[part, i, nodes] = 1
+    np.savez(
+        tmp_path / "a.npz", indptr=dataset.graph.indptr, indices=dataset.graph.indices, x=dataset.x, y=dataset.y,
+        train_masks=masks[0], val_masks=masks[1], test_masks=masks[2],
+    )  # fmt: skip
+    assert_same(read_npz(tmp_path / "a.npz"), dataset)
+
+
+def test_the_authors_own_split_comes_before_the_public_one(tmp_path):
+    ours, public = tiny(splits=2).splits
+    write_npz(tmp_path / "a.npz", tiny())
+    with np.load(tmp_path / "a.npz") as file:
+        arrays = dict(file)
+    for part, nodes, other in zip(("train", "val", "test"), ours, public, strict=True):
+        arrays |= {f"unifews_{part}_idx": nodes, f"{part}_idx": other}
+    np.savez(tmp_path / "a.npz", **arrays)
+    (split,) = read_npz(tmp_path / "a.npz").splits
+    assert all(np.array_equal(p, q) for p, q in zip(split, ours, strict=True))
+
+
+def test_a_file_of_the_gnn_benchmark(tmp_path):
+    dataset = tiny(sparse=True, splits=0)
+    upper = dataset.graph.to_edge_index()
+    upper = upper[:, upper[0] < upper[1]]  # published one way only, with self-loops
+    adjacency = csr_array((np.ones(upper.shape[1] + 1), ([*upper[1], 3], [*upper[0], 3])), shape=(24, 24))
+    np.savez(
+        tmp_path / "a.npz",
+        adj_data=adjacency.data, adj_indices=adjacency.indices, adj_indptr=adjacency.indptr, adj_shape=adjacency.shape,
+        attr_data=dataset.x.data, attr_indices=dataset.x.indices, attr_indptr=dataset.x.indptr, attr_shape=dataset.x.shape,
+        labels=dataset.y, node_names=np.array([object()]),
+    )  # fmt: skip
+    assert_same(read_npz(tmp_path / "a.npz"), dataset)
+
+
+def test_a_file_of_the_heterophilous_graphs(tmp_path):
+    dataset = tiny(splits=3)
+    edges = dataset.graph.to_edge_index()
+    masks = {
+        f"{part}_masks": [np.isin(np.arange(24), split[i]) for split in dataset.splits]
+        for i, part in enumerate(("train", "val", "test"))
+    }
+    one_way = edges[:, edges[0] < edges[1]].T
+    np.savez(tmp_path / "a.npz", edges=one_way, node_features=dataset.x, node_labels=dataset.y, **masks)
+    assert_same(read_npz(tmp_path / "a.npz"), dataset)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(MissingFileError, match=r"there is no file .*none\.npz"):
+        read_npz(tmp_path / "none.npz")
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.5, 0.97])
+def test_a_truncated_file(tmp_path, keep):
+    write_npz(tmp_path / "a.npz", tiny())
+    content = (tmp_path / "a.npz").read_bytes()
+    (tmp_path / "a.npz").write_bytes(content[: int(keep * len(content))])
+    with pytest.raises(FileFormatError, match=r"a\.npz cannot be read as a \.npz archive .*half-downloaded"):
+        read_npz(tmp_path / "a.npz")
+
+
+def test_one_flipped_byte_is_noticed(tmp_path):
+    write_npz(tmp_path / "a.npz", tiny())
+    content = bytearray((tmp_path / "a.npz").read_bytes())
+    content[content.index(b"y.npy") + 200] ^= 1
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(FileFormatError, match="Bad CRC-32"):
+        read_npz(tmp_path / "a.npz")
+
+
+def test_a_pickle_inside_is_not_loaded(tmp_path):
+    write_npz(tmp_path / "a.npz", tiny())
+    with np.load(tmp_path / "a.npz") as file:
+        arrays = dict(file) | {"y": np.array([{"a": 1}], dtype=object)}
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(FileFormatError, match=r"Object arrays cannot be loaded"):
+        read_npz(tmp_path / "a.npz")
+
+
+def test_a_file_without_labels(tmp_path):
+    np.savez(tmp_path / "a.npz", indptr=[0, 0], indices=[], x=np.ones((1, 1)))
+    with pytest.raises(FileFormatError, match="holds no labels: it has indices, indptr, x"):
+        read_npz(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        (dict(y=np.zeros(7, int)), "7 rows of labels"),
+        (dict(y=np.zeros(24)), "whole numbers from 0"),
+        (dict(x=np.ones((7, 2))), "7 rows of features"),
+        (dict(train_idx=[0, 1, 2], val_idx=[2], test_idx=[3]), "the split overlaps: 1 nodes, first 2"),
+        (dict(train_idx=[0], val_idx=[1], test_idx=[99]), "names node 99"),
+        (dict(indices=np.full(3, 99)), "does not hold a dataset"),
+    ],
+)
+def test_parts_that_do_not_fit_together(tmp_path, change, sentence):
+    write_npz(tmp_path / "a.npz", tiny())
+    with np.load(tmp_path / "a.npz") as file:
+        arrays = dict(file) | change
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(FileFormatError, match=sentence):
+        read_npz(tmp_path / "a.npz")
