@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from commands import call, fine, spawn, wrong
 from typer.testing import CliRunner
 
 import unifews as uf
@@ -39,37 +40,6 @@ def folder(tmp_path, monkeypatch):
     Path("edges.csv").write_text("source,target\n" + "".join(f"{v},{u}\n" for v, u in EDGES.T))
     Path("edges.tsv").write_text("".join(f"{v}\t{u}\n" for v, u in EDGES.T))
     return tmp_path
-
-
-def call(*arguments):
-    """Exit code, stdout and stderr of a command run inside this process."""
-    result = CliRunner().invoke(cli.app, [str(a) for a in arguments], prog_name="unifews")
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return SimpleNamespace(code=result.exit_code, out=result.stdout, err=result.stderr)
-
-
-def fine(*arguments):
-    result = call(*arguments)
-    assert result.code == 0, result.err
-    return result
-
-
-def wrong(*arguments, says):
-    """A mistake: exit code 2, nothing on stdout, one line on stderr that holds every one of `says`."""
-    result = call(*arguments)
-    assert result.code == 2
-    assert result.out == ""
-    assert result.err.startswith("unifews: ") and result.err.endswith((".\n", "?\n")) and result.err.count("\n") == 1
-    for part in [says] if isinstance(says, str) else says:
-        assert part in result.err
-    return result.err
-
-
-def spawn(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "unifews", *map(str, arguments)],
-        capture_output=True, text=True, timeout=120, env={**os.environ, **environment},
-    )  # fmt: skip
 
 
 class TestPropagate:

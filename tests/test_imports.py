@@ -29,7 +29,7 @@ HEIGHT = dict(
 )
 TORCH = {"torch", "torch_geometric"}
 TORCH_FREE = {
-    *(f"datasets/{name}.py" for name in ("columns", "dataset", "gencat", "generate", "splits", "tables")),
+    *(f"datasets/{name}.py" for name in ("columns", "dataset", "gencat", "generate", "splits", "summary", "tables")),
     "__init__.py",
     "errors.py",
 }

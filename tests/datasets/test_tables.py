@@ -269,7 +269,7 @@ class TestSplit:
     def check(self, split):
         data = read(split=split)
         assert len(data.splits) == 1 and data.about.split == "stored"
-        assert data.about.convention == "as given, 3 / 2 / 2 nodes"
+        assert data.about.convention == "as given"
         for part, expected in zip(data.split(), PARTS, strict=True):
             assert np.array_equal(part, expected)
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Progress = Callable[[int, int], None]  # done, in all
+Stages = Callable[[str, int, int], None]  # what is going on, done, in all
 
 _WIDTH = 112  # of tables that do not go to a terminal
 
@@ -47,6 +48,13 @@ def _finite(value: Any) -> Any:
 @contextmanager
 def bar(what: str) -> Iterator[Progress | None]:
     """A progress bar on stderr that vanishes when done; None where stderr is no terminal."""
+    with stages(what) as update:
+        yield None if update is None else lambda done, total: update(what, done, total)
+
+
+@contextmanager
+def stages(what: str) -> Iterator[Stages | None]:
+    """A progress bar that says what is going on, `what` at first; None where stderr is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -57,7 +65,7 @@ def bar(what: str) -> Iterator[Progress | None]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task(what, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total)
+        yield lambda stage, done, total: shown.update(task, description=stage, completed=done, total=total)
 
 
 @contextmanager

@@ -145,8 +145,8 @@ def gencat(
 ) -> Dataset:
     """An undirected graph with classes and features; the defaults are one of the paper's four graphs.
 
-    - `edges` counts undirected edges, as the paper does; the graph stores each in both directions. None: as many as a
-      power law of least degree 1 has.
+    - `edges` counts undirected edges, as the paper does; the graph stores each in both directions. None: about as many as
+      a power law of least degree 1 has.
     - `alpha`: the number of nodes of degree d falls like d^-alpha, up to n/10. With `edges`, the least degree is what
       makes up their number.
     - `sigma`: deviation of the noise on the features, before each is `scaled` to [0, 1].

@@ -353,8 +353,7 @@ def _absent(y: NDArray[Any], splits: tuple[Split, ...]) -> list[str]:
 def _convention(splits: tuple[Split, ...]) -> str:
     if not splits:
         return "stratified 50/25/25 by seed"
-    sizes = " / ".join(f"{len(part):,}" for part in splits[0])
-    return f"as given, {sizes} nodes" if len(splits) == 1 else f"{len(splits)} splits as given, the first {sizes} nodes"
+    return "as given" if len(splits) == 1 else f"the {len(splits)} splits given, number seed modulo {len(splits)}"
 
 
 def _name(path: Path) -> str:

