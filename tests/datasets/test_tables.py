@@ -130,6 +130,17 @@ class TestFeatures:
         text("x.csv", ["node,a", *(f"{i},1" for i in [0, 1, 2, 3, 4, 5, 6, 6])])
         wrong(InputError, "x.csv", "node 6 twice", "0 … 7", features="x.csv")
 
+    def test_what_pandas_writes(self):
+        rows = [",".join(map(str, row)) for row in X.tolist()]
+        text("plain.csv", ["0,1,2", *rows])
+        text("indexed.csv", [",a,b,c", *(f"{i},{row}" for i, row in enumerate(rows))])
+        text("both.csv", [",0,1,2", *(f"{i},{row}" for i, row in enumerate(rows))])
+        for name in ("plain.csv", "indexed.csv", "both.csv"):
+            assert np.array_equal(read(features=name).x, X)
+        assert np.array_equal(read(labels=text("y.csv", [",subject", *(f"{i},{c}" for i, c in enumerate(Y))])).y, Y)
+        # Two columns called 0 and 1 may be two values just as well.
+        wrong(ShapeError, "8 labels", "9 nodes", "numbers their columns", features=text("x.csv", ["0,1", *["5,6"] * N]))
+
     def test_parquet_of_columns_or_lists(self):
         parquet("columns.parquet", a=X[:, 0], b=X[:, 1].astype(np.float64), c=X[:, 2])
         parquet("lists.parquet", x=X.tolist())
@@ -239,10 +250,11 @@ class TestLabels:
             ([0, 1, 0.5, 0, 1, 0, 1, 0], ["row 2 of y.csv is 0.5"]),
             ([0, 1, "nan", 0, 1, 0, 1, 0], ["row 2 of y.csv is missing"]),
             ([0, 1, -7, 0, 1, 0, 1, 0], ["the label -7"]),
+            ([0, 1, 10**30, 0, 1, 0, 1, 0], ["row 2 of y.csv is 1e+30"]),
             ([-1] * N, ["labels no node"]),
             (["0,1", "0,2"], ["names node 0 2 times"]),
             (["0,1", "8,2"], ["names node 8", "0 to 7"]),
-            (["0,1,2"] * N, ["not all 0 or 1"]),
+            (["2,1,0"] * N, ["not all 0 or 1"]),
             (["node,a,b", "0,1,0"], ["1 node,"]),
             (["1,2", "3"], ["1 values where line 1 has 2 in line 2"]),
             ([], ["y.csv is empty"]),

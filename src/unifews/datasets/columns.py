@@ -2,7 +2,8 @@
 
 Text is `.csv`, `.tsv` or `.txt`, plain or `.gz`; a line that starts with `#` is a comment. Values are separated by commas,
 semicolons or tabs, in `.txt` also by spaces if they are numbers. The first line holds names if none of them is a number
-and a number stands below, or if all are well-known ("node", "label", "set" and the like).
+and a number stands below, or if all are well-known ("node", "label", "set" and the like), or as pandas writes them: the first
+left empty, or 0, 1, 2 and so on for three columns or more.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from unifews.core.npy import open_array
 from unifews.errors import FileFormatError, MissingFileError, ShapeError, UnifewsError
 
 KNOWN = (".csv", ".tsv", ".txt", ".parquet", ".npy", ".npz")
-NODE = {"node", "node_id", "nodeid", "id", "index", "vertex"}
+NODE = {"node", "node_id", "nodeid", "id", "index", "vertex", ""}  # "" is the index of a pandas frame
 _NAMES = NODE | {"label", "labels", "y", "class", "category", "target", "set", "split", "part", "fold", "mask"}
 
 
@@ -228,7 +229,8 @@ def _layout(path: Path) -> tuple[_Layout, list[list[str]]]:
     rows = [fields for _, fields in layout.rows(iter([line for _, line in head]))]  # type: ignore[arg-type]
     known = all(name.lower() in _NAMES for name in rows[0])
     above = len(rows) == 2 and any(map(_is_value, rows[1])) and not any(map(_is_value, rows[0]))
-    header = known or above
+    by_pandas = rows[0][0] == "" or (len(rows[0]) > 2 and rows[0] == [str(i) for i in range(len(rows[0]))])
+    header = known or above or (len(rows) == 2 and by_pandas)
     return layout._replace(header=header, skip=head[0][0] + header), rows
 
 

@@ -163,7 +163,7 @@ def read_labels(path: Path, num_nodes: int) -> tuple[NDArray[Any], list[str]]:
 def _classes(column: NDArray[Any], path: Path) -> tuple[NDArray[np.int64], list[str]]:
     """Classes 0, 1, …, and a note that names them where they were not called so."""
     if column.dtype.kind == "f":
-        bad = ~(np.isfinite(column) & (column == np.floor(column)))
+        bad = ~((np.abs(column) < 2**53) & (column == np.floor(column)))  # beyond, a float does not tell whole numbers apart
         if bad.any():
             value = column[bad][0]
             what = "is missing" if np.isnan(value) else f"is {value:g}"
@@ -213,6 +213,8 @@ def _all_flags(columns: list[NDArray[Any]]) -> bool:
 def _wrong_length(path: Path, table: Columns, n: int) -> str:
     rows = len(table.values[0])
     hint = " Node numbers need a column of their own before the labels, called node." if rows < n else ""
+    if rows == n - 1:
+        hint = " If the first line of the features numbers their columns, leave it out."
     if rows == n + 1 and table.names is None:
         hint = f" If its first line, {table.values[0][0]!s}, is a name, call it label."
     return f"{path} has {count(rows, 'label')}, but there are {n:,} nodes; each has one.{hint}"
