@@ -21,8 +21,8 @@ def test_what_is_written_is_read(tmp_path, sparse):
 
 
 def test_features_of_half_precision_are_widened(tmp_path):
-    dataset = tiny()
-    np.savez(tmp_path / "a.npz", indptr=dataset.graph.indptr, indices=dataset.graph.indices, x=dataset.x.astype("f2"), y=dataset.y)
+    graph, x, y = tiny().graph, tiny().x.astype(np.float16), tiny().y
+    np.savez(tmp_path / "a.npz", indptr=graph.indptr, indices=graph.indices, x=x, y=y)
     read = read_npz(tmp_path / "a.npz")
     assert read.x.dtype == np.float32 and read.about.split == "stratified" and read.splits == ()
 

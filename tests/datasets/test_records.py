@@ -33,15 +33,24 @@ def test_the_paper_s_cora_is_the_largest_component():
     assert record_of("cora-lcc").part_of == "cora" and "cora-lcc" in record_of("cora").notes[0]
 
 
-def test_pyg_has_the_classes_and_arguments_the_records_name():
+@pytest.mark.parametrize("name", [name for name, record in RECORDS.items() if record.pyg])
+def test_pyg_takes_what_the_record_calls_it_with(name, monkeypatch, tmp_path):
     datasets = pytest.importorskip("torch_geometric.datasets")
-    for record in RECORDS.values():
-        if record.pyg is not None:
-            assert hasattr(datasets, record.pyg.kind), record.name
+    kind = getattr(datasets, RECORDS[name].pyg.kind)
+
+    class AboutToDownload(Exception):
+        pass
+
+    def stop(self):
+        raise AboutToDownload
+
+    monkeypatch.setattr(kind, "download", stop)
+    with pytest.raises(AboutToDownload):
+        kind(str(tmp_path), **dict(RECORDS[name].pyg.arguments))
 
 
 def test_an_unknown_name_is_told_the_nearest():
-    with pytest.raises(UnknownNameError, match="no dataset named 'citeser'. Did you mean 'citeseer'"):
+    with pytest.raises(UnknownNameError, match=r"no dataset named 'citeser'\. Did you mean 'citeseer'"):
         record_of("citeser")
 
 

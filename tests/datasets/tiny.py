@@ -52,7 +52,7 @@ def write_npz(path, dataset):
     x = {"x": dataset.x} if isinstance(dataset.x, np.ndarray) else {
         "x_indptr": dataset.x.indptr, "x_indices": dataset.x.indices, "x_data": dataset.x.data, "x_shape": dataset.x.shape,
     }  # fmt: skip
-    splits = {f"{part}_idx": nodes for part, nodes in zip(Split._fields, dataset.splits[0], strict=True)} if dataset.splits else {}
+    splits = {f"{part}_idx": nodes for split in dataset.splits[:1] for part, nodes in split._asdict().items()}
     np.savez(path, indptr=dataset.graph.indptr, indices=dataset.graph.indices, y=dataset.y, **x, **splits)
 
 
