@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from unifews.errors import UnifewsError as UnifewsError
     from unifews.propagation.api import propagate as propagate
     from unifews.propagation.result import Propagated as Propagated
+    from unifews.training.api import train as train
 
 __version__ = "0.1.0"
 
@@ -45,6 +46,7 @@ _HOME = {
     "powerlaw": "unifews.datasets.generate",
     "propagate": "unifews.propagation.api",
     "save_dataset": "unifews.datasets.folder",
+    "train": "unifews.training.api",
 }
 
 __all__ = ["__version__", *_HOME]

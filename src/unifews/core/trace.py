@@ -7,7 +7,7 @@ Counts are exact Python integers from 64-bit counters (papers100M × 20 hops is 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -44,8 +44,25 @@ class HopTrace:
 
 
 @dataclass(frozen=True)
+class LayerTrace:
+    """The weights of one layer of the transformation."""
+
+    index: int
+    weights: int
+    """Entries of the weight matrix."""
+    kept: int
+    macs: int
+    """Multiply-adds of the kept weights over all rows."""
+    dense_macs: int
+
+    @property
+    def sparsity(self) -> float:
+        return 1 - self.kept / self.weights if self.weights else 0.0
+
+
+@dataclass(frozen=True)
 class Trace:
-    """What a propagation did, hop by hop. Prints as a table."""
+    """What a propagation did, hop by hop, and the layers after it, if there are any. Prints as a table."""
 
     hops: tuple[HopTrace, ...]
     requested: str = "unpruned"
@@ -63,6 +80,8 @@ class Trace:
     """‖X - X V Vᵀ‖_F over the axes that were not propagated. With T symmetric (undirected graph, r = ½) and no identity skip,
     ‖S‖₂ ≤ 1, and this bounds the error that dropping them causes."""
     notes: tuple[str, ...] = field(default=())
+    layers: tuple[LayerTrace, ...] = ()
+    """The transformation, layer by layer, where a model was trained on the embedding."""
 
     @property
     def edge_sparsity(self) -> float:
@@ -71,11 +90,26 @@ class Trace:
 
     @property
     def macs(self) -> int:
+        """Multiply-adds of the propagation."""
         return sum(hop.macs for hop in self.hops)
 
     @property
     def dense_macs(self) -> int:
         return sum(hop.dense_macs for hop in self.hops)
+
+    @property
+    def weight_sparsity(self) -> float:
+        """Share of all weights removed."""
+        weights = sum(layer.weights for layer in self.layers)
+        return 1 - sum(layer.kept for layer in self.layers) / weights if weights else 0.0
+
+    @property
+    def transform_macs(self) -> int:
+        return sum(layer.macs for layer in self.layers)
+
+    @property
+    def dense_transform_macs(self) -> int:
+        return sum(layer.dense_macs for layer in self.layers)
 
     @property
     def seconds(self) -> float:
@@ -109,6 +143,15 @@ class Trace:
                 }
                 for hop in self.hops
             ],
+            **({} if not self.layers else self._transformation()),
+        }
+
+    def _transformation(self) -> dict[str, Any]:
+        return {
+            "weight_sparsity": self.weight_sparsity,
+            "transform_macs": self.transform_macs,
+            "dense_transform_macs": self.dense_transform_macs,
+            "layers": [asdict(layer) for layer in self.layers],
         }
 
     def __str__(self) -> str:
@@ -128,5 +171,9 @@ class Trace:
                 f"basis: {self.rank} axes, {self.basis_macs:,} MACs in {self.basis_seconds:.3f} s (listed apart); "
                 f"norm left out {self.dropped_norm:.3g}"
             )
+        lines += [
+            f"layer {layer.index}: {layer.kept:,} of {layer.weights:,} weights kept, {layer.macs:,} MACs"
+            for layer in self.layers
+        ]
         lines.extend(self.notes)
         return "\n".join(lines)

@@ -1,0 +1,85 @@
+"""A linear layer that prunes its own weights by the entry rule."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from unifews.errors import InputError
+
+_TINY = 1e-8  # of the mean input norm: below it the layer has seen nothing to decide by
+_CAP = 0.999  # of the largest entry: a threshold never removes all of them
+
+
+class PrunedLinear(nn.Linear):
+    """y = x (W ⊙ keep)ᵀ + b.
+
+    One weight is one entry: it multiplies a column of the input, so weight [i, j] stays iff
+
+        |W[i,j]| · ‖x[:,j]‖₂ ≥ δ_w        ([P] Eq. of weight pruning, METHODS 3.3)
+
+    `decide` takes that decision anew from the dense weights (a weight that was removed may come back), or only among those
+    still there (`monotone`). The mask is a buffer, so it is saved, copied and restored with the weights it belongs to.
+    Removed weights get no gradient. Shapes: x [rows, inputs], W and keep [outputs, inputs].
+    """
+
+    keep: Tensor
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
+        super().__init__(inputs, outputs, bias)
+        self.register_buffer("keep", torch.ones(outputs, inputs, dtype=torch.bool))
+        self.seen: Tensor | None = None
+        """‖x[:,j]‖₂ of the last batch that went through in training while `watch` was on."""
+        self.watch = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.watch:
+            self.seen = x.detach().norm(dim=0)
+        weight = self.weight * self.keep if self.is_pruned else self.weight
+        return nn.functional.linear(x, weight, self.bias)
+
+    @property
+    def is_pruned(self) -> bool:
+        return not bool(self.keep.all())
+
+    @property
+    def kept(self) -> int:
+        return int(self.keep.sum())
+
+    @torch.no_grad()
+    def decide(
+        self, norms: Tensor, *, sparsity: float | None = None, threshold: float | None = None, monotone: bool = False
+    ) -> None:
+        """Choose the weights that stay, given the norms of the input's columns [inputs].
+
+        `sparsity` removes that share exactly (of all weights of the layer); `threshold` is the authors' relative one,
+        δ_w = threshold · ‖x‖_F / inputs. The largest entry always stays.
+        """
+        if (sparsity is None) == (threshold is None):
+            raise InputError("a layer is pruned by `sparsity` or by `threshold`; give one of them.")
+        size = self.weight.abs() * norms
+        if monotone:
+            size = size * self.keep
+        scale = float(norms.norm()) / max(len(norms), 1)
+        if scale <= _TINY:
+            return
+        if sparsity is not None:
+            remove = min(round(sparsity * size.numel()), size.numel() - 1)
+            self.keep = _largest(size.flatten(), size.numel() - remove).view_as(size)
+        elif threshold is not None:
+            delta = min(threshold * scale, _CAP * float(size.max()))
+            self.keep = (size >= delta) & (self.keep if monotone else True)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, kept={self.kept} of {self.weight.numel()}"
+
+
+def _largest(size: Tensor, count: int) -> Tensor:
+    """True at the `count` largest values; of equal ones at the border, the first."""
+    if count >= len(size):
+        return torch.ones_like(size, dtype=torch.bool)
+    border = size.kthvalue(len(size) - count).values
+    keep = size > border
+    tied = (size == border).nonzero().flatten()
+    keep[tied[: count - int(keep.sum())]] = True
+    return keep

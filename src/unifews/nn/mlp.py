@@ -1,0 +1,66 @@
+"""The classifier on top of a propagated embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from unifews.core.trace import LayerTrace
+from unifews.errors import InputError
+from unifews.nn.linear import PrunedLinear
+
+
+class Mlp(nn.Module):
+    """(x - mean) · scale → [Linear → ReLU → BatchNorm → Dropout]* → Linear  (METHODS 2.8).
+
+    The standardisation belongs to the model: what was fitted on the training rows is what later rows go through.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, inputs: int, outputs: int, *, width: int = 512, layers: int = 2, dropout: float = 0.5) -> None:
+        super().__init__()
+        if layers < 1:
+            raise InputError(f"an MLP has at least 1 layer; got layers={layers}.")
+        self.register_buffer("mean", torch.zeros(inputs))
+        self.register_buffer("scale", torch.ones(inputs))
+        widths = [inputs, *[width] * (layers - 1), outputs]
+        self.layers = nn.ModuleList(PrunedLinear(a, b) for a, b in pairwise(widths))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(width) for _ in range(layers - 1))
+        self.dropout = dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores [rows, outputs]."""
+        x = (x - self.mean) * self.scale
+        for layer, norm in zip(self.layers, self.norms, strict=False):
+            x = nn.functional.dropout(norm(layer(x).relu()), self.dropout, self.training)
+        scores: Tensor = self.layers[-1](x)
+        return scores
+
+    @torch.no_grad()
+    def standardise(self, rows: Tensor, *, per_column: bool = True) -> None:
+        """Fit the shift and the scale on these rows: every column to unit spread, or all of them by one common scale.
+
+        One scale is right for principal coordinates: their spread is their importance, and evening it out would raise the
+        noise of the last axes to the level of the first.
+        """
+        self.mean = rows.mean(0)
+        variance = rows.var(0, correction=0)
+        spread = (variance if per_column else variance.mean().expand_as(variance)).sqrt()
+        self.scale = torch.where(spread > 1e-6 * spread.max(), 1 / spread.clamp_min(1e-30), 1.0)
+
+    def linears(self) -> Iterator[PrunedLinear]:
+        for layer in self.layers:
+            assert isinstance(layer, PrunedLinear)
+            yield layer
+
+    def trace(self, rows: int) -> tuple[LayerTrace, ...]:
+        """What passing this many rows through costs."""
+        return tuple(
+            LayerTrace(i, layer.weight.numel(), layer.kept, rows * layer.kept, rows * layer.weight.numel())
+            for i, layer in enumerate(self.linears())
+        )

@@ -1,0 +1,175 @@
+"""`train`: from a dataset to an accuracy, with the cost of getting it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from os import PathLike
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unifews.core.trace import LayerTrace, Trace
+from unifews.datasets.dataset import Dataset
+from unifews.datasets.load import load_dataset
+from unifews.datasets.splits import Split
+from unifews.errors import InputError
+from unifews.nn.decoupled import Decoupled
+from unifews.nn.mlp import Mlp
+from unifews.propagation import propagate
+from unifews.training.ledger import Ledger
+from unifews.training.loop import Epoch, fit
+from unifews.training.run import Run, SeedResult
+from unifews.training.spec import TrainSpec
+
+Progress = Callable[[int, int], None]
+Watch = Callable[[int, Epoch], None]
+"""Called after every epoch with the number of the seed (0, 1, …) and the epoch."""
+
+
+def train(
+    dataset: Dataset | str | PathLike[str],
+    model: str = "appnp",
+    method: str = "unifews",
+    *,
+    ledger: Ledger | str | PathLike[str] | None = None,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+    **settings: Any,
+) -> Run:
+    """Propagate, then train and judge a classifier on the embedding, over one or several seeds.
+
+    Args:
+        dataset: a `Dataset`, or what `load_dataset` takes.
+        model: ``"appnp"``, ``"sgc"`` or ``"mlp"`` (no edges: what the graph is worth).
+        method: who decides what goes.
+        ledger: file (or folder) the record is appended to; finished seeds of an interrupted run are taken from there.
+        progress: called with (steps done, steps in all) while propagating.
+        watch: called after every epoch.
+        **settings: of `TrainSpec` and `Recipe`:
+            edge_sparsity | edge_threshold: share of edge products to remove, or δ; neither = unpruned.
+            weight_sparsity | weight_threshold: share of weights to remove, or the relative threshold of METHODS 3.3.
+            seeds, seed: how many and the first; a seed decides split, initial weights, batches and dropout.
+            split: ``"stratified"`` 50/25/25 by seed, or ``"stored"``; the dataset's own convention unless given.
+            hops, alpha, r, skip, entries, basis, rank, inherit: of `propagate`.
+            head: what the classifier is fed: ``"embedding"`` on the input axes, ``"coordinates"`` on the principal ones;
+            ``"auto"`` takes the coordinates where there are any, which spares rotating back and makes the head narrower.
+            standardise: by the training rows, all columns by one ``"common"`` scale or each ``"column"`` by its own.
+            recipe (or its settings one by one): width, layers, dropout, batch, epochs, patience, lr, weight_decay, plateau.
+
+    The epoch is chosen by validation; the test set is judged once per seed. Same settings, same numbers.
+    """
+    data = dataset if isinstance(dataset, Dataset) else load_dataset(dataset)
+    spec = TrainSpec.of({"dataset": data.name, "model": model, "method": method, **settings})
+    book = Ledger(ledger) if ledger is not None and not isinstance(ledger, Ledger) else ledger
+    splits = [data.split(spec.seed + i, spec.split) for i in range(spec.seeds)]
+    for split in splits:
+        check_split(data, split)
+    run_id = spec.id(data)
+
+    began = perf_counter()
+    rows, axes, trace = _rows(data, spec, progress)
+    propagate_seconds = perf_counter() - began
+
+    done = [SeedResult(**seed | {"kept": tuple(seed["kept"])}) for seed in (book.partial(run_id) if book else [])][: spec.seeds]
+    best: tuple[float, Decoupled] | None = None
+    for i in range(len(done), spec.seeds):
+        result, head = _one_seed(data, spec, rows, splits[i], spec.seed + i, axes, i, watch)
+        if best is None or result.val > best[0]:
+            best = result.val, Decoupled(head, axes, _propagation(spec))
+        done.append(result)
+        if book and len(done) < spec.seeds:
+            book.save_partial(run_id, [asdict(seed) for seed in done])
+    layers = _layers(data, spec, rows.shape[1], done)
+    run = Run(
+        spec, run_id, data.about.metric, done, replace(trace, layers=layers), _describe(data), propagate_seconds,
+        best[1] if best else None,
+    )  # fmt: skip
+    if book:
+        book.append(run.to_dict())
+        book.drop_partial(run_id)
+    return run
+
+
+def _rows(data: Dataset, spec: TrainSpec, progress: Progress | None) -> tuple[Tensor, Tensor | None, Trace]:
+    """What the head is fed [n, width], the axes it stands on (None: the input's), and what propagating cost."""
+    how = _propagation(spec)
+    if how is None:
+        x = data.x.toarray() if hasattr(data.x, "toarray") else np.ascontiguousarray(data.x, dtype=np.float32)
+        return torch.from_numpy(x), None, Trace(())
+    out = propagate(data.graph, data.x, **how, progress=progress)
+    if spec.head == "embedding" or out.basis is None:
+        rows = out.embedding
+        return torch.from_numpy(np.ascontiguousarray(rows)), None, out.trace
+    return torch.from_numpy(np.ascontiguousarray(out.coordinates)), torch.from_numpy(np.ascontiguousarray(out.basis)), out.trace
+
+
+def _propagation(spec: TrainSpec) -> dict[str, Any] | None:
+    if spec.model == "mlp":
+        return None
+    return {
+        "scheme": spec.scheme, "hops": spec.hops, "r": spec.r, "edge_sparsity": spec.edge_sparsity,
+        "threshold": spec.edge_threshold, "entries": spec.entries, "basis": spec.basis, "rank": spec.rank,
+        "inherit": spec.inherit and spec.prunes_edges,
+    }  # fmt: skip
+
+
+def _one_seed(
+    data: Dataset, spec: TrainSpec, rows: Tensor, split: Split, seed: int, axes: Tensor | None, number: int, watch: Watch | None
+) -> tuple[SeedResult, Mlp]:
+    recipe = spec.recipe
+    torch.manual_seed(seed)
+    head = Mlp(rows.shape[1], data.num_classes, width=recipe.width, layers=recipe.layers, dropout=recipe.dropout)
+    head.standardise(rows[torch.from_numpy(split.train)], per_column=spec.standardise == "column")
+    fitted = fit(
+        head, rows, data.y, split, recipe, metric=data.about.metric, pruning=spec.pruning, seed=seed,
+        watch=None if watch is None else lambda epoch: watch(number, epoch),
+    )  # fmt: skip
+    kept = tuple(layer.kept for layer in head.linears())
+    return SeedResult(seed=seed, **asdict(fitted), kept=kept), head.eval()
+
+
+def _layers(data: Dataset, spec: TrainSpec, inputs: int, seeds: list[SeedResult]) -> tuple[LayerTrace, ...]:
+    """Weights and multiply-adds of classifying all nodes; what a threshold keeps varies with the seed: the mean, rounded."""
+    widths = [inputs, *[spec.recipe.width] * (spec.recipe.layers - 1), data.num_classes]
+    layers = []
+    for i in range(spec.recipe.layers):
+        weights, kept = widths[i] * widths[i + 1], round(sum(seed.kept[i] for seed in seeds) / len(seeds))
+        layers.append(LayerTrace(i, weights, kept, data.num_nodes * kept, data.num_nodes * weights))
+    return tuple(layers)
+
+
+def _describe(data: Dataset) -> dict[str, Any]:
+    return {
+        "name": data.name,
+        "source": data.about.source,
+        "nodes": data.num_nodes,
+        "edges": data.graph.num_edges,
+        "features": data.num_features,
+        "classes": data.num_classes,
+    }
+
+
+def check_split(data: Dataset, split: Split) -> None:
+    """A classifier can be trained and judged on this split."""
+    for name, part in zip(split._fields, split, strict=True):
+        if not len(part):
+            raise InputError(
+                f"the {name} set of {data.name} is empty: {data.num_nodes:,} nodes are too few for this split, or too few have "
+                f"labels."
+            )
+    if data.is_multilabel:
+        return
+    trained = np.bincount(data.y[split.train], minlength=data.num_classes) > 0
+    asked = np.unique(data.y[np.concatenate([split.val, split.test])])
+    missing = asked[~trained[asked]]
+    if len(missing):
+        raise InputError(
+            f"class {missing[0]} of {data.name} has no training node ({len(missing)} of {data.num_classes} classes lack one), "
+            f"so it could never be predicted; merge rare classes or give another split."
+        )
+    if len(split.train) < 2:
+        raise InputError(f"{data.name} has a single training node; training needs at least 2.")

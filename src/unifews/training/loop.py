@@ -1,0 +1,158 @@
+"""One training: mini-batches, a validation score per epoch, the best epoch's weights at the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from unifews.datasets.splits import Split
+from unifews.nn.mlp import Mlp
+from unifews.training.metrics import judge
+from unifews.training.recipe import Recipe, WeightPruning
+
+_ROWS = 16_384  # of a matrix that are scored at a time
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What there is to see while training goes on."""
+
+    number: int
+    of: int
+    loss: float
+    val: float
+    best: float
+    kept: int
+    weights: int
+    lr: float
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The best epoch by validation, judged once on each set, and how long it took to get there."""
+
+    train: float
+    val: float
+    test: float
+    epoch: int
+    epochs: int
+    seconds: float
+
+
+Watch = Callable[[Epoch], None]
+
+
+def fit(
+    model: Mlp,
+    rows: Tensor,
+    y: NDArray[Any],
+    split: Split,
+    recipe: Recipe,
+    *,
+    metric: str = "accuracy",
+    pruning: WeightPruning | None = None,
+    seed: int = 0,
+    watch: Watch | None = None,
+) -> Fitted:
+    """Train `model` on rows [n, f] and leave it at its best epoch.
+
+    The epoch is chosen by the validation score, equal scores by the validation loss. The test set is looked at once, at
+    the end. `seed` decides the order of the batches and the dropout; the caller seeds the initial weights.
+    """
+    began = perf_counter()
+    pruning = pruning or WeightPruning()
+    torch.manual_seed(seed)
+    labels = torch.from_numpy(np.ascontiguousarray(y))
+    if labels.ndim == 2:
+        labels = labels.float()
+    train, val = torch.from_numpy(split.train), torch.from_numpy(split.val)
+    val_rows, val_labels = rows[val], labels[val]
+    optimizer = torch.optim.Adam(model.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer, mode="max", factor=0.5, patience=recipe.plateau, threshold=1e-4
+    )
+    best, best_epoch = (-math.inf, -math.inf), -1
+    state: dict[str, Tensor] = {}
+    for number in range(recipe.epochs):
+        loss = _epoch(model, rows, labels, train, optimizer, recipe, pruning, number)
+        scores = predict(model, val_rows)
+        val_score = judge(metric, scores.numpy(), y[split.val])
+        plateau.step(val_score)
+        now = (val_score, -float(_loss(scores, val_labels)))
+        if pruning.reached(number, recipe.epochs) and now > best:
+            best, best_epoch = now, number
+            state = {name: value.clone() for name, value in model.state_dict().items()}
+        if watch:
+            kept = sum(layer.kept for layer in model.linears())
+            weights = sum(layer.weight.numel() for layer in model.linears())
+            lr = float(optimizer.param_groups[0]["lr"])
+            watch(Epoch(number, recipe.epochs, loss, val_score, best[0], kept, weights, lr))
+        if recipe.patience and best_epoch >= 0 and number - best_epoch >= recipe.patience:
+            break
+    model.load_state_dict(state)
+    at = [judge(metric, predict(model, rows[torch.from_numpy(part)]).numpy(), y[part]) for part in split]
+    return Fitted(at[0], at[1], at[2], best_epoch, number + 1, perf_counter() - began)
+
+
+def _epoch(
+    model: Mlp,
+    rows: Tensor,
+    labels: Tensor,
+    train: Tensor,
+    optimizer: torch.optim.Optimizer,
+    recipe: Recipe,
+    pruning: WeightPruning,
+    number: int,
+) -> float:
+    """All training rows once, in random order; the mean loss."""
+    model.train()
+    total = 0.0
+    order = train[torch.randperm(len(train))]
+    # BatchNorm cannot do with a single row: what is left over joins the batch before it.
+    batches = list(torch.split(order, recipe.batch))
+    if len(batches) > 1 and len(batches[-1]) < 2:
+        batches[-2:] = [torch.cat(batches[-2:])]
+    for i, batch in enumerate(batches):
+        x = rows[batch]
+        if i == 0 and pruning.active:
+            _decide(model, x, pruning.at(number, recipe.epochs))
+        optimizer.zero_grad(set_to_none=True)
+        loss = _loss(model(x), labels[batch])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        total += float(loss.detach()) * len(batch)
+    return total / len(order)
+
+
+@torch.no_grad()
+def _decide(model: Mlp, x: Tensor, how: dict[str, Any]) -> None:
+    """Choose every layer's weights by the input that this batch gives it."""
+    linears = list(model.linears())
+    for layer in linears:
+        layer.watch = True
+    model(x)
+    for layer in linears:
+        layer.watch = False
+        if layer.seen is not None:
+            layer.decide(layer.seen, **how)
+
+
+def _loss(scores: Tensor, labels: Tensor) -> Tensor:
+    if labels.ndim == 2:
+        return nn.functional.binary_cross_entropy_with_logits(scores, labels)
+    return nn.functional.cross_entropy(scores, labels)
+
+
+@torch.no_grad()
+def predict(model: nn.Module, rows: Tensor) -> Tensor:
+    """Scores of many rows, some at a time."""
+    model.eval()
+    return torch.cat([model(part) for part in torch.split(rows, _ROWS)])

@@ -1,0 +1,87 @@
+"""How a head is trained: the numbers, and when weights are pruned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from unifews.core.budget import check_sparsity, check_threshold
+from unifews.errors import InputError
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One setting for all datasets, chosen by validation accuracy (docs/adr/0011); the paper's is `Recipe.paper()`."""
+
+    width: int = 512
+    layers: int = 2
+    dropout: float = 0.5
+    batch: int = 512
+    epochs: int = 200
+    patience: int = 30
+    """Epochs without a better validation score before stopping; 0 = never stop early."""
+    lr: float = 1e-3
+    weight_decay: float = 1e-5
+    plateau: int = 15
+    """Epochs without a better validation score before the learning rate is halved."""
+
+    @classmethod
+    def paper(cls) -> Recipe:
+        """The authors' configuration of decoupled models (METHODS 3.9): 200 epochs, never stopped early."""
+        return cls(lr=1e-2, patience=0)
+
+    def __post_init__(self) -> None:
+        for name, least in (("width", 1), ("layers", 1), ("batch", 2), ("epochs", 1), ("patience", 0), ("plateau", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(f"`{name}` is a whole number of at least {least}; got {value!r}.")
+        for name, most in (("dropout", 1.0), ("lr", float("inf")), ("weight_decay", float("inf"))):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < most:
+                raise InputError(f"`{name}` is a number from 0{f' to below {most:g}' if most == 1 else ''}; got {value!r}.")
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return [field.name for field in fields(cls)]
+
+
+@dataclass(frozen=True)
+class WeightPruning:
+    """Which share of the weights goes, and when.
+
+    Masks are decided at the first batch of an epoch. In the first `settle` of the epochs from the dense weights, so that
+    weights may come back; after that only more may go (METHODS 3.5). With a target the share grows over the first `ramp`
+    epochs, s·(1 - (1 - t)³), and only epochs that have reached it count as results.
+    """
+
+    sparsity: float | None = None
+    threshold: float | None = None
+    ramp: int = 20
+    settle: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.sparsity is not None and self.threshold is not None:
+            raise InputError("weight_sparsity and weight_threshold are ways to say the same thing; give one of them.")
+        if self.sparsity is not None:
+            check_sparsity("weight_sparsity", self.sparsity)
+        if self.threshold is not None:
+            check_threshold("weight_threshold", self.threshold)
+
+    @property
+    def active(self) -> bool:
+        return bool(self.sparsity) or bool(self.threshold)
+
+    def at(self, epoch: int, epochs: int) -> dict[str, Any]:
+        """Arguments of `PrunedLinear.decide` for this epoch, counted from 0."""
+        monotone = epoch >= self.settle * epochs
+        if self.threshold is not None:
+            return {"threshold": self.threshold, "monotone": monotone}
+        share = 1.0 if self.reached(epoch, epochs) else 1 - (1 - (epoch + 1) / self._ramp(epochs)) ** 3
+        return {"sparsity": share * (self.sparsity or 0.0), "monotone": monotone}
+
+    def reached(self, epoch: int, epochs: int) -> bool:
+        """Whether the weights of this epoch are as sparse as asked for."""
+        return not self.sparsity or epoch + 1 >= self._ramp(epochs)
+
+    def _ramp(self, epochs: int) -> int:
+        return max(1, min(self.ramp, epochs // 2))

@@ -1,0 +1,126 @@
+"""What `train` returns: scores with their spread, the trace, the model, and the record for the ledger."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING, Any
+
+from unifews import __version__
+from unifews.core.trace import Trace
+from unifews.training.metrics import NAMES
+from unifews.training.spec import TrainSpec
+
+if TYPE_CHECKING:
+    from unifews.nn.decoupled import Decoupled
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """One seed: scores in percent at the epoch chosen by validation."""
+
+    seed: int
+    train: float
+    val: float
+    test: float
+    epoch: int
+    epochs: int
+    seconds: float
+    kept: tuple[int, ...]
+    """Weights left in each layer."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Percent, mean over seeds; `std` is the test score's standard deviation over them."""
+
+    train: float
+    val: float
+    test: float
+    std: float
+
+    @classmethod
+    def of(cls, seeds: list[SeedResult]) -> Scores:
+        train, val, test = ([getattr(seed, name) for seed in seeds] for name in ("train", "val", "test"))
+        return cls(fmean(train), fmean(val), fmean(test), pstdev(test))
+
+    def __str__(self) -> str:
+        return f"{self.test:.1f} ± {self.std:.1f}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished training."""
+
+    spec: TrainSpec
+    id: str
+    metric: str
+    seeds: list[SeedResult]
+    trace: Trace
+    """What was kept of edges and weights, and what it costs to classify all nodes."""
+    dataset: dict[str, Any]
+    propagate_seconds: float
+    """From features to what the head is fed, once for all seeds."""
+    model: Decoupled | None = field(default=None, repr=False, compare=False)
+    """The model of the seed that is best on validation; None where all seeds come from an interrupted run."""
+    finished: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    @property
+    def accuracy(self) -> Scores:
+        """By the dataset's metric: accuracy, micro-F1 or ROC-AUC."""
+        return Scores.of(self.seeds)
+
+    @property
+    def train_seconds(self) -> float:
+        """Training the head, mean over seeds."""
+        return fmean(seed.seconds for seed in self.seeds)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record of the ledger."""
+        scores = self.accuracy
+        return {
+            "format": FORMAT,
+            "id": self.id,
+            "finished": self.finished,
+            "spec": self.spec.to_dict(),
+            "dataset": self.dataset,
+            "metric": self.metric,
+            "scores": {"train": scores.train, "val": scores.val, "test": scores.test, "test_std": scores.std},
+            "seeds": [seed.__dict__ | {"kept": list(seed.kept)} for seed in self.seeds],
+            "seconds": {"propagate": self.propagate_seconds, "train": self.train_seconds},
+            "trace": self.trace.to_dict(),
+            "versions": versions(),
+            "machine": machine(),
+        }
+
+    def __str__(self) -> str:
+        what = f"{self.spec.model} on {self.spec.dataset}: {NAMES[self.metric]} {self.accuracy}"
+        seeds = f" over {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
+        return (
+            f"{what}{seeds}; {self.trace.edge_sparsity:.1%} of edge entries and {self.trace.weight_sparsity:.1%} of weights "
+            f"removed; {self.trace.macs:,} + {self.trace.transform_macs:,} MACs"
+        )
+
+
+def versions() -> dict[str, str]:
+    found = {"unifews": __version__, "python": platform.python_version()}
+    for name in ("numpy", "scipy", "torch", "torch_geometric"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    from unifews.kernels import describe, threads_to_use
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    kernel = describe(threads_to_use(None))
+    return {"system": platform.system(), "processor": platform.machine(), "cores": cores, "kernel": kernel}

@@ -1,0 +1,157 @@
+"""What a training run is asked to do: everything that decides its result, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from dataclasses import asdict, dataclass, field, fields, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+from unifews import __version__
+from unifews.core.budget import check_sparsity, check_threshold
+from unifews.core.entry import Entries
+from unifews.core.schemes import Appnp, Scheme, Sgc
+from unifews.datasets.dataset import Dataset, SplitKind
+from unifews.errors import FileFormatError, InputError, MissingFileError, unknown_name
+from unifews.training.recipe import Recipe, WeightPruning
+
+MODELS = ("appnp", "sgc", "mlp")
+METHODS = ("unifews",)
+
+PAPER: dict[str, Any] = {"entries": "node", "basis": "input", "inherit": True}
+"""Settings of the paper's own form: whole rows, on the input axes, nested."""
+
+
+@dataclass(frozen=True)
+class TrainSpec:
+    """The settings of `unifews.train`; see there for what each means."""
+
+    dataset: str
+    model: str = "appnp"
+    method: str = "unifews"
+    edge_sparsity: float | None = None
+    edge_threshold: float | None = None
+    weight_sparsity: float | None = None
+    weight_threshold: float | None = None
+    seeds: int = 1
+    seed: int = 41
+    split: SplitKind | None = None
+    hops: int = 20
+    alpha: float = 0.1
+    r: float = 0.5
+    skip: str | None = None
+    entries: Entries = "block"
+    basis: Literal["principal", "input"] = "principal"
+    rank: int | None = None
+    inherit: bool = False
+    head: Literal["auto", "embedding", "coordinates"] = "auto"
+    standardise: Literal["common", "column"] = "common"
+    recipe: Recipe = field(default_factory=Recipe)
+
+    def __post_init__(self) -> None:
+        _known("model", self.model, MODELS)
+        _known("method", self.method, METHODS)
+        _known("entries", self.entries, ("block", "feature", "node"))
+        _known("basis", self.basis, ("principal", "input"))
+        _known("head input", self.head, ("auto", "embedding", "coordinates"))
+        _known("standardisation", self.standardise, ("common", "column"))
+        if self.split is not None:
+            _known("split", self.split, ("stratified", "stored"))
+        for name, least in (("seeds", 1), ("seed", 0), ("hops", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(f"`{name}` is a whole number of at least {least}; got {value!r}.")
+        if self.edge_sparsity is not None and self.edge_threshold is not None:
+            raise InputError("edge_sparsity and edge_threshold are ways to say the same thing; give one of them.")
+        if self.edge_sparsity is not None:
+            check_sparsity("edge_sparsity", self.edge_sparsity)
+        if self.edge_threshold is not None:
+            check_threshold("edge_threshold", self.edge_threshold)
+        if self.model == "mlp" and self.prunes_edges:
+            raise InputError("an MLP sees no edges, so none can be pruned; take model='appnp' or 'sgc'.")
+        if self.head == "coordinates" and (self.basis == "input" or not (self.prunes_edges or self.rank)):
+            raise InputError("head='coordinates' needs principal axes: prune edges or give `rank`, without basis='input'.")
+        self.pruning, self.scheme  # noqa: B018 - both check what they are made of
+
+    @property
+    def prunes_edges(self) -> bool:
+        return bool(self.edge_sparsity) or bool(self.edge_threshold)
+
+    @property
+    def prunes(self) -> bool:
+        return self.prunes_edges or self.pruning.active
+
+    @property
+    def pruning(self) -> WeightPruning:
+        return WeightPruning(self.weight_sparsity, self.weight_threshold)
+
+    @property
+    def scheme(self) -> Scheme:
+        """What is propagated. SGC is T^L X as everybody knows it, unless another skip connection is asked for."""
+        if self.model == "sgc":
+            return Sgc(skip=self.skip or "diagonal")  # type: ignore[arg-type]
+        return Appnp(alpha=self.alpha) if self.skip is None else Appnp(alpha=self.alpha, skip=self.skip)  # type: ignore[arg-type]
+
+    def unpruned(self) -> TrainSpec:
+        """The same run with nothing removed."""
+        return replace(
+            self, edge_sparsity=None, edge_threshold=None, weight_sparsity=None, weight_threshold=None, rank=None, head="auto",
+            basis="principal", entries="block", inherit=False,
+        )  # fmt: skip
+
+    def id(self, dataset: Dataset) -> str:
+        """Twelve hex digits that change with any setting, with the data and with the version."""
+        data = [dataset.num_nodes, dataset.graph.num_edges, dataset.num_features, dataset.num_classes, dataset.about.source]
+        text = json.dumps([self.to_dict(), data, __version__], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> TrainSpec:
+        """From flat settings; those of the recipe stand among the others or in a table of their own, `recipe`."""
+        settings = dict(settings)
+        given = settings.pop("recipe", {})
+        numbers = asdict(given) if isinstance(given, Recipe) else dict(given)
+        own = {item.name for item in fields(cls)} - {"recipe"}
+        for name in [name for name in settings if name in Recipe.names()]:
+            numbers[name] = settings.pop(name)
+        for name in settings:
+            _known("setting", name, own | set(Recipe.names()))
+        for name in numbers:
+            _known("setting of the recipe", name, Recipe.names())
+        if "dataset" not in settings:
+            raise InputError('no dataset is named; add a line such as dataset = "cora".')
+        return cls(**settings, recipe=Recipe(**numbers))
+
+
+def _known(kind: str, name: object, known: Any) -> None:
+    if name not in known:
+        raise unknown_name(kind, str(name), known)
+
+
+# ---------------------------------------------------------------------------------------------------------------- TOML
+
+
+def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
+    """The settings in a run file."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError as error:
+        raise MissingFileError(f"there is no run file {path}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"{path} is no run file: {error}. Write lines such as  edge_sparsity = 0.9.") from error
+
+
+def write_toml(spec: TrainSpec) -> str:
+    """A run file that repeats the run: every setting that has a value, the recipe in a table."""
+    settings = spec.to_dict()
+    recipe = settings.pop("recipe")
+    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items() if value is not None]
+    return "\n".join([*lines, "", "[recipe]", *(f"{name} = {json.dumps(value)}" for name, value in recipe.items())]) + "\n"
