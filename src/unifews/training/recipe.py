@@ -15,10 +15,10 @@ class Recipe:
 
     width: int = 512
     layers: int = 2
-    dropout: float = 0.5
+    dropout: float = 0.7
     batch: int = 512
     epochs: int = 200
-    patience: int = 30
+    patience: int = 20
     """Epochs without a better validation score before stopping; 0 = never stop early."""
     lr: float = 1e-3
     weight_decay: float = 1e-5
@@ -28,7 +28,7 @@ class Recipe:
     @classmethod
     def paper(cls) -> Recipe:
         """The authors' configuration of decoupled models (METHODS 3.9): 200 epochs, never stopped early."""
-        return cls(lr=1e-2, patience=0)
+        return cls(lr=1e-2, dropout=0.5, patience=0)
 
     def __post_init__(self) -> None:
         for name, least in (("width", 1), ("layers", 1), ("batch", 2), ("epochs", 1), ("patience", 0), ("plateau", 1)):

@@ -37,7 +37,7 @@ class TrainSpec:
     weight_sparsity: float | None = None
     weight_threshold: float | None = None
     seeds: int = 1
-    seed: int = 41
+    seed: int = 42
     split: SplitKind | None = None
     hops: int = 20
     alpha: float = 0.1
