@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import Any
 
 from data import folder
 
@@ -48,15 +49,19 @@ def main() -> None:
                 record = ledger.find(spec.id(data))
                 if record is None:
                     record = unifews.train(data, ledger=ledger, **settings).to_dict()
-                scores, trace = record["scores"], record["trace"]
                 printed = PAPER.get((model, name), ())[number : number + 1]
-                print(
-                    f"{name:10} {model:6} {case:20} {scores['test']:6.2f} ± {scores['test_std']:4.2f}  val {scores['val']:6.2f}  "
-                    f"paper {printed[0] if printed else '-':>5}  removed {trace['edge_sparsity']:.3f} {trace['weight_sparsity']:.3f}  "
-                    f"MACs {trace['macs']:.3e} + {trace['transform_macs']:.3e}  "
-                    f"{record['seconds']['propagate']:.2f} s + {record['seconds']['train']:.1f} s a seed",
-                    flush=True,
-                )
+                show(name, model, case, record, printed[0] if printed else None)
+
+
+def show(name: str, model: str, case: str, record: dict[str, Any], printed: float | None) -> None:
+    scores, trace, seconds = record["scores"], record["trace"], record["seconds"]
+    print(
+        f"{name:10} {model:6} {case:20} {scores['test']:6.2f} ± {scores['test_std']:4.2f}  val {scores['val']:6.2f}  "
+        f"paper {printed or '-':>5}  removed {trace['edge_sparsity']:.3f} {trace['weight_sparsity']:.3f}  "
+        f"MACs {trace['macs']:.3e} + {trace['transform_macs']:.3e}  "
+        f"{seconds['propagate']:.2f} s + {seconds['train']:.1f} s a seed",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
