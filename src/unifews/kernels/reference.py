@@ -247,6 +247,59 @@ class _Lazy:
         self.stamp[u, b] = hop
 
 
+# -------------------------------------------------------------------------------------------- layers that train
+
+
+def gather(
+    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, gain: Floats | None, x: Floats,
+    out: Floats, threads: int = 1,
+) -> None:  # fmt: skip
+    """out[u] = gain[u] · Σ_e w_e · x[v] over the edges e = (v → u); x and out float32 [n, 16·blocks]."""
+    for u in range(len(start)):
+        total = np.zeros(x.shape[1], dtype=np.float32)
+        for v, w, _ in _row(u, start, end, indices, weight):
+            total += w * x[v]
+        out[u] = total * (np.float32(1) if gain is None else gain[u])
+
+
+def gather_kept(
+    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, gain: Floats | None, x: Floats,
+    size: Floats, cut: Floats, by_sender: bool, out: Floats, threads: int = 1,
+) -> int:  # fmt: skip
+    """`gather` over the entries (e, block b) with |w_e| · size[sender, b] ≥ cut[receiver]; how many those are.
+
+    Rows are receivers, or senders with `by_sender` (the backward product, over reversed edges).
+    """
+    kept = 0
+    tiles, result = _blocks(x, blocks), _blocks(out, blocks)
+    for u in range(len(start)):
+        total = np.zeros((blocks, LANES), dtype=np.float32)
+        for v, w, _ in _row(u, start, end, indices, weight):
+            sender, receiver = (u, v) if by_sender else (v, u)
+            stays = np.abs(w) * size[sender, :blocks] >= cut[receiver]
+            total[stays] += w * tiles[v][stays]
+            kept += int(stays.sum())
+        result[u] = total * (np.float32(1) if gain is None else gain[u])
+    return kept
+
+
+def block_sizes(x: Floats, blocks: int, size: Floats, threads: int = 1) -> None:
+    """size[u, b] = ‖x[u, 16b : 16b + 16]‖₂."""
+    size[:] = np.sqrt((_blocks(x, blocks) ** 2).sum(axis=2))
+
+
+def edge_dots(
+    start: Longs, end: Longs, indices: NDArray[Any], blocks: int, x: Floats, y: Floats, out: Floats, threads: int = 1
+) -> None:
+    """out[e] = ⟨x[v], y[u]⟩ for the edges e = (v → u): the gradient of an edge's weight."""
+    for u in range(len(start)):
+        for v, _, i in _row(u, start, end, indices, None):
+            out[i] = x[v] @ y[u]
+
+
+# ------------------------------------------------------------------------------------------------------------- helpers
+
+
 def _blocks(tile: Floats, blocks: int) -> Floats:
     return tile.reshape(len(tile), blocks, LANES)
 

@@ -113,4 +113,28 @@ const Table& table_base();
 const Table& table_avx2();
 const Table& table_avx512();
 
+// messages.cpp: products of layers that train. Rows are [n][blocks][16], any number of blocks.
+struct KeptGather {
+  Edges edges;
+  int blocks;
+  const float* gain;  // [n] factor of a row's sum, or nullptr: 1
+  const float* x;
+  const float* size;  // [n][blocks] of senders, 8 floats of slack behind it
+  const float* cut;   // [n] of receivers
+  bool by_sender;     // rows are senders (backward), else receivers
+  float* out;
+  int threads;
+};
+
+struct Messages {
+  void (*gather)(const Edges&, int blocks, const float* gain, const float* x, float* out, int threads);
+  int64_t (*gather_kept)(const KeptGather&);  // entries used
+  void (*block_sizes)(int64_t n, int blocks, const float* x, float* size, int threads);
+  void (*edge_dots)(const Edges&, int blocks, const float* x, const float* y, float* out, int threads);
+};
+
+const Messages& messages_base();
+const Messages& messages_avx2();
+const Messages& messages_avx512();
+
 }  // namespace unifews

@@ -30,16 +30,17 @@ using Index = nb::ndarray<nb::c_contig, nb::device::cpu>;
 struct Level {
   const char* name;
   const Table& (*table)();
+  const Messages& (*messages)();
 };
 
 std::vector<Level> levels() {
-  std::vector<Level> found{{"base", table_base}};
+  std::vector<Level> found{{"base", table_base, messages_base}};
 #if defined(UNIFEWS_X86)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found.push_back({"avx2", table_avx2});
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found.push_back({"avx2", table_avx2, messages_avx2});
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl"))
-    found.push_back({"avx512", table_avx512});
+    found.push_back({"avx512", table_avx512, messages_avx512});
 #endif
   return found;
 }
@@ -194,4 +195,46 @@ NB_MODULE(_native, m) {
       },
       "blocks"_a, "width"_a, "hop"_a, "keep"_a, "source"_a, "offset"_a.none(), "direction"_a.none(), "even"_a,
       "odd"_a, "stamp"_a.none(), "out"_a.none(), "coefficient"_a, "result"_a, "column0"_a, "threads"_a);
+
+  m.def(
+      "gather",
+      [](Input<int64_t> start, Input<int64_t> end, Indices indices, Maybe<Input<float>> weight, int blocks,
+         Maybe<Input<float>> gain, Input<float> x, Array<float> out, int threads) {
+        const Edges e = edges(start, end, indices, weight);
+        nb::gil_scoped_release free;
+        current.messages().gather(e, blocks, data(gain), x.data(), out.data(), threads);
+      },
+      "start"_a, "end"_a, "indices"_a, "weight"_a.none(), "blocks"_a, "gain"_a.none(), "x"_a, "out"_a, "threads"_a);
+
+  m.def(
+      "gather_kept",
+      [](Input<int64_t> start, Input<int64_t> end, Indices indices, Maybe<Input<float>> weight, int blocks,
+         Maybe<Input<float>> gain, Input<float> x, Input<float> size, Input<float> cut, bool by_sender, Array<float> out,
+         int threads) {
+        const KeptGather g{edges(start, end, indices, weight), blocks, data(gain), x.data(), size.data(), cut.data(),
+                           by_sender, out.data(), threads};
+        nb::gil_scoped_release free;
+        return current.messages().gather_kept(g);
+      },
+      "start"_a, "end"_a, "indices"_a, "weight"_a.none(), "blocks"_a, "gain"_a.none(), "x"_a, "size"_a, "cut"_a,
+      "by_sender"_a, "out"_a, "threads"_a);
+
+  m.def(
+      "block_sizes",
+      [](Input<float> x, int blocks, Array<float> size, int threads) {
+        const int64_t n = int64_t(x.shape(0));
+        nb::gil_scoped_release free;
+        current.messages().block_sizes(n, blocks, x.data(), size.data(), threads);
+      },
+      "x"_a, "blocks"_a, "size"_a, "threads"_a);
+
+  m.def(
+      "edge_dots",
+      [](Input<int64_t> start, Input<int64_t> end, Indices indices, int blocks, Input<float> x, Input<float> y,
+         Array<float> out, int threads) {
+        const Edges e = edges(start, end, indices, Maybe<Input<float>>{});
+        nb::gil_scoped_release free;
+        current.messages().edge_dots(e, blocks, x.data(), y.data(), out.data(), threads);
+      },
+      "start"_a, "end"_a, "indices"_a, "blocks"_a, "x"_a, "y"_a, "out"_a, "threads"_a);
 }
