@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tomllib
 from dataclasses import asdict, dataclass, field, fields, replace
 from os import PathLike
@@ -16,6 +17,7 @@ from unifews.core.entry import Entries
 from unifews.core.schemes import Appnp, Scheme, Sgc
 from unifews.datasets.dataset import Dataset, SplitKind
 from unifews.errors import FileFormatError, InputError, MissingFileError, unknown_name
+from unifews.training.fingerprint import fingerprint
 from unifews.training.recipe import Recipe, WeightPruning
 
 MODELS = ("appnp", "sgc", "mlp")
@@ -64,12 +66,23 @@ class TrainSpec:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InputError(f"`{name}` is a whole number of at least {least}; got {value!r}.")
+        for name in ("alpha", "r"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+                raise InputError(f"`{name}` is a number from 0 to 1; got {value!r}.")
+        if self.rank is not None and (isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 1):
+            raise InputError(f"`rank` is the number of axes to keep, a whole number of at least 1; got {self.rank!r}.")
+        if not isinstance(self.inherit, bool):
+            raise InputError(f"`inherit` is true or false; got {self.inherit!r}.")
         if self.edge_sparsity is not None and self.edge_threshold is not None:
             raise InputError("edge_sparsity and edge_threshold are ways to say the same thing; give one of them.")
         if self.edge_sparsity is not None:
             check_sparsity("edge_sparsity", self.edge_sparsity)
         if self.edge_threshold is not None:
             check_threshold("edge_threshold", self.edge_threshold)
+        for name in ("edge_threshold", "weight_threshold"):
+            if getattr(self, name) == math.inf:
+                raise InputError(f"an infinite `{name}` would remove everything; give a number.")
         if self.model == "mlp" and self.prunes_edges:
             raise InputError("an MLP sees no edges, so none can be pruned; take model='appnp' or 'sgc'.")
         if self.head == "coordinates" and (self.basis == "input" or not (self.prunes_edges or self.rank)):
@@ -104,8 +117,7 @@ class TrainSpec:
 
     def id(self, dataset: Dataset) -> str:
         """Twelve hex digits that change with any setting, with the data and with the version."""
-        data = [dataset.num_nodes, dataset.graph.num_edges, dataset.num_features, dataset.num_classes, dataset.about.source]
-        text = json.dumps([self.to_dict(), data, __version__], sort_keys=True)
+        text = json.dumps([self.to_dict(), fingerprint(dataset), __version__], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_dict(self) -> dict[str, Any]:
@@ -116,6 +128,8 @@ class TrainSpec:
         """From flat settings; those of the recipe stand among the others or in a table of their own, `recipe`."""
         settings = dict(settings)
         given = settings.pop("recipe", {})
+        if not isinstance(given, Recipe | dict):
+            raise InputError(f"`recipe` is a table of settings such as width and epochs; got {given!r}.")
         numbers = asdict(given) if isinstance(given, Recipe) else dict(given)
         own = {item.name for item in fields(cls)} - {"recipe"}
         for name in [name for name in settings if name in Recipe.names()]:
@@ -126,6 +140,8 @@ class TrainSpec:
             _known("setting of the recipe", name, Recipe.names())
         if "dataset" not in settings:
             raise InputError('no dataset is named; add a line such as dataset = "cora".')
+        if not isinstance(settings["dataset"], str):
+            raise InputError(f"`dataset` is a name or a path, in quotes; got {settings['dataset']!r}.")
         return cls(**settings, recipe=Recipe(**numbers))
 
 
@@ -138,15 +154,21 @@ def _known(kind: str, name: object, known: Any) -> None:
 
 
 def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
-    """The settings in a run file."""
+    """The settings in a run file, each of them checked; it may leave out any, the dataset too."""
     path = Path(path)
     try:
         with path.open("rb") as file:
-            return tomllib.load(file)
+            settings = tomllib.load(file)
     except FileNotFoundError as error:
         raise MissingFileError(f"there is no run file {path}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"{path} is no run file: {error}. Write lines such as  edge_sparsity = 0.9.") from error
+        reason = str(error).rstrip(".")
+        raise FileFormatError(f"{path} is no run file: {reason}. Write lines such as  edge_sparsity = 0.9.") from error
+    try:
+        TrainSpec.of({"dataset": "", **settings})
+    except InputError as error:
+        raise InputError(f"in {path}, {error}") from error
+    return settings
 
 
 def write_toml(spec: TrainSpec) -> str:
