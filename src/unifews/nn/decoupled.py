@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,25 +19,39 @@ class Decoupled(nn.Module):
 
     `head(rows)` classifies rows that were propagated already; calling the model does both. Where the head was trained on
     principal coordinates, `axes` [f, rank] are those of the training graph: another graph is propagated on its own axes
-    and its embedding then expressed on these.
+    and its embedding then expressed on these. Likewise `exponent` is the power of two that the training embedding was
+    divided by (0 but for an identity skip over many hops): the head expects others in the same unit.
     """
 
     axes: Tensor | None
 
-    def __init__(self, head: Mlp, axes: Tensor | None, propagation: dict[str, Any] | None) -> None:
+    def __init__(self, head: Mlp, axes: Tensor | None, propagation: dict[str, Any] | None, exponent: int = 0) -> None:
         """`propagation`: arguments of `propagate`; None = the head works on the features themselves."""
         super().__init__()
         self.head = head
         self.register_buffer("axes", axes)
         self.propagation = propagation
+        self.exponent = exponent
 
     @torch.no_grad()
-    def forward(self, x: Tensor, edge_index: Tensor | Graph) -> Tensor:
-        """Scores of all nodes [n, classes]; edge_index [2, m] or a `Graph`."""
-        rows = x
-        if self.propagation is not None:
+    def forward(self, x: Any, edge_index: Any) -> Tensor:
+        """Scores of all nodes [n, classes]; x as `propagate` takes it, edge_index [2, m] or a `Graph`."""
+        if self.propagation is None:
+            rows = dense_rows(x)
+        else:
             graph = edge_index if isinstance(edge_index, Graph) else Graph.from_edge_index(edge_index, num_nodes=x.shape[0])
-            rows = torch.as_tensor(propagate(graph, x, **self.propagation).embedding)
+            out = propagate(graph, x, **self.propagation)
+            rows = dense_rows(out.embedding)
+            if out.exponent != self.exponent:
+                rows = rows * math.ldexp(1.0, out.exponent - self.exponent)
             rows = rows if self.axes is None else rows @ self.axes
         scores: Tensor = self.head(rows)
         return scores
+
+
+def dense_rows(x: Any) -> Tensor:
+    """A matrix of numpy, torch or scipy as a dense float32 tensor; a copy only where it has to be one."""
+    if isinstance(x, Tensor):
+        return x.to_dense().float()
+    rows = x.toarray() if hasattr(x, "toarray") else np.asarray(x)
+    return torch.from_numpy(np.require(rows, np.float32, ["C", "W"]))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -19,8 +22,10 @@ class PrunedLinear(nn.Linear):
         |W[i,j]| · ‖x[:,j]‖₂ ≥ δ_w        ([P] Eq. of weight pruning, METHODS 3.3)
 
     `decide` takes that decision anew from the dense weights (a weight that was removed may come back), or only among those
-    still there (`monotone`). The mask is a buffer, so it is saved, copied and restored with the weights it belongs to.
-    Removed weights get no gradient. Shapes: x [rows, inputs], W and keep [outputs, inputs].
+    still there (`monotone`). With `due` set, the next batch that comes through is what it decides by, before it is
+    multiplied, so the layers after this one see the input that they will see from now on (METHODS 3.12).
+    The mask is a buffer, so it is saved, copied and restored with the weights it belongs to. Removed weights get no
+    gradient. Shapes: x [rows, inputs], W and keep [outputs, inputs].
     """
 
     keep: Tensor
@@ -28,13 +33,13 @@ class PrunedLinear(nn.Linear):
     def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
         super().__init__(inputs, outputs, bias)
         self.register_buffer("keep", torch.ones(outputs, inputs, dtype=torch.bool))
-        self.seen: Tensor | None = None
-        """‖x[:,j]‖₂ of the last batch that went through in training while `watch` was on."""
-        self.watch = False
+        self.due: dict[str, Any] | None = None
+        """Arguments of `decide` for the next batch; None = the mask stays as it is."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.watch:
-            self.seen = x.detach().norm(dim=0)
+        if self.due is not None:
+            how, self.due = self.due, None
+            self.decide(x.detach().norm(dim=0), **how)
         weight = self.weight * self.keep if self.is_pruned else self.weight
         return nn.functional.linear(x, weight, self.bias)
 
@@ -53,22 +58,24 @@ class PrunedLinear(nn.Linear):
         """Choose the weights that stay, given the norms of the input's columns [inputs].
 
         `sparsity` removes that share exactly (of all weights of the layer); `threshold` is the authors' relative one,
-        δ_w = threshold · ‖x‖_F / inputs. The largest entry always stays.
+        δ_w = threshold · ‖x‖_F / inputs. The largest entry always stays. An input of zeros, or one that is not finite,
+        says nothing, and leaves the mask as it is.
         """
         if (sparsity is None) == (threshold is None):
             raise InputError("a layer is pruned by `sparsity` or by `threshold`; give one of them.")
         size = self.weight.abs() * norms
-        if monotone:
-            size = size * self.keep
+        if monotone:  # below every entry that is still there, those of size 0 included
+            size = torch.where(self.keep, size, -1.0)
         scale = float(norms.norm()) / max(len(norms), 1)
-        if scale <= _TINY:
+        if not _TINY < scale < math.inf:
             return
         if sparsity is not None:
             remove = min(round(sparsity * size.numel()), size.numel() - 1)
-            self.keep = _largest(size.flatten(), size.numel() - remove).view_as(size)
-        elif threshold is not None:
-            delta = min(threshold * scale, _CAP * float(size.max()))
-            self.keep = (size >= delta) & (self.keep if monotone else True)
+            keep = _largest(size.flatten(), size.numel() - remove).view_as(size)
+        else:
+            assert threshold is not None
+            keep = size >= min(threshold * scale, _CAP * float(size.max()))
+        self.keep = keep & self.keep if monotone else keep
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, kept={self.kept} of {self.weight.numel()}"

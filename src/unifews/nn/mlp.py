@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -48,10 +49,16 @@ class Mlp(nn.Module):
         One scale is right for principal coordinates: their spread is their importance, and evening it out would raise the
         noise of the last axes to the level of the first.
         """
-        self.mean = rows.mean(0)
+        # Squares leave float32 long before the values do (an identity skip doubles them at every hop), so they are taken of
+        # values near 1; a power of two changes no digit.
+        exponent = math.frexp(max(abs(float(end)) for end in rows.aminmax()))[1]
+        power = 2.0 ** -min(max(exponent, -126), 126)
+        rows = rows * power
         variance = rows.var(0, correction=0)
         spread = (variance if per_column else variance.mean().expand_as(variance)).sqrt()
-        self.scale = torch.where(spread > 1e-6 * spread.max(), 1 / spread.clamp_min(1e-30), 1.0)
+        varies = spread > 1e-6 * spread.max()
+        self.mean = rows.mean(0) / power
+        self.scale = torch.where(varies, power / torch.where(varies, spread, 1.0), 1.0)
 
     def linears(self) -> Iterator[PrunedLinear]:
         for layer in self.layers:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from os import PathLike
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,12 +16,13 @@ from unifews.core.trace import LayerTrace, Trace
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.load import load_dataset
 from unifews.datasets.splits import Split
-from unifews.errors import InputError
-from unifews.nn.decoupled import Decoupled
+from unifews.errors import FileFormatError, InputError
+from unifews.nn.decoupled import Decoupled, dense_rows
 from unifews.nn.mlp import Mlp
 from unifews.propagation import propagate
 from unifews.training.ledger import Ledger
-from unifews.training.loop import Epoch, fit
+from unifews.training.loop import Epoch, fit, seeded
+from unifews.training.metrics import judge
 from unifews.training.run import Run, SeedResult
 from unifews.training.spec import TrainSpec
 
@@ -65,27 +66,28 @@ def train(
     data = dataset if isinstance(dataset, Dataset) else load_dataset(dataset)
     spec = TrainSpec.of({"dataset": data.name, "model": model, "method": method, **settings})
     book = Ledger(ledger) if ledger is not None and not isinstance(ledger, Ledger) else ledger
-    splits = [data.split(spec.seed + i, spec.split) for i in range(spec.seeds)]
-    for split in splits:
-        check_split(data, split)
+    splits = splits_of(data, spec)
     run_id = spec.id(data)
+    done: list[SeedResult] = []
+    if book:
+        book.check()
+        done = _finished(book, run_id)
 
     began = perf_counter()
-    rows, axes, trace = _rows(data, spec, progress)
+    fed = _feed(data, spec, progress)
     propagate_seconds = perf_counter() - began
 
-    done = [SeedResult(**seed | {"kept": tuple(seed["kept"])}) for seed in (book.partial(run_id) if book else [])][: spec.seeds]
     best: tuple[float, Decoupled] | None = None
     for i in range(len(done), spec.seeds):
-        result, head = _one_seed(data, spec, rows, splits[i], spec.seed + i, axes, i, watch)
+        result, head = _one_seed(data, spec, fed.rows, splits[i], spec.seed + i, i, watch)
         if best is None or result.val > best[0]:
-            best = result.val, Decoupled(head, axes, _propagation(spec))
+            best = result.val, Decoupled(head, fed.axes, _propagation(spec), fed.exponent).eval()
         done.append(result)
         if book and len(done) < spec.seeds:
             book.save_partial(run_id, [asdict(seed) for seed in done])
-    layers = _layers(data, spec, rows.shape[1], done)
+    layers = _layers(data, spec, fed.rows.shape[1], done)
     run = Run(
-        spec, run_id, data.about.metric, done, replace(trace, layers=layers), _describe(data), propagate_seconds,
+        spec, run_id, data.about.metric, done, replace(fed.trace, layers=layers), _describe(data), propagate_seconds,
         best[1] if best else None,
     )  # fmt: skip
     if book:
@@ -94,17 +96,39 @@ def train(
     return run
 
 
-def _rows(data: Dataset, spec: TrainSpec, progress: Progress | None) -> tuple[Tensor, Tensor | None, Trace]:
-    """What the head is fed [n, width], the axes it stands on (None: the input's), and what propagating cost."""
+def _finished(book: Ledger, run_id: str) -> list[SeedResult]:
+    """The seeds that an interrupted run has left."""
+    try:
+        return [SeedResult.of(seed) for seed in book.partial(run_id)]
+    except (KeyError, TypeError) as error:
+        raise FileFormatError(f"{book.partial_file(run_id)} is damaged; delete it to start this run afresh.") from error
+
+
+class _Feed(NamedTuple):
+    """What the head is fed."""
+
+    rows: Tensor
+    """[n, width]."""
+    axes: Tensor | None
+    """[f, width] that they stand on; None: the input's."""
+    exponent: int
+    trace: Trace
+    """What getting there cost."""
+
+
+def _feed(data: Dataset, spec: TrainSpec, progress: Progress | None) -> _Feed:
     how = _propagation(spec)
     if how is None:
-        x = data.x.toarray() if hasattr(data.x, "toarray") else np.ascontiguousarray(data.x, dtype=np.float32)
-        return torch.from_numpy(x), None, Trace(())
+        rows = dense_rows(data.x)
+        if not bool(rows.isfinite().all()):
+            raise InputError(f"the features of {data.name} hold NaN or infinite values; replace them first.")
+        return _Feed(rows, None, 0, Trace(()))
     out = propagate(data.graph, data.x, **how, progress=progress)
     if spec.head == "embedding" or out.basis is None:
-        rows = out.embedding
-        return torch.from_numpy(np.ascontiguousarray(rows)), None, out.trace
-    return torch.from_numpy(np.ascontiguousarray(out.coordinates)), torch.from_numpy(np.ascontiguousarray(out.basis)), out.trace
+        rows, axes = dense_rows(out.embedding), None
+    else:
+        rows, axes = dense_rows(out.coordinates), dense_rows(out.basis)
+    return _Feed(rows, axes, out.exponent, out.trace)  # the trace last: rotating back has added to it
 
 
 def _propagation(spec: TrainSpec) -> dict[str, Any] | None:
@@ -118,12 +142,12 @@ def _propagation(spec: TrainSpec) -> dict[str, Any] | None:
 
 
 def _one_seed(
-    data: Dataset, spec: TrainSpec, rows: Tensor, split: Split, seed: int, axes: Tensor | None, number: int, watch: Watch | None
+    data: Dataset, spec: TrainSpec, rows: Tensor, split: Split, seed: int, number: int, watch: Watch | None
 ) -> tuple[SeedResult, Mlp]:
     recipe = spec.recipe
-    torch.manual_seed(seed)
-    head = Mlp(rows.shape[1], data.num_classes, width=recipe.width, layers=recipe.layers, dropout=recipe.dropout)
-    head.standardise(rows[torch.from_numpy(split.train)], per_column=spec.standardise == "column")
+    with seeded(seed):
+        head = Mlp(rows.shape[1], data.num_classes, width=recipe.width, layers=recipe.layers, dropout=recipe.dropout)
+    head.standardise(rows[torch.tensor(split.train)], per_column=spec.standardise == "column")
     fitted = fit(
         head, rows, data.y, split, recipe, metric=data.about.metric, pruning=spec.pruning, seed=seed,
         watch=None if watch is None else lambda epoch: watch(number, epoch),
@@ -153,6 +177,14 @@ def _describe(data: Dataset) -> dict[str, Any]:
     }
 
 
+def splits_of(data: Dataset, spec: TrainSpec) -> list[Split]:
+    """The split of every seed, each of them fit to train and judge on."""
+    splits = [data.split(spec.seed + i, spec.split) for i in range(spec.seeds)]
+    for split in splits:
+        check_split(data, split)
+    return splits
+
+
 def check_split(data: Dataset, split: Split) -> None:
     """A classifier can be trained and judged on this split."""
     for name, part in zip(split._fields, split, strict=True):
@@ -161,6 +193,14 @@ def check_split(data: Dataset, split: Split) -> None:
                 f"the {name} set of {data.name} is empty: {data.num_nodes:,} nodes are too few for this split, or too few have "
                 f"labels."
             )
+    Split.of(*split, num_nodes=data.num_nodes)
+    if len(split.train) < 2:
+        raise InputError(f"{data.name} has a single training node; training needs at least 2.")
+    for name, part in zip(split._fields, split, strict=True):
+        try:
+            judge(data.about.metric, np.broadcast_to(np.float32(0), (len(part), data.num_classes)), data.y[part])
+        except InputError as error:
+            raise InputError(f"the {name} set of {data.name} cannot be judged: {error}") from error
     if data.is_multilabel:
         return
     trained = np.bincount(data.y[split.train], minlength=data.num_classes) > 0
@@ -171,5 +211,3 @@ def check_split(data: Dataset, split: Split) -> None:
             f"class {missing[0]} of {data.name} has no training node ({len(missing)} of {data.num_classes} classes lack one), "
             f"so it could never be predicted; merge rare classes or give another split."
         )
-    if len(split.train) < 2:
-        raise InputError(f"{data.name} has a single training node; training needs at least 2.")

@@ -6,16 +6,18 @@ that a crash of the machine cut off is passed over by readers and closed by the 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from unifews.core.atomic import atomic_file
-from unifews.errors import FileFormatError, InputError
+from unifews.errors import FileFormatError
 
 
 class Ledger:
@@ -24,25 +26,33 @@ class Ledger:
     def __init__(self, path: str | PathLike[str]) -> None:
         """`path`: a .jsonl file, or the folder that holds `ledger.jsonl`; neither needs to exist yet."""
         self.path = Path(path)
-        if self.path.is_dir() or not self.path.suffix:
+        if self.path.is_dir() or not (self.path.suffix or self.path.is_file()):
             self.path = self.path / "ledger.jsonl"
+
+    def check(self) -> None:
+        """Say now, before hours of training, what would fail at their end: a foreign file, a folder that takes no files."""
+        self.records()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=self.path.parent):
+            pass
 
     def append(self, record: dict[str, Any]) -> None:
         line = (json.dumps(record, allow_nan=False) + "\n").encode()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
         try:
             with _locked(descriptor):
                 size = os.fstat(descriptor).st_size
-                if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                os.lseek(descriptor, max(size - 1, 0), os.SEEK_SET)
+                if size and os.read(descriptor, 1) != b"\n":
                     line = b"\n" + line
                 try:
                     if os.write(descriptor, line) != len(line):
-                        raise OSError(28, os.strerror(28), str(self.path))
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                     os.fsync(descriptor)
-                except OSError:
+                except OSError as error:
                     os.ftruncate(descriptor, size)
-                    raise
+                    raise OSError(error.errno, error.strerror, str(self.path)) from error
         finally:
             os.close(descriptor)
 
@@ -54,7 +64,8 @@ class Ledger:
             lines = file.read().split(b"\n")
         found = []
         for number, line in enumerate(lines, 1):
-            if not line.strip():
+            line = line.strip(b" \t\r\0")  # zeros: a crash before the file system had written what it made room for
+            if not line:
                 continue
             try:
                 record = json.loads(line)
@@ -73,25 +84,28 @@ class Ledger:
 
     # What an unfinished run has got so far: its finished seeds, in a file of its own beside the ledger.
 
-    def _partial(self, run: str) -> Path:
+    def partial_file(self, run: str) -> Path:
         return self.path.parent / f".{run}.partial.json"
 
     def save_partial(self, run: str, seeds: list[dict[str, Any]]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(self._partial(run), overwrite=True) as file:
+        with atomic_file(self.partial_file(run), overwrite=True) as file:
             file.write(json.dumps(seeds).encode())
 
     def partial(self, run: str) -> list[dict[str, Any]]:
+        file, seeds = self.partial_file(run), None
         try:
-            seeds = json.loads(self._partial(run).read_bytes())
+            seeds = json.loads(file.read_bytes())
         except FileNotFoundError:
             return []
-        except ValueError as error:
-            raise InputError(f"{self._partial(run)} is damaged; delete it to start this run afresh.") from error
-        return list(seeds)
+        except ValueError:
+            pass
+        if not isinstance(seeds, list) or not all(isinstance(seed, dict) for seed in seeds):
+            raise FileFormatError(f"{file} is damaged; delete it to start this run afresh.")
+        return seeds
 
     def drop_partial(self, run: str) -> None:
-        self._partial(run).unlink(missing_ok=True)
+        self.partial_file(run).unlink(missing_ok=True)
 
 
 @contextmanager

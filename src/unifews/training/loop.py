@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unifews.datasets.splits import Split
+from unifews.errors import InputError
 from unifews.nn.mlp import Mlp
 from unifews.training.metrics import judge
 from unifews.training.recipe import Recipe, WeightPruning
@@ -65,15 +67,35 @@ def fit(
     """Train `model` on rows [n, f] and leave it at its best epoch.
 
     The epoch is chosen by the validation score, equal scores by the validation loss. The test set is looked at once, at
-    the end. `seed` decides the order of the batches and the dropout; the caller seeds the initial weights.
+    the end. `seed` decides the order of the batches and the dropout; the caller seeds the initial weights. Torch's own
+    generator is left as it was found, and what `watch` draws from it changes nothing.
     """
+    with seeded(seed):
+        return _fit(model, rows, y, split, recipe, metric, pruning or WeightPruning(), watch)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Torch's generator starts at `seed` inside, and is where it was afterwards. Everything here runs on the CPU."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _fit(
+    model: Mlp,
+    rows: Tensor,
+    y: NDArray[Any],
+    split: Split,
+    recipe: Recipe,
+    metric: str,
+    pruning: WeightPruning,
+    watch: Watch | None,
+) -> Fitted:
     began = perf_counter()
-    pruning = pruning or WeightPruning()
-    torch.manual_seed(seed)
-    labels = torch.from_numpy(np.ascontiguousarray(y))
-    if labels.ndim == 2:
-        labels = labels.float()
-    train, val = torch.from_numpy(split.train), torch.from_numpy(split.val)
+    # Copies: labels may be a read-only memory map or of a narrower type, and torch takes neither.
+    labels = torch.from_numpy(y.astype(np.int64 if y.ndim == 1 else np.float32))
+    train, val, test = (torch.from_numpy(part.astype(np.int64)) for part in split)
     val_rows, val_labels = rows[val], labels[val]
     optimizer = torch.optim.Adam(model.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay)
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
@@ -83,6 +105,10 @@ def fit(
     state: dict[str, Tensor] = {}
     for number in range(recipe.epochs):
         loss = _epoch(model, rows, labels, train, optimizer, recipe, pruning, number)
+        if not math.isfinite(loss):
+            raise InputError(
+                f"training went astray: the loss of epoch {number + 1} is {loss}. Lower `lr`, which is {recipe.lr:g}."
+            )
         scores = predict(model, val_rows)
         val_score = judge(metric, scores.numpy(), y[split.val])
         plateau.step(val_score)
@@ -94,11 +120,12 @@ def fit(
             kept = sum(layer.kept for layer in model.linears())
             weights = sum(layer.weight.numel() for layer in model.linears())
             lr = float(optimizer.param_groups[0]["lr"])
-            watch(Epoch(number, recipe.epochs, loss, val_score, best[0], kept, weights, lr))
+            with torch.random.fork_rng(devices=[]):
+                watch(Epoch(number, recipe.epochs, loss, val_score, best[0], kept, weights, lr))
         if recipe.patience and best_epoch >= 0 and number - best_epoch >= recipe.patience:
             break
     model.load_state_dict(state)
-    at = [judge(metric, predict(model, rows[torch.from_numpy(part)]).numpy(), y[part]) for part in split]
+    at = [judge(metric, predict(model, rows[part]).numpy(), y[part.numpy()]) for part in (train, val, test)]
     return Fitted(at[0], at[1], at[2], best_epoch, number + 1, perf_counter() - began)
 
 
@@ -123,26 +150,14 @@ def _epoch(
     for i, batch in enumerate(batches):
         x = rows[batch]
         if i == 0 and pruning.active:
-            _decide(model, x, pruning.at(number, recipe.epochs))
+            for layer in model.linears():
+                layer.due = pruning.at(number, recipe.epochs)
         optimizer.zero_grad(set_to_none=True)
         loss = _loss(model(x), labels[batch])
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         total += float(loss.detach()) * len(batch)
     return total / len(order)
-
-
-@torch.no_grad()
-def _decide(model: Mlp, x: Tensor, how: dict[str, Any]) -> None:
-    """Choose every layer's weights by the input that this batch gives it."""
-    linears = list(model.linears())
-    for layer in linears:
-        layer.watch = True
-    model(x)
-    for layer in linears:
-        layer.watch = False
-        if layer.seen is not None:
-            layer.decide(layer.seen, **how)
 
 
 def _loss(scores: Tensor, labels: Tensor) -> Tensor:

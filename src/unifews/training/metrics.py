@@ -14,6 +14,8 @@ Scores = NDArray[Any]
 
 def accuracy(scores: Scores, y: NDArray[Any]) -> float:
     """Share of rows whose largest score is the label's; scores [rows, classes], y [rows]. Equals micro-F1."""
+    if y.ndim != 1:
+        raise InputError("accuracy needs one class per row; labels in several columns are judged by 'f1' or 'auc'.")
     return 100 * float((scores.argmax(1) == y).mean())
 
 

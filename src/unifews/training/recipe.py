@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any
 
 from unifews.core.budget import check_sparsity, check_threshold
 from unifews.errors import InputError
+from unifews.training.checks import real, whole
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, least in (("width", 1), ("layers", 1), ("batch", 2), ("epochs", 1), ("patience", 0), ("plateau", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(f"`{name}` is a whole number of at least {least}; got {value!r}.")
-        for name, most in (("dropout", 1.0), ("lr", float("inf")), ("weight_decay", float("inf"))):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < most:
-                raise InputError(f"`{name}` is a number from 0{f' to below {most:g}' if most == 1 else ''}; got {value!r}.")
+            object.__setattr__(self, name, whole(name, getattr(self, name), least))
+        for name, most in (("dropout", 1.0), ("lr", math.inf), ("weight_decay", math.inf)):
+            object.__setattr__(self, name, real(name, getattr(self, name), most))
 
     @classmethod
     def names(cls) -> list[str]:

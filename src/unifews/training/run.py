@@ -35,6 +35,11 @@ class SeedResult:
     kept: tuple[int, ...]
     """Weights left in each layer."""
 
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> SeedResult:
+        """From what was written to a file."""
+        return cls(**values | {"kept": tuple(values["kept"])})
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -68,7 +73,8 @@ class Run:
     propagate_seconds: float
     """From features to what the head is fed, once for all seeds."""
     model: Decoupled | None = field(default=None, repr=False, compare=False)
-    """The model of the seed that is best on validation; None where all seeds come from an interrupted run."""
+    """The model of the seed that is best on validation, among those trained by this call: seeds that were finished before
+    an interruption are known by their scores alone."""
     finished: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     @property

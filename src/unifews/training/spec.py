@@ -17,11 +17,13 @@ from unifews.core.entry import Entries
 from unifews.core.schemes import Appnp, Scheme, Sgc
 from unifews.datasets.dataset import Dataset, SplitKind
 from unifews.errors import FileFormatError, InputError, MissingFileError, unknown_name
+from unifews.training.checks import real, whole
 from unifews.training.fingerprint import fingerprint
 from unifews.training.recipe import Recipe, WeightPruning
 
 MODELS = ("appnp", "sgc", "mlp")
 METHODS = ("unifews",)
+_SEEDS = 2**63  # what torch's generator takes
 
 PAPER: dict[str, Any] = {"entries": "node", "basis": "input", "inherit": True}
 """Settings of the paper's own form: whole rows, on the input axes, nested."""
@@ -63,26 +65,25 @@ class TrainSpec:
         if self.split is not None:
             _known("split", self.split, ("stratified", "stored"))
         for name, least in (("seeds", 1), ("seed", 0), ("hops", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(f"`{name}` is a whole number of at least {least}; got {value!r}.")
+            object.__setattr__(self, name, whole(name, getattr(self, name), least))
+        if self.seed + self.seeds > _SEEDS:
+            raise InputError(f"seeds are numbers below 2^63; got seed={self.seed}.")
         for name in ("alpha", "r"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-                raise InputError(f"`{name}` is a number from 0 to 1; got {value!r}.")
-        if self.rank is not None and (isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 1):
-            raise InputError(f"`rank` is the number of axes to keep, a whole number of at least 1; got {self.rank!r}.")
+            object.__setattr__(self, name, real(name, getattr(self, name), 1.0, including=True))
+        if self.rank is not None:
+            object.__setattr__(self, "rank", whole("rank", self.rank, 1))
         if not isinstance(self.inherit, bool):
             raise InputError(f"`inherit` is true or false; got {self.inherit!r}.")
         if self.edge_sparsity is not None and self.edge_threshold is not None:
             raise InputError("edge_sparsity and edge_threshold are ways to say the same thing; give one of them.")
-        if self.edge_sparsity is not None:
-            check_sparsity("edge_sparsity", self.edge_sparsity)
-        if self.edge_threshold is not None:
-            check_threshold("edge_threshold", self.edge_threshold)
-        for name in ("edge_threshold", "weight_threshold"):
-            if getattr(self, name) == math.inf:
-                raise InputError(f"an infinite `{name}` would remove everything; give a number.")
+        for what in ("edge", "weight"):
+            share, delta = f"{what}_sparsity", f"{what}_threshold"
+            if getattr(self, share) is not None:
+                object.__setattr__(self, share, check_sparsity(share, getattr(self, share)))
+            if getattr(self, delta) is not None:
+                object.__setattr__(self, delta, check_threshold(delta, getattr(self, delta)))
+            if getattr(self, delta) == math.inf:
+                raise InputError(f"an infinite `{delta}` would remove everything; give a number.")
         if self.model == "mlp" and self.prunes_edges:
             raise InputError("an MLP sees no edges, so none can be pruned; take model='appnp' or 'sgc'.")
         if self.head == "coordinates" and (self.basis == "input" or not (self.prunes_edges or self.rank)):
@@ -175,5 +176,10 @@ def write_toml(spec: TrainSpec) -> str:
     """A run file that repeats the run: every setting that has a value, the recipe in a table."""
     settings = spec.to_dict()
     recipe = settings.pop("recipe")
-    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items() if value is not None]
-    return "\n".join([*lines, "", "[recipe]", *(f"{name} = {json.dumps(value)}" for name, value in recipe.items())]) + "\n"
+    lines = [f"{name} = {_toml(value)}" for name, value in settings.items() if value is not None]
+    return "\n".join([*lines, "", "[recipe]", *(f"{name} = {_toml(value)}" for name, value in recipe.items())]) + "\n"
+
+
+def _toml(value: str | float) -> str:
+    """As in JSON, but for what TOML has no pairs of escapes for (characters past U+FFFF), and DEL, which it wants escaped."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
