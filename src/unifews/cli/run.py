@@ -12,6 +12,12 @@ from typer.core import TyperGroup
 
 from unifews.errors import UnifewsError
 
+_INTERRUPTED = "interrupted; nothing was written."
+
+
+class Interrupted(typer.Abort):
+    """Ctrl-C where something has been kept; the message says what."""
+
 
 class Group(TyperGroup):
     """A group of commands that ends in one sentence where typer would draw a frame or print a traceback."""
@@ -37,8 +43,8 @@ def _exit_code(run: Callable[[], Any]) -> int:
     try:
         code = run()
         sys.stdout.flush()
-    except (KeyboardInterrupt, typer.Abort):
-        code = 130
+    except (KeyboardInterrupt, typer.Abort) as error:
+        return _fail(str(error) or _INTERRUPTED, 130)
     except BrokenPipeError:  # whoever read our output has left
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - stands in for stdout until the end of the process
         return 1
@@ -59,7 +65,7 @@ def _exit_code(run: Callable[[], Any]) -> int:
             f"this is a bug in unifews, {type(error).__name__}: {error}. UNIFEWS_DEBUG=1 shows where; please report it.", 1
         )
     if code == 130:
-        return _fail("interrupted; nothing was written.", 130)
+        return _fail(_INTERRUPTED, 130)
     return code if isinstance(code, int) else 0
 
 

@@ -1,0 +1,88 @@
+"""Where runs are carried out and kept: what the ledger has is taken from it, the rest is trained."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unifews.cli import live, output
+from unifews.cli.run import Interrupted
+
+if TYPE_CHECKING:
+    from unifews.datasets.dataset import Dataset
+    from unifews.training.api import Watch
+    from unifews.training.loop import Epoch
+    from unifews.training.spec import TrainSpec
+
+
+class Desk:
+    """Trains on one dataset and keeps the records in a folder, with a run file beside them for each."""
+
+    def __init__(self, data: Dataset, where: str, runs: Path, keep: bool, again: bool, log: str | None) -> None:
+        """`where`: what the dataset was loaded by, a name or a path."""
+        from unifews.training.ledger import Ledger
+
+        self.data, self.where, self.runs, self.again, self.log = data, where, runs, again, log
+        self.book: Ledger | None = Ledger(runs / "ledger.jsonl") if keep else None
+        self.files: list[Path] = []
+
+    def run(self, spec: TrainSpec) -> dict[str, Any]:
+        """The record of a run: from the ledger if it is there, else from training."""
+        from unifews.training.api import splits_of, train
+        from unifews.training.warm import warm_up
+
+        splits_of(self.data, spec)
+        what, name = "sparsified" if spec.prunes else "unpruned", spec.id(self.data)
+        if self.book:
+            found = None if self.again else self.book.find(name)
+            self._keep(spec, name)
+            if found is not None:
+                output.note(f"the {what} run {name} of {found['finished']} is in {self.book.path}; --again repeats it.")
+                return found
+            if self.again:
+                self.book.drop_partial(name)
+        warm_up()
+        settings = spec.to_dict()
+        settings.pop("dataset")
+        try:
+            with ExitStack() as stack:
+                progress, watch = stack.enter_context(live.training(what, spec.seed, spec.seeds))
+                if self.log:
+                    from unifews.training.log import TensorBoard
+
+                    board = stack.enter_context(TensorBoard(self.runs / "tensorboard" / name, spec.seed))
+                    watch = _both(watch, board)
+                return train(self.data, **settings, ledger=self.book, progress=progress, watch=watch).to_dict()
+        except KeyboardInterrupt as error:
+            if self.book is None:
+                raise
+            raise Interrupted(
+                f"interrupted; what was finished is in {self.runs}, and the same command goes on from there."
+            ) from error
+
+    def _keep(self, spec: TrainSpec, name: str) -> None:
+        """The settings as a run file, written first: whatever stops the run, what it was is known."""
+        from unifews.core.atomic import atomic_file
+        from unifews.datasets.records import find
+        from unifews.training.spec import write_toml
+
+        # A path should lead to the dataset from any folder.
+        dataset = self.where if find(self.where) else str(Path(self.where).expanduser().resolve())
+        self.runs.mkdir(parents=True, exist_ok=True)
+        path = self.runs / f"{name}.toml"
+        with atomic_file(path, overwrite=True) as file:
+            file.write(write_toml(replace(spec, dataset=dataset)).encode())
+        self.files.append(path)
+
+
+def _both(one: Watch | None, other: Watch) -> Watch:
+    if one is None:
+        return other
+
+    def watch(number: int, epoch: Epoch) -> None:
+        one(number, epoch)
+        other(number, epoch)
+
+    return watch

@@ -1,0 +1,235 @@
+"""`unifews train`: from a dataset to accuracy, operations and time, beside the unpruned model."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unifews.cli import output
+from unifews.cli.desk import Desk
+from unifews.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from unifews.datasets.dataset import Dataset
+    from unifews.training.spec import TrainSpec
+
+SEEDS = 5  # one seed has no spread
+_SPACE = 1 << 20  # bytes a ledger, its partial results and run files need at most
+
+_Fraction = typer.Option(metavar="S", help="Share of the edge products to remove, 0.9 for nine in ten.")
+
+
+def train(
+    dataset: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DATASET",
+            help="A known name (unifews data list), a dataset folder or .npz; unifews data convert makes one of your files.",
+        ),
+    ] = None,
+    run_file: Annotated[
+        Path | None,
+        typer.Option("--run-file", "-f", metavar="RUN.toml", help="Settings; an option given here wins over the file."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="appnp|sgc|mlp", help="What is trained, appnp unless given.")] = None,
+    edge_sparsity: Annotated[float | None, _Fraction] = None,
+    edge_threshold: Annotated[float | None, typer.Option(metavar="D", help="Instead: remove messages below this.")] = None,
+    weight_sparsity: Annotated[float | None, typer.Option(metavar="S", help="Share of the weights to remove.")] = None,
+    weight_threshold: Annotated[
+        float | None, typer.Option(metavar="T", help="Instead: remove weights whose products are below T times the mean.")
+    ] = None,
+    paper_form: Annotated[
+        bool, typer.Option("--paper-form", help="Prune as the paper does: --entries node --basis input --inherit.")
+    ] = False,
+    baseline: Annotated[
+        bool, typer.Option("--baseline/--no-baseline", help="Beside a pruned model, train the unpruned one: same seeds.")
+    ] = True,
+    seeds: Annotated[int | None, typer.Option(metavar="N", help=f"How many seeds, {SEEDS} unless given.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="The first; it decides split, weights and batches.")] = None,
+    split: Annotated[
+        str | None, typer.Option(metavar="stratified|stored", help="50/25/25 by seed, or the dataset's own; as it is meant.")
+    ] = None,
+    hops: Annotated[int | None, typer.Option(metavar="L", help="Propagation steps, 20 unless given.")] = None,
+    alpha: Annotated[float | None, typer.Option(metavar="A", help="APPNP: share of its own features a node keeps.")] = None,
+    r: Annotated[float | None, typer.Option("--r", metavar="R", help="T = D^-(1-r) (A + I) D^-r, 0.5 unless given.")] = None,
+    skip: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Skip connection: diagonal unless given, identity, identity+loop, none.")
+    ] = None,
+    entries: Annotated[
+        str | None,
+        typer.Option(metavar="block|feature|node", help="What one decision covers: 16 features unless given, one, or all."),
+    ] = None,
+    basis: Annotated[
+        str | None, typer.Option(metavar="principal|input", help="The axes that are pruned, principal unless given.")
+    ] = None,
+    rank: Annotated[int | None, typer.Option(metavar="K", help="Leading axes to propagate, chosen unless given.")] = None,
+    inherit: Annotated[
+        bool | None, typer.Option("--inherit/--no-inherit", help="What is removed at a hop stays removed at later ones.")
+    ] = None,
+    width: Annotated[int | None, typer.Option(metavar="N", help="Hidden units of a layer.")] = None,
+    layers: Annotated[int | None, typer.Option(metavar="N", help="Layers of the classifier.")] = None,
+    dropout: Annotated[float | None, typer.Option(metavar="P", help="Share of hidden units left out while training.")] = None,
+    batch: Annotated[int | None, typer.Option(metavar="N", help="Nodes per step.")] = None,
+    epochs: Annotated[int | None, typer.Option(metavar="N", help="Epochs at most.")] = None,
+    patience: Annotated[
+        int | None, typer.Option(metavar="N", help="Stop after so many epochs without a better validation score; 0: never.")
+    ] = None,
+    lr: Annotated[float | None, typer.Option("--lr", metavar="X", help="Learning rate.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(metavar="X", help="Weight decay.")] = None,
+    runs: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where ledger.jsonl and a run file per run are kept.")
+    ] = Path("runs"),
+    ledger: Annotated[bool, typer.Option("--ledger/--no-ledger", help="Keep a record of the run, or nothing at all.")] = True,
+    again: Annotated[bool, typer.Option("--again", help="Repeat a run that the ledger has.")] = False,
+    log: Annotated[
+        str | None, typer.Option(metavar="tensorboard", help="Write the curves of every seed to DIR/tensorboard.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the records and the comparison as JSON.")] = False,
+) -> None:  # fmt: skip
+    """Train a sparsified model and the unpruned one beside it: accuracy, operations and time.
+
+    What the ledger already has is not trained again, and finished seeds of an interrupted run are kept: the same command
+    goes on where it stopped. Recipe options not given are those of unifews.training.recipe, one setting for all datasets.
+    """
+    given = {
+        "model": model, "edge_sparsity": edge_sparsity, "edge_threshold": edge_threshold, "weight_sparsity": weight_sparsity,
+        "weight_threshold": weight_threshold, "seeds": seeds, "seed": seed, "split": split, "hops": hops, "alpha": alpha,
+        "r": r, "skip": skip, "entries": entries, "basis": basis, "rank": rank, "inherit": inherit, "width": width,
+        "layers": layers, "dropout": dropout, "batch": batch, "epochs": epochs, "patience": patience, "lr": lr,
+        "weight_decay": weight_decay,
+    }  # fmt: skip
+    _check_log(log)
+    settings = _settings(dataset, run_file, {name: value for name, value in given.items() if value is not None}, paper_form)
+    keeps = ledger or log is not None
+    if keeps:
+        _check_runs(runs)
+    data = _load(settings["dataset"])
+    where, settings["dataset"] = settings["dataset"], data.name
+    desk = Desk(data, where, runs, ledger, again, log)
+    spec = _spec(settings)
+    records = [desk.run(each) for each in ([spec.unpruned()] if baseline and spec.prunes else []) + [spec]]
+    if as_json:
+        output.print_json(_report(records, desk))
+    else:
+        _show(data, records, desk)
+
+
+# ------------------------------------------------------------------------------------------------------------- settings
+
+
+def _settings(dataset: str | None, run_file: Path | None, given: dict[str, Any], paper_form: bool) -> dict[str, Any]:
+    """The run file's settings with those of the command line on top, checked before anything is loaded."""
+    from unifews.training.spec import PAPER, read_toml
+
+    if dataset is not None and dataset.endswith(".toml"):
+        raise InputError(f"{dataset} is a run file by its name; give it with --run-file {dataset}.")
+    if paper_form:
+        for name, value in PAPER.items():
+            if given.setdefault(name, value) != value:
+                raise InputError(
+                    f"--paper-form means {name}={value}, but --{name} asks for {given[name]}; leave out one of them."
+                )
+    settings: dict[str, Any] = {"seeds": SEEDS, **(read_toml(run_file) if run_file is not None else {})}
+    for one, other in (("edge_sparsity", "edge_threshold"), ("weight_sparsity", "weight_threshold")):
+        if given.keys() & {one, other}:  # either replaces both of the file
+            settings.pop(one, None)
+            settings.pop(other, None)
+    settings |= given
+    if dataset is not None:
+        settings["dataset"] = dataset
+    if "dataset" not in settings:
+        raise InputError(
+            'no dataset is named; write unifews train cora, or add a line such as dataset = "cora" to the run file.'
+        )
+    _check_sense(_spec(settings), given)
+    return settings
+
+
+def _spec(settings: dict[str, Any]) -> TrainSpec:
+    from unifews.training.spec import TrainSpec
+
+    return TrainSpec.of(settings)
+
+
+def _check_sense(spec: TrainSpec, given: dict[str, Any]) -> None:
+    """An option that cannot matter is a misunderstanding."""
+    if "alpha" in given and spec.model != "appnp":
+        raise InputError(f"--alpha belongs to --model appnp; {spec.model} has no such term.")
+    if spec.model == "mlp":
+        for name in ("hops", "r", "skip", "entries", "basis", "rank", "inherit"):
+            if name in given:
+                raise InputError(f"--{name} is about propagation, and an MLP does not propagate; take --model appnp or sgc.")
+    if given.get("inherit") and not spec.prunes_edges:
+        raise InputError("--inherit and --paper-form remove nothing by themselves; add --edge-sparsity or --edge-threshold.")
+    if spec.rank is not None and spec.basis == "input":
+        raise InputError("--rank counts principal axes; leave out --basis input, or --rank.")
+
+
+def _check_log(log: str | None) -> None:
+    if log is None:
+        return
+    if log != "tensorboard":
+        raise unknown_name("log", log, ("tensorboard",))
+    from unifews.training.log import writer
+
+    writer()
+
+
+def _check_runs(runs: Path) -> None:
+    """A folder that cannot be written should come to light before the training."""
+    folder = runs.resolve()
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise InputError(f"cannot keep runs in {runs}: {folder} is not a folder. Give --runs another name, or --no-ledger.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"cannot keep runs in {runs}: {folder} is write-protected. Give --runs another name, or --no-ledger.")
+    free = shutil.disk_usage(folder).free
+    if free < _SPACE:
+        raise InputError(
+            f"cannot keep runs in {runs}: its disk has {free:,} bytes left. Make room, or give --runs another name."
+        )
+
+
+def _load(name: str) -> Dataset:
+    from unifews.datasets.load import load_dataset
+
+    with output.stages(f"loading {name}") as progress:
+        return load_dataset(name, progress=progress)
+
+
+# -------------------------------------------------------------------------------------------------------------- showing
+
+
+def _report(records: list[dict[str, Any]], desk: Desk) -> dict[str, Any]:
+    from unifews.report.compare import Gain
+
+    return {
+        "runs": records,
+        "against_unpruned": Gain.of(records[1], records[0]).to_dict() if len(records) == 2 else None,
+        "ledger": str(desk.book.path) if desk.book else None,
+        "run_files": [str(path) for path in desk.files],
+    }
+
+
+def _show(data: Dataset, records: list[dict[str, Any]], desk: Desk) -> None:
+    from unifews.report.table import legend, table_of
+
+    table = table_of(records)
+    console = output.console(table)
+    spec = records[-1]["spec"]
+    hops = "" if spec["model"] == "mlp" else f", {spec['hops']} hops"
+    seeds = len(records[-1]["seeds"])
+    about = f"{spec['model'].upper()}{hops}, {seeds} {'seeds' if seeds > 1 else 'seed'}: {data!r}"
+    console.print(about, soft_wrap=True, markup=False)
+    console.print(table)
+    console.print(*legend(records), sep="\n", soft_wrap=True)
+    for note in dict.fromkeys(note for record in records for note in record["trace"]["notes"]):
+        console.print(f"note: {note}", soft_wrap=True, markup=False)
+    if desk.book:
+        files = " and ".join(map(str, desk.files))
+        console.print(f"kept in {desk.book.path}; settings in {files}", soft_wrap=True, markup=False)

@@ -1,0 +1,1 @@
+"""What runs have shown, for people: a table in the terminal and a page to keep."""

@@ -1,0 +1,126 @@
+"""Runs side by side: the numbers of each, and what one gains over another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, pstdev
+from typing import Any
+
+from unifews.training.spec import PAPER
+
+Record = Mapping[str, Any]
+"""What `Run.to_dict` gives and the ledger keeps."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The numbers of one run that are worth comparing."""
+
+    label: str
+    id: str
+    score: float
+    """Percent by the dataset's metric on test nodes, mean over seeds."""
+    std: float
+    macs: int
+    """Multiply-adds of propagating, once for all nodes."""
+    basis_macs: int
+    """Multiply-adds of finding principal axes and rotating into them, which are not propagation and listed apart."""
+    transform_macs: int
+    """Multiply-adds of classifying all nodes."""
+    edge_sparsity: float
+    weight_sparsity: float
+    propagate_seconds: float
+    train_seconds: float
+    """Of one seed, the mean."""
+
+    @classmethod
+    def of(cls, record: Record, label: str | None = None) -> Row:
+        trace, scores, seconds = record["trace"], record["scores"], record["seconds"]
+        return cls(
+            label_of(record) if label is None else label, record["id"], scores["test"], scores["test_std"], trace["macs"],
+            trace["basis_macs"], trace["transform_macs"], trace["edge_sparsity"], trace["weight_sparsity"],
+            seconds["propagate"], seconds["train"],
+        )  # fmt: skip
+
+    @property
+    def operations(self) -> int:
+        """All multiply-adds from features to classes, principal axes included."""
+        return self.macs + self.basis_macs + self.transform_macs
+
+
+@dataclass(frozen=True)
+class Gain:
+    """One run against another on the same seeds: times fewer or faster, None where there is nothing to divide."""
+
+    points: float
+    """Difference of the scores, mean over the seeds both have."""
+    spread: float
+    """Standard deviation of that difference over seeds."""
+    macs: float | None
+    transform_macs: float | None
+    operations: float | None
+    propagate_seconds: float | None
+    train_seconds: float | None
+
+    @classmethod
+    def of(cls, record: Record, against: Record) -> Gain:
+        # A seed draws the same split for both, so the difference varies less than either score.
+        other = {seed["seed"]: seed["test"] for seed in against["seeds"]}
+        pairs = [seed["test"] - other[seed["seed"]] for seed in record["seeds"] if seed["seed"] in other]
+        one, two = Row.of(record), Row.of(against)
+        points = pairs or [one.score - two.score]
+        return cls(
+            fmean(points), pstdev(points), _times(two.macs, one.macs), _times(two.transform_macs, one.transform_macs),
+            _times(two.operations, one.operations),
+            _times(two.propagate_seconds, one.propagate_seconds), _times(two.train_seconds, one.train_seconds),
+        )  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _times(more: float, less: float) -> float | None:
+    return more / less if more and less else None
+
+
+def label_of(record: Record) -> str:
+    """What a run prunes, in a few words: "unpruned", "edges .9, weights .9", "paper's form, edges .5"."""
+    spec = record["spec"]
+    parts = []
+    for what in ("edge", "weight"):
+        share, delta = spec[f"{what}_sparsity"], spec[f"{what}_threshold"]
+        if share:
+            parts.append(f"{what}s {f'{share:g}'.removeprefix('0')}")
+        elif delta:
+            parts.append(f"{what}s ≥ {delta:g}")
+    if parts and all(spec[name] == value for name, value in PAPER.items()):
+        parts.insert(0, "paper's form")
+    return ", ".join(parts) or "unpruned"
+
+
+def labels_of(records: Sequence[Record]) -> list[str]:
+    """A label per run, with model and dataset where they differ among the runs."""
+    specs = [record["spec"] for record in records]
+    varying = [name for name in ("dataset", "model") if len({spec[name] for spec in specs}) > 1]
+    return [" ".join([*(str(r["spec"][name]) for name in varying), label_of(r)]) for r in records]
+
+
+_PRUNING = {
+    "edge_sparsity", "edge_threshold", "weight_sparsity", "weight_threshold", "entries", "basis", "rank", "inherit", "head",
+}  # fmt: skip
+
+
+def baseline_of(record: Record, records: Sequence[Record]) -> Record | None:
+    """The unpruned run among `records` that is the same in everything else, if there is one."""
+    if not prunes(record):
+        return None
+    rest = {name: value for name, value in record["spec"].items() if name not in _PRUNING}
+    for other in records:
+        if not prunes(other) and rest == {name: value for name, value in other["spec"].items() if name not in _PRUNING}:
+            return other
+    return None
+
+
+def prunes(record: Record) -> bool:
+    return label_of(record) != "unpruned"
