@@ -52,6 +52,8 @@ class Dataset:
 
     def __post_init__(self) -> None:
         n = self.graph.num_nodes
+        if self.x.ndim != 2:
+            raise ShapeError(f"features are a matrix [nodes, features]; {self.name} has {list(self.x.shape)}.")
         for what, rows in (("features", self.x.shape[0]), ("labels", len(self.y))):
             if rows != n:
                 raise ShapeError(f"{self.name} has {rows:,} rows of {what}, but its graph has {n:,} nodes; each has one row.")
@@ -61,9 +63,11 @@ class Dataset:
             raise InputError(f"labels of {self.name} are whole numbers from 0, -1 for unlabelled; got {_sample(self.y)}.")
         if self.is_multilabel and not np.isin(self.y, (0, 1)).all():
             raise InputError(f"labels of {self.name} have a column per class and are 0 or 1; got {_sample(self.y)}.")
-        if not self.is_multilabel:
-            for split in self.splits:
-                for name, part in zip(split._fields, split, strict=True):
+        for split in self.splits:
+            for name, part in zip(split._fields, split, strict=True):
+                if len(part) and not (0 <= part.min() and part.max() < n):
+                    raise InputError(f"the {name} set of {self.name} names nodes that are not among its {n:,}, 0 to {n - 1}.")
+                if not self.is_multilabel:
                     unlabelled = part[self.y[part] < 0]
                     if len(unlabelled):
                         raise InputError(
@@ -84,7 +88,9 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        return int(self.y.shape[1]) if self.is_multilabel else int(self.y.max(initial=-1)) + 1
+        if self.is_multilabel:
+            return int(self.y.shape[1])
+        return int(self.y.max()) + 1 if len(self.y) else 0
 
     def split(self, seed: int = 0, kind: SplitKind | None = None) -> Split:
         """The nodes to train, choose and judge on.

@@ -1,0 +1,195 @@
+"""The entry rule on weights, against an oracle in plain numpy; and masks that stay with the weights they belong to."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from safetensors.torch import load_file, save_file
+
+from unifews.errors import InputError
+from unifews.nn.linear import PrunedLinear
+
+# Multiples of 1/8 and small whole norms: sizes are exact, so ties and zeros are frequent and mean the same everywhere.
+eighths = st.integers(-8, 8).map(lambda k: k / 8)
+shapes = st.tuples(st.integers(1, 6), st.integers(1, 6))
+weights = shapes.flatmap(lambda shape: arrays(np.float32, shape, elements=eighths))
+
+
+def norms_of(weight, zero=True):
+    return arrays(np.float32, weight.shape[1], elements=st.integers(0 if zero else 1, 4).map(float))
+
+
+weights_and_norms = weights.flatmap(lambda weight: st.tuples(st.just(weight), norms_of(weight)))
+
+
+def layer_of(weight, keep=None):
+    layer = PrunedLinear(weight.shape[1], weight.shape[0])
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(weight))
+    if keep is not None:
+        layer.keep = torch.from_numpy(keep)
+    return layer
+
+
+def decided(weight, norms, keep=None, **how):
+    layer = layer_of(weight, keep)
+    layer.decide(torch.from_numpy(norms), **how)
+    return layer.keep.numpy()
+
+
+def largest(size, count):
+    """True at the `count` largest entries, of equal ones the first."""
+    order = sorted(range(size.size), key=lambda i: (-size.flat[i], i))
+    keep = np.zeros(size.size, dtype=bool)
+    keep[order[:count]] = True
+    return keep.reshape(size.shape)
+
+
+@given(weights_and_norms, st.floats(0, 1, exclude_max=True))
+def test_a_target_keeps_the_largest_entries_and_exactly_as_many_as_asked(given_, sparsity):
+    weight, norms = given_
+    keep = decided(weight, norms, sparsity=sparsity)
+    if not norms.any():
+        assert keep.all()
+        return
+    count = max(1, weight.size - round(sparsity * weight.size))
+    assert keep.sum() == count
+    assert np.array_equal(keep, largest(np.abs(weight) * norms, count))
+
+
+@given(weights_and_norms, st.sampled_from([0.0, 0.125, 0.5, 1.0, 3.0, 1e9]))
+def test_a_threshold_is_relative_to_the_input_and_capped(given_, threshold):
+    """|W[i,j]|·‖x_j‖ ≥ threshold·‖x‖_F / inputs (METHODS 3.3), and never above what the largest entry can meet."""
+    weight, norms = given_
+    keep = decided(weight, norms, threshold=threshold)
+    if not norms.any():
+        assert keep.all()
+        return
+    size = np.abs(weight) * norms
+    scale = float(np.float32(np.sqrt(np.square(norms).sum()))) / len(norms)
+    delta = min(threshold * scale, 0.999 * float(size.max()))
+    assert np.array_equal(keep, size >= np.float32(delta))
+    assert keep[np.unravel_index(size.argmax(), size.shape)]
+
+
+@given(
+    weights.flatmap(lambda w: st.tuples(st.just(w), arrays(bool, w.shape), st.lists(norms_of(w), min_size=1, max_size=4))),
+    st.sampled_from([{"sparsity": 0.0}, {"sparsity": 0.5}, {"sparsity": 0.9}, {"threshold": 0.5}, {"threshold": 1e9}]),
+)
+def test_monotone_never_brings_a_weight_back(given_, how):
+    weight, before, batches = given_
+    layer = layer_of(weight, before)
+    for norms in batches:
+        layer.decide(torch.from_numpy(norms), **how, monotone=True)
+        after = layer.keep.numpy()
+        assert not (after & ~before).any()
+        if "sparsity" in how and norms.any():  # what is asked for, or less where less was there
+            assert after.sum() == min(before.sum(), max(1, weight.size - round(how["sparsity"] * weight.size)))
+        if before.any():
+            assert after.any()
+        before = after
+
+
+def test_monotone_keeps_weights_of_size_zero_before_removed_ones():
+    """Four weights, two of them removed; the two that are left stand on columns that are zero in this batch."""
+    weight = np.array([[1, 1, 1, 1]], dtype=np.float32)
+    before = np.array([[False, False, True, True]])
+    after = decided(weight, np.array([5, 5, 0, 0], dtype=np.float32), before, sparsity=0.5, monotone=True)
+    assert np.array_equal(after, before)
+
+
+def test_a_weight_may_come_back_while_masks_regrow():
+    weight = np.array([[1, 2]], dtype=np.float32)
+    layer = layer_of(weight)
+    layer.decide(torch.tensor([1.0, 1.0]), sparsity=0.5)
+    assert layer.keep.tolist() == [[False, True]]
+    layer.decide(torch.tensor([9.0, 1.0]), sparsity=0.5)
+    assert layer.keep.tolist() == [[True, False]]
+    layer.decide(torch.tensor([9.0, 1.0]), threshold=0.1)
+    assert layer.keep.tolist() == [[True, True]]
+
+
+@pytest.mark.parametrize("how", [{"sparsity": 0.5}, {"threshold": 0.7}])
+@pytest.mark.parametrize("monotone", [False, True])
+@pytest.mark.parametrize("norms", [[0, 0, 0], [1e-9, 0, 0], [1, float("nan"), 1], [1, float("inf"), 1]])
+def test_an_input_that_says_nothing_leaves_the_mask_as_it_is(how, monotone, norms):
+    before = np.array([[True, False, True]])
+    norms = np.array(norms, dtype=np.float32)
+    after = decided(np.array([[3, 2, 1]], dtype=np.float32), norms, before, **how, monotone=monotone)
+    assert np.array_equal(after, before)
+
+
+@pytest.mark.parametrize("how", [{"sparsity": 0.5}, {"threshold": 0.01}])
+def test_weights_on_empty_columns_go_first(how):
+    weight = np.array([[1, 100], [1, 100]], dtype=np.float32)
+    assert np.array_equal(decided(weight, np.array([1, 0], np.float32), **how), [[True, False], [True, False]])
+
+
+@pytest.mark.parametrize("how", [{}, {"sparsity": 0.5, "threshold": 0.5}])
+def test_one_way_to_prune_is_asked_for(how):
+    with pytest.raises(InputError, match="by `sparsity` or by `threshold`"):
+        PrunedLinear(2, 2).decide(torch.ones(2), **how)
+
+
+# ------------------------------------------------------------------------------------------------------------- the layer
+
+
+def pruned_layer(seed=211):
+    torch.manual_seed(seed)
+    layer = PrunedLinear(7, 5)
+    layer.decide(torch.rand(7), sparsity=0.6)
+    return layer
+
+
+def test_it_multiplies_what_is_kept():
+    layer, x = pruned_layer(), torch.randn(11, 7)
+    weight = np.where(layer.keep.numpy(), layer.weight.detach().numpy(), 0)
+    expected = x.numpy() @ weight.T + layer.bias.detach().numpy()
+    np.testing.assert_allclose(layer(x).detach().numpy(), expected, rtol=1e-5, atol=1e-6)
+    assert layer.kept == layer.keep.sum() == 14 and layer.is_pruned and not PrunedLinear(7, 5).is_pruned
+    assert "kept=14 of 35" in repr(layer)
+
+
+def test_removed_weights_get_no_gradient():
+    layer = pruned_layer()
+    layer(torch.randn(11, 7)).square().sum().backward()
+    gradient = layer.weight.grad
+    assert not gradient[~layer.keep].any() and gradient[layer.keep].all()
+
+
+def test_what_is_due_is_decided_by_the_batch_before_it_is_multiplied():
+    layer, other = pruned_layer(), pruned_layer()
+    x = torch.randn(11, 7) * torch.tensor([9.0, 1, 1, 1, 1, 1, 0])
+    layer.due = {"sparsity": 0.8}
+    out = layer(x)
+    other.decide(x.norm(dim=0), sparsity=0.8)
+    assert torch.equal(layer.keep, other.keep) and torch.equal(out, other(x)) and layer.kept == 7
+    assert layer.due is None
+    layer(torch.randn(11, 7))  # the next batch decides nothing
+    assert torch.equal(layer.keep, other.keep)
+
+
+def test_masks_travel_with_the_weights(tmp_path):
+    layer = pruned_layer()
+    assert layer.state_dict()["keep"].dtype == torch.bool
+    save_file(layer.state_dict(), tmp_path / "layer.safetensors")
+    loaded, copied = PrunedLinear(7, 5), deepcopy(layer)
+    loaded.load_state_dict(load_file(tmp_path / "layer.safetensors"), strict=True)
+    x = torch.randn(3, 7)
+    for other in (loaded, copied):
+        assert torch.equal(other.keep, layer.keep) and torch.equal(other(x), layer(x))
+    copied.decide(torch.ones(7), sparsity=0.0)
+    assert layer.kept == 14  # a copy is its own
+
+
+def test_a_state_without_its_mask_is_refused():
+    state = pruned_layer().state_dict()
+    del state["keep"]
+    with pytest.raises(RuntimeError, match=r'Missing key.*"keep"'):
+        PrunedLinear(7, 5).load_state_dict(state)
