@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from unifews.core.trace import HopTrace, Trace
+from unifews.core.trace import HopTrace, LayerTrace, Trace
 
 
 def hop(index, kept, *, entries=100, zeros=0, width=16, threshold=0.5, seconds=0.25):
@@ -73,3 +73,35 @@ def test_a_dictionary_for_machines():
     assert [one["kept"] for one in data["hops"]] == [50, 30]
     assert data["hops"][1]["threshold"] is None
     assert set(data["hops"][0]) >= {"index", "entries", "kept", "zeros", "macs", "sparsity", "threshold", "seconds"}
+
+
+# ----------------------------------------------------------------------------------------------------- the transformation
+
+
+def layer(index, weights, kept, rows=10):
+    return LayerTrace(index, weights, kept, rows * kept, rows * weights)
+
+
+def test_weight_sparsity_is_pooled_over_layers():
+    """Unlike that of edges, METHODS 1.4: zeros over all weights, not a mean of means."""
+    trace = Trace((), layers=(layer(0, 900, 90), layer(1, 100, 100)))
+    assert trace.weight_sparsity == pytest.approx(1 - 190 / 1000)
+    assert [one.sparsity for one in trace.layers] == [0.9, 0.0]
+    assert Trace(()).weight_sparsity == 0.0 and layer(0, 0, 0).sparsity == 0.0
+
+
+def test_the_macs_of_layers_stand_beside_those_of_hops():
+    trace = Trace((hop(0, 50),), layers=(layer(0, 900, 90), layer(1, 100, 100)))
+    assert trace.macs == 800 and trace.transform_macs == 1900 and trace.dense_transform_macs == 10_000
+    huge = Trace((), layers=(layer(0, 2**31, 2**31 - 1, rows=2**40 + 1),))
+    assert huge.transform_macs == (2**31 - 1) * (2**40 + 1)
+
+
+def test_layers_are_printed_and_listed():
+    trace = Trace((hop(0, 50),), layers=(layer(0, 9000, 1234),), notes=("a remark",))
+    assert str(trace).splitlines()[-2:] == ["layer 0: 1,234 of 9,000 weights kept, 12,340 MACs", "a remark"]
+    data = json.loads(json.dumps(trace.to_dict()))
+    assert data["layers"] == [{"index": 0, "weights": 9000, "kept": 1234, "macs": 12_340, "dense_macs": 90_000}]
+    assert (data["transform_macs"], data["dense_transform_macs"]) == (12_340, 90_000)
+    assert data["weight_sparsity"] == trace.weight_sparsity
+    assert "layers" not in Trace((hop(0, 50),)).to_dict()  # a propagation has none

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -106,8 +107,9 @@ def test_after_half_of_the_epochs_no_weight_comes_back():
     def watch(epoch):
         masks.append(torch.cat([layer.keep.flatten() for layer in model.linears()]))
 
-    fit(model, torch.from_numpy(DATA.x), DATA.y, SPLIT, replace(QUICK, lr=0.1), pruning=WeightPruning(threshold=0.4), watch=watch)
-    came_back = [bool((now & ~before).any()) for before, now in zip(masks, masks[1:], strict=False)]
+    recipe, pruning = replace(QUICK, lr=0.1), WeightPruning(threshold=0.4)
+    fit(model, torch.from_numpy(DATA.x), DATA.y, SPLIT, recipe, pruning=pruning, watch=watch)
+    came_back = [bool((now & ~before).any()) for before, now in pairwise(masks)]
     assert any(came_back[: QUICK.epochs // 2 - 1]) and not any(came_back[QUICK.epochs // 2 - 1 :])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -28,7 +29,7 @@ def test_the_papers_recipe():
         *((name, value) for name in ("width", "layers", "epochs", "plateau") for value in (0, -3, 2.5, "8", True, None)),
         *(("batch", value) for value in (1, 0, 32.0)),
         ("patience", -1),
-        *((name, value) for name in ("dropout", "lr", "weight_decay") for value in (-0.1, float("nan"), float("inf"), "1", True)),
+        *((name, value) for name in ("dropout", "lr", "weight_decay") for value in (-0.1, math.nan, math.inf, "1", True)),
         *(("dropout", value) for value in (1, 1.0, 50)),
     ],
 )

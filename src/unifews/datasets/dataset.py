@@ -65,7 +65,7 @@ class Dataset:
             raise InputError(f"labels of {self.name} have a column per class and are 0 or 1; got {_sample(self.y)}.")
         for split in self.splits:
             for name, part in zip(split._fields, split, strict=True):
-                if len(part) and not (0 <= part.min() and part.max() < n):
+                if len(part) and (part.min() < 0 or part.max() >= n):
                     raise InputError(f"the {name} set of {self.name} names nodes that are not among its {n:,}, 0 to {n - 1}.")
                 if not self.is_multilabel:
                     unlabelled = part[self.y[part] < 0]

@@ -1,0 +1,156 @@
+"""The ledger: whole lines or none, whoever writes at the same time and whatever breaks."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from unifews.errors import FileFormatError
+from unifews.training import ledger as module
+from unifews.training.ledger import Ledger
+
+
+def record(name, **more):
+    return {"id": name, **more}
+
+
+def test_what_is_appended_is_read_in_order(tmp_path):
+    book = Ledger(tmp_path / "runs.jsonl")
+    assert book.records() == [] and not book.path.exists()
+    book.append(record("a1", text="größe\nnew line"))
+    book.append(record("b2"))
+    book.append(record("a1", again=True))
+    assert Ledger(book.path).records() == [record("a1", text="größe\nnew line"), record("b2"), record("a1", again=True)]
+    assert book.find("a") == record("a1", again=True) and book.find("b2") == record("b2") and book.find("c") is None
+    assert len(book.path.read_bytes().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    "given, file",
+    [("runs", "runs/ledger.jsonl"), ("deep/er/runs", "deep/er/runs/ledger.jsonl"), ("a.jsonl", "a.jsonl"), ("plain", "plain")],
+)
+def test_a_folder_or_a_file(tmp_path, given, file):
+    if given == "plain":
+        (tmp_path / "plain").touch()
+    book = Ledger(tmp_path / given)
+    assert book.path == tmp_path / file
+    book.append(record("a"))
+    assert (tmp_path / file).is_file()
+
+
+def test_processes_that_write_at_once_do_not_mix(tmp_path):
+    """Lines of many pages, so that a write in two pieces would show."""
+    path = tmp_path / "runs.jsonl"
+    script = (
+        "import sys; from unifews.training.ledger import Ledger\n"
+        "for i in range(25): Ledger(sys.argv[1]).append({'id': sys.argv[2], 'i': i, 'x': sys.argv[2] * 30000})"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", script, path, name]) for name in "abcd"]
+    assert [writer.wait(60) for writer in writers] == [0] * 4
+    records = Ledger(path).records()
+    assert len(records) == 100
+    for name in "abcd":
+        assert [r["i"] for r in records if r["id"] == name] == list(range(25))
+    assert all(set(r["x"]) == {r["id"]} and len(r["x"]) == 30000 for r in records)
+
+
+def full_disk(monkeypatch, *, after):
+    """A disk that takes `after` more bytes of a write: fewer than given (some file systems), or none and an error."""
+    real = os.write
+
+    def write(descriptor, data):
+        if after is None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, data[:after])
+
+    monkeypatch.setattr(module.os, "write", write)
+
+
+@pytest.mark.parametrize("after", [None, 0, 7])
+@pytest.mark.parametrize("before", ["", '{"id": "a"}\n', '{"id": "a"}\n{"id": "cut o'], ids=["new", "whole", "cut off"])
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch, after, before):
+    book = Ledger(tmp_path / "runs.jsonl")
+    if before:
+        book.path.write_text(before)
+    with monkeypatch.context() as patch:
+        full_disk(patch, after=after)
+        with pytest.raises(OSError, match="No space left on device") as error:
+            book.append(record("b"))
+    assert error.value.filename == str(book.path)  # the sentence says where
+    assert book.path.read_text() == before
+    book.append(record("b"))
+    assert [one["id"] for one in book.records()] == (["a", "b"] if before else ["b"])
+
+
+@pytest.mark.parametrize("tail", [b'{"id": "b", "scores": {"te', b"\0" * 40, b'{"id": "b"' + b"\0" * 40])
+def test_a_line_that_a_crash_cut_off_is_passed_over_and_closed(tmp_path, tail):
+    book = Ledger(tmp_path / "runs.jsonl")
+    book.append(record("a"))
+    with book.path.open("ab") as file:
+        file.write(tail)
+    assert book.records() == [record("a")]
+    book.append(record("c"))
+    assert book.records() == [record("a"), record("c")]
+
+
+@pytest.mark.parametrize(
+    "text, where",
+    [("node,label\n1,2\n", "line 1"), ('{"id": "a"}\n[1]\n', "line 2"), ('{"name": "a"}\n', "line 1"), ("\x89PNG", "line 1")],
+)
+def test_a_foreign_file_is_named_and_not_written_to(tmp_path, text, where):
+    path = tmp_path / "runs.jsonl"
+    path.write_text(text)
+    for call in (Ledger(path).records, Ledger(path).check):
+        with pytest.raises(FileFormatError, match=f"runs.jsonl is no ledger: {where}"):
+            call()
+    assert path.read_text() == text
+
+
+def test_a_place_that_takes_no_files_is_told_before_training(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        Ledger(tmp_path / "file" / "runs").check()
+    book = Ledger(tmp_path / "runs")
+    book.check()
+    assert not book.path.exists() and not list(book.path.parent.iterdir())  # checking leaves nothing behind
+
+
+def test_a_record_that_is_no_json_leaves_the_file_as_it_was(tmp_path):
+    book = Ledger(tmp_path / "runs.jsonl")
+    book.append(record("a"))
+    with pytest.raises(ValueError, match="JSON compliant"):
+        book.append(record("b", score=float("nan")))
+    assert book.records() == [record("a")]
+
+
+def test_unfinished_runs_have_files_of_their_own(tmp_path):
+    book = Ledger(tmp_path / "runs")
+    assert book.partial("a1") == []
+    book.save_partial("a1", [{"seed": 1}])
+    book.save_partial("a1", [{"seed": 1}, {"seed": 2}])
+    book.save_partial("b2", [{"seed": 3}])
+    assert book.partial("a1") == [{"seed": 1}, {"seed": 2}] and book.partial("b2") == [{"seed": 3}]
+    book.drop_partial("a1")
+    book.drop_partial("a1")
+    assert book.partial("a1") == [] and book.records() == []
+    assert [path.name for path in book.path.parent.iterdir()] == [".b2.partial.json"]
+
+
+@pytest.mark.parametrize("content", ['[{"seed": 1', "3", "[1]", "{}"])
+def test_a_damaged_partial_file_says_what_to_do(tmp_path, content):
+    book = Ledger(tmp_path)
+    book.save_partial("a1", [])
+    book.partial_file("a1").write_text(content)
+    with pytest.raises(FileFormatError, match=r"\.a1\.partial\.json is damaged; delete it"):
+        book.partial("a1")
+
+
+def test_lines_are_json(tmp_path):
+    book = Ledger(tmp_path)
+    book.append(record("a", nested={"x": [1, 2.5, None]}))
+    assert json.loads(book.path.read_text()) == record("a", nested={"x": [1, 2.5, None]})

@@ -1,0 +1,210 @@
+"""What a run is asked to do: one id per setting, run files that say it all, one sentence for a mistake."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields, replace
+
+import numpy as np
+import pytest
+from small import small
+
+from unifews.datasets.dataset import About
+from unifews.datasets.folder import open_dataset, save_dataset
+from unifews.datasets.splits import Split
+from unifews.errors import FileFormatError, InputError, MissingFileError, UnknownNameError
+from unifews.training.recipe import Recipe
+from unifews.training.spec import PAPER, TrainSpec, read_toml, write_toml
+
+DATA = small()
+OTHER = dict(
+    dataset="other", model="sgc", edge_sparsity=0.5, edge_threshold=0.1, weight_sparsity=0.5, weight_threshold=0.1, seeds=3,
+    seed=7, split="stored", hops=3, alpha=0.2, r=0.4, skip="identity", entries="node", basis="input", rank=4, inherit=True,
+    head="embedding", standardise="column",
+)  # fmt: skip
+RECIPE = dict(
+    width=8, layers=3, dropout=0.1, batch=64, epochs=9, patience=4, lr=0.5, weight_decay=0.25, plateau=2
+)  # fmt: skip
+
+
+def test_every_setting_has_its_alternative_here():
+    """So that the tests below cover a setting that is added later."""
+    assert set(OTHER) == {field.name for field in fields(TrainSpec)} - {"recipe", "method"}
+    assert set(RECIPE) == set(Recipe.names())
+
+
+def test_any_setting_changes_the_id_and_the_same_ones_give_it_again():
+    specs = [TrainSpec.of({"dataset": "small"} | change) for change in [{}, *({k: v} for k, v in (OTHER | RECIPE).items())]]
+    ids = [spec.id(DATA) for spec in specs]
+    assert len(set(ids)) == len(ids) == 1 + len(OTHER) + len(RECIPE)
+    assert [TrainSpec.of(spec.to_dict()).id(DATA) for spec in specs] == ids
+    assert all(len(one) == 12 and int(one, 16) for one in ids)
+
+
+def test_two_ways_to_write_a_value_are_one_run():
+    one = TrainSpec("small", alpha=1, edge_sparsity=np.float32(0.5), seeds=np.int64(2), recipe=Recipe(lr=1, dropout=0))
+    two = TrainSpec.of(dict(dataset="small", alpha=1.0, edge_sparsity=0.5, seeds=2, lr=1.0, recipe={"dropout": 0.0}))
+    assert one == two and one.id(DATA) == two.id(DATA)
+
+
+def changed(**changes):
+    return replace(DATA, **changes)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        changed(x=np.where(np.arange(DATA.x.size).reshape(DATA.x.shape) == 77, 9, DATA.x).astype(np.float32)),
+        changed(y=np.roll(DATA.y, 1)),
+        changed(graph=small(seed=311).graph),
+        changed(splits=(Split(np.arange(4), np.arange(4, 8), np.arange(8, 12)),)),
+        changed(about=About("a test", metric="f1")),
+        changed(about=About("a test", split="stored")),
+    ],
+    ids=["features", "labels", "graph", "splits", "metric", "split"],
+)
+def test_other_data_under_the_same_name_is_another_run(other):
+    """Or seeds finished on the one would be taken for results on the other."""
+    assert TrainSpec("small").id(DATA) != TrainSpec("small").id(other)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_where_the_data_lies_does_not_matter(tmp_path, sparse):
+    data = small(sparse=sparse, stored=True)
+    save_dataset(data, tmp_path / "a")
+    assert TrainSpec("small").id(open_dataset(tmp_path / "a")) == TrainSpec("small").id(data)
+
+
+# ----------------------------------------------------------------------------------------------------------- run files
+
+FULL = {k: v for k, v in OTHER.items() if k not in ("edge_threshold", "weight_sparsity")}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"dataset": "cora"},
+        FULL | RECIPE,
+        {"dataset": "cora", **PAPER, "edge_threshold": 1e-17, "lr": 3e22, "weight_decay": 0},
+        {"dataset": 'C:\\data\\"größe"\n\U0001f600\x7f.npz', "seed": 2**62},
+    ],
+    ids=["defaults", "everything", "numbers", "text"],
+)
+def test_a_run_file_says_it_all(tmp_path, settings):
+    spec = TrainSpec.of(settings)
+    path = tmp_path / "run.toml"
+    path.write_bytes(write_toml(spec).encode())
+    assert TrainSpec.of(read_toml(path)) == spec
+
+
+def written(tmp_path, text):
+    path = tmp_path / "run.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_settings_of_the_recipe_stand_anywhere_and_the_plain_ones_win(tmp_path):
+    path = written(tmp_path, 'dataset = "a"\nwidth = 8\n[recipe]\nwidth = 9\nepochs = 3\n')
+    assert TrainSpec.of(read_toml(path)).recipe == Recipe(width=8, epochs=3)
+
+
+@pytest.mark.parametrize(
+    "text, sentence",
+    [
+        ("edge_sparsty = 0.9", "no setting named 'edge_sparsty'. Did you mean 'edge_sparsity'?"),
+        ("[recipe]\nwdth = 9", "no setting of the recipe named 'wdth'. Did you mean 'width'?"),
+        ("edge_sparsity = 90", "For 90 percent write edge_sparsity=0.9"),
+        ("recipe = 3", "`recipe` is a table"),
+        ("dataset = 3", "`dataset` is a name or a path"),
+    ],
+)
+def test_a_mistake_in_a_run_file(tmp_path, text, sentence):
+    path = written(tmp_path, text)
+    with pytest.raises(InputError) as error:
+        read_toml(path)
+    assert sentence in str(error.value) and str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("content", [b"edge_sparsity 0.9", b"\xff\xfe\x00", b"a = 1\na = 2"])
+def test_what_is_no_run_file(tmp_path, content):
+    path = tmp_path / "run.toml"
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError, match="is no run file"):
+        read_toml(path)
+    with pytest.raises(MissingFileError, match="there is no run file"):
+        read_toml(tmp_path / "nowhere.toml")
+
+
+# ------------------------------------------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    "name, value, sentence",
+    [
+        ("model", "apnp", "no model named 'apnp'. Did you mean 'appnp'?"),
+        ("method", "unifew", "no method named 'unifew'. Did you mean 'unifews'?"),
+        ("edge_sparsity", 1.0, "must lie in [0, 1); got 1.0"),
+        ("edge_sparsity", "0.5", "must lie in [0, 1)"),
+        ("edge_threshold", -1, "must be 0 or more; got -1"),
+        ("edge_threshold", float("inf"), "an infinite `edge_threshold` would remove everything"),
+        ("edge_threshold", float("nan"), "must be 0 or more"),
+        ("weight_sparsity", 90, "For 90 percent write weight_sparsity=0.9"),
+        ("weight_threshold", -0.1, "must be 0 or more"),
+        ("weight_threshold", float("inf"), "an infinite `weight_threshold`"),
+        *((name, value, f"`{name}` is a whole number") for name in ("seeds", "hops", "rank") for value in (0, 2.5, "3", True)),
+        ("seed", -1, "`seed` is a whole number of at least 0"),
+        ("seed", 2**63, "below 2^63"),
+        ("split", "public", "no split named 'public'"),
+        *(("alpha", value, "`alpha` is") for value in (0, -0.1, 1.1, "a", float("nan"), True)),
+        *(("r", value, "`r` is a number from 0 to 1") for value in (-0.1, 1.1, None, float("nan"))),
+        ("skip", "diagonl", "Did you mean 'diagonal'?"),
+        ("entries", "edge", "no entries named 'edge'"),
+        ("basis", "fourier", "no basis named 'fourier'"),
+        ("inherit", 1, "`inherit` is true or false; got 1"),
+        ("head", "embeding", "Did you mean 'embedding'?"),
+        ("head", "coordinates", "needs principal axes"),
+        ("standardise", "rows", "no standardisation named 'rows'"),
+        ("recipe", "paper", "`recipe` is a table of settings"),
+        ("edge_sparsities", 0.5, "Did you mean 'edge_sparsity'?"),
+        ("epoch", 3, "Did you mean 'epochs'?"),
+    ],
+)  # fmt: skip
+def test_values_that_cannot_work(name, value, sentence):
+    with pytest.raises(InputError) as error:
+        TrainSpec.of({"dataset": "small", name: value})
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "settings, sentence",
+    [
+        (dict(edge_sparsity=0.5, edge_threshold=0.1), "give one of them"),
+        (dict(weight_sparsity=0.5, weight_threshold=0.1), "give one of them"),
+        (dict(model="mlp", edge_sparsity=0.5), "an MLP sees no edges"),
+        (dict(head="coordinates", edge_sparsity=0.5, basis="input"), "needs principal axes"),
+    ],
+)
+def test_settings_that_do_not_go_together(settings, sentence):
+    with pytest.raises(InputError, match=sentence):
+        TrainSpec.of({"dataset": "small"} | settings)
+
+
+def test_a_dataset_is_named():
+    with pytest.raises(InputError, match="no dataset is named"):
+        TrainSpec.of({"model": "sgc"})
+    with pytest.raises(UnknownNameError, match="no setting named"):
+        TrainSpec.of({"dataset": "small", "nonsense": 1})
+
+
+def test_unpruned_is_the_same_run_with_nothing_removed():
+    kept = ("model", "seeds", "seed", "split", "hops", "alpha", "r", "skip", "standardise", "recipe")
+    spec = TrainSpec.of(FULL | RECIPE)
+    plain = spec.unpruned()
+    assert spec.prunes and spec.prunes_edges and not plain.prunes and not plain.prunes_edges
+    assert {name: asdict(plain)[name] for name in kept} == {name: asdict(spec)[name] for name in kept}
+    assert plain == TrainSpec.of(FULL | RECIPE | {"edge_sparsity": 0.9}).unpruned()
+
+
+def test_schemes():
+    assert TrainSpec("a", "sgc").scheme.skip == "diagonal"  # T^L X, as everybody knows it
+    assert TrainSpec("a", "sgc", skip="identity").scheme.skip == "identity"
+    assert TrainSpec("a", alpha=0.3).scheme.alpha == 0.3 and TrainSpec("a", skip="none").scheme.skip == "none"
