@@ -24,8 +24,8 @@ class PrunedLinear(nn.Linear):
     `decide` takes that decision anew from the dense weights (a weight that was removed may come back), or only among those
     still there (`monotone`). With `due` set, the next batch that comes through is what it decides by, before it is
     multiplied, so the layers after this one see the input that they will see from now on (METHODS 3.12).
-    The mask is a buffer, so it is saved, copied and restored with the weights it belongs to. Removed weights get no
-    gradient. Shapes: x [rows, inputs], W and keep [outputs, inputs].
+    The mask is a buffer, so it is saved, copied and restored with the weights it belongs to.
+    Shapes: x [rows, inputs], W and keep [outputs, inputs].
     """
 
     keep: Tensor
@@ -35,13 +35,24 @@ class PrunedLinear(nn.Linear):
         self.register_buffer("keep", torch.ones(outputs, inputs, dtype=torch.bool))
         self.due: dict[str, Any] | None = None
         """Arguments of `decide` for the next batch; None = the mask stays as it is."""
+        self.feedback = False
+        """Whether removed weights go on learning (by the gradient they would have if they were there), so that those
+        which are missed come back at the next decision; else they get no gradient."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self.due is not None:
             how, self.due = self.due, None
             self.decide(x.detach().norm(dim=0), **how)
-        weight = self.weight * self.keep if self.is_pruned else self.weight
-        return nn.functional.linear(x, weight, self.bias)
+        return nn.functional.linear(x, self.effective, self.bias)
+
+    @property
+    def effective(self) -> Tensor:
+        """W ⊙ keep: the weights that multiply."""
+        if not self.is_pruned:
+            return self.weight
+        if self.feedback and torch.is_grad_enabled():
+            return self.weight - (self.weight * ~self.keep).detach()
+        return self.weight * self.keep
 
     @property
     def is_pruned(self) -> bool:
@@ -76,6 +87,12 @@ class PrunedLinear(nn.Linear):
             assert threshold is not None
             keep = size >= min(threshold * scale, _CAP * float(size.max()))
         self.keep = keep & self.keep if monotone else keep
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Training is over: what was removed becomes zero."""
+        self.feedback, self.due = False, None
+        self.weight *= self.keep
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, kept={self.kept} of {self.weight.numel()}"

@@ -53,6 +53,7 @@ def train(
         **settings: of `TrainSpec` and `Recipe`:
             edge_sparsity | edge_threshold: share of edge products to remove, or δ; neither = unpruned.
             weight_sparsity | weight_threshold: share of weights to remove, or the relative threshold of METHODS 3.3.
+            weight_ramp, weight_feedback: epochs until the share is reached; whether removed weights go on learning.
             seeds, seed: how many and the first; a seed decides split, initial weights, batches and dropout.
             split: ``"stratified"`` 50/25/25 by seed, or ``"stored"``; the dataset's own convention unless given.
             hops, alpha, r, skip, entries, basis, rank, inherit: of `propagate`.

@@ -125,6 +125,8 @@ def _fit(
         if recipe.patience and best_epoch >= 0 and number - best_epoch >= recipe.patience:
             break
     model.load_state_dict(state)
+    for layer in model.linears():
+        layer.settle()
     at = [judge(metric, predict(model, rows[part]).numpy(), y[part.numpy()]) for part in (train, val, test)]
     return Fitted(at[0], at[1], at[2], best_epoch, number + 1, perf_counter() - began)
 
@@ -152,6 +154,7 @@ def _epoch(
         if i == 0 and pruning.active:
             for layer in model.linears():
                 layer.due = pruning.at(number, recipe.epochs)
+                layer.feedback = pruning.feedback and not layer.due["monotone"]
         optimizer.zero_grad(set_to_none=True)
         loss = _loss(model(x), labels[batch])
         loss.backward()  # type: ignore[no-untyped-call]

@@ -49,12 +49,14 @@ class WeightPruning:
 
     Masks are decided at the first batch of an epoch. In the first `settle` of the epochs from the dense weights, so that
     weights may come back; after that only more may go (METHODS 3.5). With a target the share grows over the first `ramp`
-    epochs, s·(1 - (1 - t)³), and only epochs that have reached it count as results.
+    epochs, s·(1 - (1 - t)³), and only epochs that have reached it count as results. While weights may come back, `feedback`
+    lets those that were removed go on learning (docs/adr/0012). The authors' schedule is ``ramp=1, feedback=False``.
     """
 
     sparsity: float | None = None
     threshold: float | None = None
-    ramp: int = 20
+    ramp: int = 30
+    feedback: bool = True
     settle: float = 0.5
 
     def __post_init__(self) -> None:
@@ -64,6 +66,8 @@ class WeightPruning:
             check_sparsity("weight_sparsity", self.sparsity)
         if self.threshold is not None:
             check_threshold("weight_threshold", self.threshold)
+        if isinstance(self.ramp, bool) or not isinstance(self.ramp, int) or self.ramp < 1:
+            raise InputError(f"`weight_ramp` is a whole number of epochs, at least 1; got {self.ramp!r}.")
 
     @property
     def active(self) -> bool:

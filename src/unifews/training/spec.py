@@ -25,8 +25,8 @@ MODELS = ("appnp", "sgc", "mlp")
 METHODS = ("unifews",)
 _SEEDS = 2**63  # what torch's generator takes
 
-PAPER: dict[str, Any] = {"entries": "node", "basis": "input", "inherit": True}
-"""Settings of the paper's own form: whole rows, on the input axes, nested."""
+PAPER: dict[str, Any] = {"entries": "node", "basis": "input", "inherit": True, "weight_ramp": 1, "weight_feedback": False}
+"""Settings of the paper's own form: whole rows, on the input axes, nested; weights pruned fully from the first epoch."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class TrainSpec:
     edge_threshold: float | None = None
     weight_sparsity: float | None = None
     weight_threshold: float | None = None
+    weight_ramp: int = 30
+    weight_feedback: bool = True
     seeds: int = 1
     seed: int = 42
     split: SplitKind | None = None
@@ -64,7 +66,7 @@ class TrainSpec:
         _known("standardisation", self.standardise, ("common", "column"))
         if self.split is not None:
             _known("split", self.split, ("stratified", "stored"))
-        for name, least in (("seeds", 1), ("seed", 0), ("hops", 1)):
+        for name, least in (("seeds", 1), ("seed", 0), ("hops", 1), ("weight_ramp", 1)):
             object.__setattr__(self, name, whole(name, getattr(self, name), least))
         if self.seed + self.seeds > _SEEDS:
             raise InputError(f"seeds are numbers below 2^63; got seed={self.seed}.")
@@ -72,8 +74,9 @@ class TrainSpec:
             object.__setattr__(self, name, real(name, getattr(self, name), 1.0, including=True))
         if self.rank is not None:
             object.__setattr__(self, "rank", whole("rank", self.rank, 1))
-        if not isinstance(self.inherit, bool):
-            raise InputError(f"`inherit` is true or false; got {self.inherit!r}.")
+        for name in ("inherit", "weight_feedback"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"`{name}` is true or false; got {getattr(self, name)!r}.")
         if self.edge_sparsity is not None and self.edge_threshold is not None:
             raise InputError("edge_sparsity and edge_threshold are ways to say the same thing; give one of them.")
         for what in ("edge", "weight"):
@@ -100,7 +103,7 @@ class TrainSpec:
 
     @property
     def pruning(self) -> WeightPruning:
-        return WeightPruning(self.weight_sparsity, self.weight_threshold)
+        return WeightPruning(self.weight_sparsity, self.weight_threshold, self.weight_ramp, self.weight_feedback)
 
     @property
     def scheme(self) -> Scheme:
@@ -113,7 +116,8 @@ class TrainSpec:
         """The same run with nothing removed."""
         return replace(
             self, edge_sparsity=None, edge_threshold=None, weight_sparsity=None, weight_threshold=None, rank=None, head="auto",
-            basis="principal", entries="block", inherit=False,
+            basis="principal", entries="block", inherit=False, weight_ramp=TrainSpec.weight_ramp,
+            weight_feedback=TrainSpec.weight_feedback,
         )  # fmt: skip
 
     def id(self, dataset: Dataset) -> str:
