@@ -1,0 +1,75 @@
+"""The edges of a layer, laid out for both directions of a product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from unifews.errors import GraphError, ShapeError
+
+
+@dataclass(frozen=True, eq=False)
+class Adjacency:
+    """n nodes and m edges, by receiver for the product and by sender for its gradient.
+
+    Row u receives from ``indices[start[u] : end[u]]``; row v sends to ``back_indices[back_start[v] : back_end[v]]``.
+    ``order`` [m] brings values from the caller's edge order to this one, ``back_order`` from this one to the reversed lists.
+    """
+
+    start: Tensor
+    end: Tensor
+    indices: Tensor
+    order: Tensor
+    back_start: Tensor
+    back_end: Tensor
+    back_indices: Tensor
+    back_order: Tensor
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.start)
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.indices)
+
+    @classmethod
+    def of(cls, edge_index: Tensor, num_nodes: int) -> Adjacency:
+        """From edge_index [2, m]; row 0 sends, row 1 receives. Kept for as long as the tensor lives and is not written to."""
+        found = _known.get(edge_index)  # type: ignore[no-untyped-call]
+        if found is not None and found[:2] == (edge_index._version, num_nodes):
+            adjacency: Adjacency = found[2]
+            return adjacency
+        made = cls._build(edge_index, num_nodes)
+        _known[edge_index] = (edge_index._version, num_nodes, made)
+        return made
+
+    @classmethod
+    def _build(cls, edge_index: Tensor, num_nodes: int) -> Adjacency:
+        if edge_index.ndim != 2 or edge_index.shape[0] != 2:
+            raise ShapeError(f"`edge_index` has shape {list(edge_index.shape)}; it is [2, edges], senders and receivers.")
+        if num_nodes >= 2**31:
+            raise GraphError(f"layers train on graphs of up to 2^31 - 1 nodes; this one has {num_nodes:,}.")
+        if edge_index.numel() and (int(edge_index.min()) < 0 or int(edge_index.max()) >= num_nodes):
+            wrong = int(edge_index.min()) if int(edge_index.min()) < 0 else int(edge_index.max())
+            raise GraphError(f"`edge_index` names node {wrong}, but x has {num_nodes:,} rows, numbered from 0.")
+        sender, receiver = edge_index
+        order = torch.argsort(receiver, stable=True)
+        sender, receiver = sender[order], receiver[order]
+        back_order = torch.argsort(sender, stable=True)
+        start, end = _rows(receiver, num_nodes)
+        back_start, back_end = _rows(sender, num_nodes)
+        indices, back_indices = sender.int().contiguous(), receiver[back_order].int().contiguous()
+        return cls(start, end, indices, order, back_start, back_end, back_indices, back_order)
+
+
+_known = WeakTensorKeyDictionary()
+
+
+def _rows(sorted_ends: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    count = torch.bincount(sorted_ends, minlength=num_nodes)
+    end = count.cumsum(0)
+    return end - count, end

@@ -1,0 +1,219 @@
+"""The products of a layer as torch operators: compiled kernels forward and backward, no message per edge in memory.
+
+    unifews::gather        y[u] = Σ_e w_e · x[v] over the edges e = (v → u)
+    unifews::gather_kept   the same over the entries (e, block of 16 columns) with |w_e| · ‖x[v, block]‖ ≥ cut[u]
+    unifews::edge_dots     ⟨x[v], g[u]⟩ for every edge: the gradient of w
+
+`torch.compile`, `FlopCounterMode` and double backward work on them; CPU, float32. Whether an entry stays is a constant to the
+gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from unifews.errors import InputError
+from unifews.kernels import LANES, native, threads_to_use
+from unifews.nn.adjacency import Adjacency
+
+_SLACK = 8  # floats behind a table of sizes that a vector load may touch
+
+
+def gather(x: Tensor, adjacency: Adjacency, weight: Tensor | None = None) -> Tensor:
+    """Σ_e w_e · x[v] into every receiver [n, f]; `weight` [m] in the adjacency's own order (``w[adjacency.order]``)."""
+    _check(x)
+    y: Tensor = torch.ops.unifews.gather(x, weight, *_both(adjacency))
+    return y
+
+
+def gather_kept(x: Tensor, adjacency: Adjacency, cut: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """`gather` on the entries that reach cut[receiver], and how many those are (int64 scalar)."""
+    _check(x)
+    if weight is not None and weight.requires_grad:
+        raise InputError("the weights of pruned edges cannot be learnt yet; detach them, or gather all entries.")
+    y, kept = torch.ops.unifews.gather_kept(x, weight, cut, *_both(adjacency))
+    return y, kept
+
+
+def _check(x: Tensor) -> None:
+    if x.dtype != torch.float32 or x.device.type != "cpu":
+        raise InputError(f"the kernels work on float32 on the CPU; x is {x.dtype} on {x.device}; convert it.")
+
+
+def _both(a: Adjacency) -> tuple[Tensor, ...]:
+    return a.start, a.end, a.indices, a.back_start, a.back_end, a.back_indices, a.back_order
+
+
+# --------------------------------------------------------------------------------------------------------- all entries
+
+
+@torch.library.custom_op("unifews::gather", mutates_args=())
+def _gather(
+    x: Tensor, weight: Tensor | None, start: Tensor, end: Tensor, indices: Tensor, back_start: Tensor, back_end: Tensor,
+    back_indices: Tensor, back_order: Tensor,
+) -> Tensor:  # fmt: skip
+    rows, blocks = _padded(x)
+    out = rows.new_empty(len(start), rows.shape[1])
+    native.gather(
+        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(weight), blocks=blocks, gain=None,
+        x=rows.numpy(), out=out.numpy(), threads=threads_to_use(None),
+    )  # fmt: skip
+    return _cropped(out, x.shape[1])
+
+
+@_gather.register_fake
+def _(x: Tensor, weight: Tensor | None, start: Tensor, *structure: Tensor) -> Tensor:
+    return x.new_empty(start.shape[0], x.shape[1])
+
+
+def _gather_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, *structure = inputs
+    ctx.save_for_backward(x if weight is not None and weight.requires_grad else None, weight, *structure)
+
+
+def _gather_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, start, end, indices, back_start, back_end, back_indices, back_order = ctx.saved_tensors
+    to_x = to_weight = None
+    if ctx.needs_input_grad[0]:
+        # The reversed lists, reversed again, are the forward ones: position i went to where back_order has i.
+        again = torch.empty_like(back_order)
+        again[back_order] = torch.arange(len(back_order))
+        back_weight = None if weight is None else weight[back_order]
+        to_x = torch.ops.unifews.gather(
+            grad, back_weight, back_start, back_end, back_indices, start, end, indices, again
+        )  # fmt: skip
+    if ctx.needs_input_grad[1]:
+        to_weight = torch.ops.unifews.edge_dots(x, grad, start, end, indices)
+    return to_x, to_weight, *[None] * 7
+
+
+_gather.register_autograd(_gather_backward, setup_context=_gather_context)
+
+
+@torch.library.custom_op("unifews::edge_dots", mutates_args=())
+def _edge_dots(x: Tensor, y: Tensor, start: Tensor, end: Tensor, indices: Tensor) -> Tensor:
+    (a, blocks), (b, _) = _padded(x), _padded(y)
+    out = a.new_empty(len(indices))
+    native.edge_dots(
+        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), blocks=blocks, x=a.numpy(), y=b.numpy(),
+        out=out.numpy(), threads=threads_to_use(None),
+    )  # fmt: skip
+    return out
+
+
+@_edge_dots.register_fake
+def _(x: Tensor, y: Tensor, start: Tensor, end: Tensor, indices: Tensor) -> Tensor:
+    return x.new_empty(indices.shape[0])
+
+
+# ------------------------------------------------------------------------------------------------------ entries that stay
+
+
+@torch.library.custom_op("unifews::gather_kept", mutates_args=())
+def _gather_kept(
+    x: Tensor, weight: Tensor | None, cut: Tensor, start: Tensor, end: Tensor, indices: Tensor, back_start: Tensor,
+    back_end: Tensor, back_indices: Tensor, back_order: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    rows, blocks = _padded(x)
+    out, kept = _kept(rows, blocks, _sizes(rows, blocks), weight, cut, start, end, indices, by_sender=False)
+    return _cropped(out, x.shape[1]), torch.tensor(kept)
+
+
+@_gather_kept.register_fake
+def _(x: Tensor, weight: Tensor | None, cut: Tensor, start: Tensor, *structure: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(start.shape[0], x.shape[1]), x.new_empty((), dtype=torch.int64)
+
+
+@torch.library.custom_op("unifews::scatter_kept", mutates_args=())
+def _scatter_kept(
+    grad: Tensor, x: Tensor, weight: Tensor | None, cut: Tensor, back_start: Tensor, back_end: Tensor, back_indices: Tensor
+) -> Tensor:
+    """The gradient of `gather_kept`: back along the entries that stayed, decided by the same x and cut."""
+    rows, blocks = _padded(grad)
+    size = _sizes(*_padded(x))
+    out, _ = _kept(rows, blocks, size, weight, cut, back_start, back_end, back_indices, by_sender=True)
+    return _cropped(out, grad.shape[1])
+
+
+@_scatter_kept.register_fake
+def _(grad: Tensor, x: Tensor, *rest: Tensor | None) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _kept_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, cut, _, _, _, back_start, back_end, back_indices, back_order = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(x, weight, cut, back_start, back_end, back_indices, back_order)
+
+
+def _kept_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, cut, back_start, back_end, back_indices, back_order = ctx.saved_tensors
+    back_weight = None if weight is None else weight[back_order]
+    to_x = torch.ops.unifews.scatter_kept(grad, x, back_weight, cut, back_start, back_end, back_indices)
+    return to_x, *[None] * 9
+
+
+_gather_kept.register_autograd(_kept_backward, setup_context=_kept_context)
+
+
+def _kept(
+    rows: Tensor, blocks: int, size: Tensor, weight: Tensor | None, cut: Tensor, start: Tensor, end: Tensor, indices: Tensor,
+    *, by_sender: bool,
+) -> tuple[Tensor, int]:  # fmt: skip
+    out = rows.new_empty(len(start), rows.shape[1])
+    kept: int = native.gather_kept(
+        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(weight), blocks=blocks, gain=None,
+        x=rows.numpy(), size=size.numpy(), cut=cut.detach().contiguous().numpy(), by_sender=by_sender, out=out.numpy(),
+        threads=threads_to_use(None),
+    )  # fmt: skip
+    return out, kept
+
+
+def _sizes(rows: Tensor, blocks: int) -> Tensor:
+    """‖row[block]‖ [n, blocks], with room behind it."""
+    size = rows.new_empty(len(rows) * blocks + _SLACK)[: len(rows) * blocks].view(len(rows), blocks)
+    native.block_sizes(rows.numpy(), blocks, size.numpy(), threads_to_use(None))
+    return size
+
+
+# -------------------------------------------------------------------------------------------------------------- layout
+
+
+def _padded(x: Tensor) -> tuple[Tensor, int]:
+    """Rows of whole blocks that start on cache lines, as the kernels want them, and the number of blocks."""
+    x = x.detach()
+    width = x.shape[1]
+    blocks = max(1, -(-width // LANES))
+    if width != blocks * LANES:
+        padded = x.new_zeros(len(x), blocks * LANES)
+        padded[:, :width] = x
+        return padded, blocks
+    x = x.contiguous()
+    return (x if x.data_ptr() % 64 == 0 else x.clone()), blocks
+
+
+def _cropped(rows: Tensor, width: int) -> Tensor:
+    return rows if rows.shape[1] == width else rows[:, :width].contiguous()
+
+
+def _numbers(values: Tensor | None) -> Any:
+    return None if values is None else values.detach().contiguous().numpy()
+
+
+# ---------------------------------------------------------------------------------------------------------------- flops
+
+
+@register_flop_formula(torch.ops.unifews.gather)  # type: ignore[untyped-decorator]
+def _gather_flops(x: Any, weight: Any, start: Any, end: Any, indices: Any, *rest: Any, **extra: Any) -> int:
+    """A multiply and an add per edge and column."""
+    return 2 * int(indices[0]) * int(x[1])
+
+
+@register_flop_formula(torch.ops.unifews.gather_kept)  # type: ignore[untyped-decorator]
+def _kept_flops(x: Any, weight: Any, cut: Any, start: Any, end: Any, indices: Any, *rest: Any, **extra: Any) -> int:
+    """An upper bound: shapes do not tell what stays, the second output does."""
+    return 2 * int(indices[0]) * int(x[1])
