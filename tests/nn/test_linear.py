@@ -163,6 +163,27 @@ def test_removed_weights_get_no_gradient():
     assert not gradient[~layer.keep].any() and gradient[layer.keep].all()
 
 
+def test_with_feedback_removed_weights_get_the_gradient_they_would_have():
+    layer, x = pruned_layer(), torch.randn(11, 7)
+    plain = layer(x)
+    layer.feedback = True
+    out = layer(x)
+    assert torch.equal(out, plain)  # what is removed is still not multiplied
+    out.square().sum().backward()
+    weight = layer.effective.detach().clone().requires_grad_()
+    torch.nn.functional.linear(x, weight, layer.bias.detach()).square().sum().backward()
+    assert torch.allclose(layer.weight.grad, weight.grad) and layer.weight.grad.all()
+
+
+def test_settling_makes_zeros_of_what_was_removed():
+    layer, x = pruned_layer(), torch.randn(11, 7)
+    layer.feedback, layer.due = True, {"sparsity": 0.1}
+    before = layer.effective.detach().clone()
+    layer.settle()
+    assert torch.equal(layer.weight, before) and layer.kept == 14 and layer.is_pruned
+    assert torch.equal(layer(x), torch.nn.functional.linear(x, before, layer.bias))
+
+
 def test_what_is_due_is_decided_by_the_batch_before_it_is_multiplied():
     layer, other = pruned_layer(), pruned_layer()
     x = torch.randn(11, 7) * torch.tensor([9.0, 1, 1, 1, 1, 1, 0])

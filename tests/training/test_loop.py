@@ -94,6 +94,7 @@ def test_a_target_is_met_exactly_in_every_layer(sparsity, epochs):
     for layer in model.linears():
         size = layer.weight.numel()
         assert layer.kept == size - round(sparsity * size)
+        assert not layer.weight[~layer.keep].any()  # and gone for good
     assert fitted.epoch + 1 >= max(1, epochs // 2)  # epochs before the target is reached are no results
     kept = [epoch.kept for epoch in seen]
     assert kept == sorted(kept, reverse=True)  # the share grows
@@ -111,6 +112,12 @@ def test_after_half_of_the_epochs_no_weight_comes_back():
     fit(model, torch.from_numpy(DATA.x), DATA.y, SPLIT, recipe, pruning=pruning, watch=watch)
     came_back = [bool((now & ~before).any()) for before, now in pairwise(masks)]
     assert any(came_back[: QUICK.epochs // 2 - 1]) and not any(came_back[QUICK.epochs // 2 - 1 :])
+
+
+def test_removed_weights_learn_on_only_if_asked_to():
+    """By weight decay and the optimiser's memory they move anyhow; by a gradient of their own they move otherwise."""
+    (_, one), (_, two) = (trained(pruning=WeightPruning(0.7, feedback=feedback)) for feedback in (True, False))
+    assert not same_bits(one, two)
 
 
 def test_it_stops_when_nothing_gets_better():

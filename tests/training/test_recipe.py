@@ -68,7 +68,12 @@ def test_the_share_grows_to_the_target_and_stays(sparsity, epochs):
     assert shares == sorted(shares) and shares[-1] == sparsity and shares[0] > 0
     reached = [pruning.reached(epoch, epochs) for epoch in range(epochs)]
     assert [share == sparsity for share in shares] == reached
-    assert reached.index(True) + 1 == max(1, min(20, epochs // 2))
+    assert reached.index(True) + 1 == max(1, min(pruning.ramp, epochs // 2))
+
+
+def test_the_papers_schedule_prunes_fully_from_the_first_epoch():
+    pruning = WeightPruning(0.9, ramp=1, feedback=False)
+    assert pruning.at(0, 200) == {"sparsity": 0.9, "monotone": False} and pruning.reached(0, 200)
 
 
 def test_masks_regrow_in_the_first_half_and_only_shrink_after_it():

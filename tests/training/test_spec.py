@@ -17,8 +17,8 @@ from unifews.training.spec import PAPER, TrainSpec, read_toml, write_toml
 
 DATA = small()
 OTHER = dict(
-    dataset="other", model="sgc", edge_sparsity=0.5, edge_threshold=0.1, weight_sparsity=0.5, weight_threshold=0.1, seeds=3,
-    seed=7, split="stored", hops=3, alpha=0.2, r=0.4, skip="identity", entries="node", basis="input", rank=4, inherit=True,
+    dataset="other", model="sgc", edge_sparsity=0.5, edge_threshold=0.1, weight_sparsity=0.5, weight_threshold=0.1,
+    weight_ramp=5, weight_feedback=False, seeds=3, seed=7, split="stored", hops=3, alpha=0.2, r=0.4, skip="identity", entries="node", basis="input", rank=4, inherit=True,
     head="embedding", standardise="column",
 )  # fmt: skip
 RECIPE = dict(
@@ -150,6 +150,8 @@ def test_what_is_no_run_file(tmp_path, content):
         ("weight_sparsity", 90, "For 90 percent write weight_sparsity=0.9"),
         ("weight_threshold", -0.1, "must be 0 or more"),
         ("weight_threshold", float("inf"), "an infinite `weight_threshold`"),
+        *(("weight_ramp", value, "`weight_ramp` is a whole number") for value in (0, 2.5, "3", True)),
+        *(("weight_feedback", value, "`weight_feedback` is true or false") for value in (1, "yes", None)),
         *((name, value, f"`{name}` is a whole number") for name in ("seeds", "hops", "rank") for value in (0, 2.5, "3", True)),
         ("seed", -1, "`seed` is a whole number of at least 0"),
         ("seed", 2**63, "below 2^63"),
@@ -201,7 +203,8 @@ def test_unpruned_is_the_same_run_with_nothing_removed():
     plain = spec.unpruned()
     assert spec.prunes and spec.prunes_edges and not plain.prunes and not plain.prunes_edges
     assert {name: asdict(plain)[name] for name in kept} == {name: asdict(spec)[name] for name in kept}
-    assert plain == TrainSpec.of(FULL | RECIPE | {"edge_sparsity": 0.9}).unpruned()
+    other = {"edge_sparsity": 0.9, "weight_ramp": 9, "weight_feedback": True, "inherit": False}
+    assert plain == TrainSpec.of(FULL | RECIPE | other).unpruned()  # so it is trained once for all of them
 
 
 def test_schemes():
