@@ -18,8 +18,8 @@ from unifews.training.spec import PAPER, TrainSpec, read_toml, write_toml
 DATA = small()
 OTHER = dict(
     dataset="other", model="sgc", edge_sparsity=0.5, edge_threshold=0.1, weight_sparsity=0.5, weight_threshold=0.1,
-    weight_ramp=5, weight_feedback=False, seeds=3, seed=7, split="stored", hops=3, alpha=0.2, r=0.4, skip="identity", entries="node", basis="input", rank=4, inherit=True,
-    head="embedding", standardise="column",
+    weight_ramp=5, weight_feedback=False, seeds=3, seed=7, split="stored", hops=3, alpha=0.2, r=0.4, skip="identity",
+    entries="node", basis="input", rank=4, inherit=True, head="embedding", standardise="column",
 )  # fmt: skip
 RECIPE = dict(
     width=8, layers=3, dropout=0.1, batch=64, epochs=9, patience=4, lr=0.5, weight_decay=0.25, plateau=2
