@@ -1,4 +1,4 @@
-# make demo   what pruning does, on a generated graph         make check   lint, types, import directions
+# make demo   what pruning does to a model of Cora            make check   lint, types, import directions
 # make test   check, then the whole test suite                make bench   time the kernels on this machine
 #
 # Each sets up what it needs in .venv; a second run installs again only what changed. Tests run against the installed

@@ -19,7 +19,7 @@ from commands import call, fine, spawn, wrong
 from typer.testing import CliRunner
 
 import unifews as uf
-from unifews import cli, demo
+from unifews import cli
 
 ROOT = Path(__file__).parents[1]
 DATA = uf.powerlaw(300, 2400, num_features=24, num_classes=3, seed=31)
@@ -307,20 +307,6 @@ class TestTheRest:
         assert fine("bench", "propagation", "--size", "tiny", "--trials", 2, "--verify").out == "took 0.5 s\n"
         assert json.loads(fine("bench", "propagation", "--json").out) == {"size": "small", "seconds": 0.5}
         assert bench == [("tiny", 2, True), ("small", 5, False)]
-
-    def test_demo(self, monkeypatch):
-        for name, value in dict(NODES=2000, EDGES=30_000, FEATURES=32, CLASSES=4, TRIALS=1).items():
-            monkeypatch.setattr(demo, name, value)
-        result = demo.run()
-        monkeypatch.setattr(demo, "run", lambda say: result)
-        text = fine("demo").out
-        for name, _ in demo.CASES:
-            assert name in text
-        rows = json.loads(fine("demo", "--json").out)["rows"]
-        assert [row["name"] for row in rows] == [name for name, _ in demo.CASES]
-        assert rows[0]["removed"] == rows[0]["error"] == 0 and rows[0]["macs"] == 20 * 30_000 * 32
-        assert all(0.25 < row["accuracy"] <= 1 for row in rows)
-        assert [round(row["removed"], 1) for row in rows[1:3]] == [0.5, 0.9]
 
     def test_the_reference_is_fresh(self):
         script = runpy.run_path(str(ROOT / "docs" / "cli.py"))

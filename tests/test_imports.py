@@ -24,8 +24,8 @@ HEIGHT = dict(
     experiments=5,
     bench=5,
     report=6,
-    demo=6,
-    cli=7,
+    demo=7,
+    cli=8,
 )
 TORCH = {"torch", "torch_geometric"}
 TORCH_FREE = {

@@ -11,6 +11,7 @@ import typer
 
 from unifews.cli import output
 from unifews.cli.desk import Desk
+from unifews.cli.run import share_cores
 from unifews.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def train(
         float | None, typer.Option(metavar="T", help="Instead: remove weights whose products are below T times the mean.")
     ] = None,
     paper_form: Annotated[
-        bool, typer.Option("--paper-form", help="Prune as the paper does: --entries node --basis input --inherit.")
+        bool, typer.Option("--paper-form", help="Prune as the paper does: whole nodes on the input axes, nested.")
     ] = False,
     baseline: Annotated[
         bool, typer.Option("--baseline/--no-baseline", help="Beside a pruned model, train the unpruned one: same seeds.")
@@ -95,6 +96,7 @@ def train(
     What the ledger already has is not trained again, and finished seeds of an interrupted run are kept: the same command
     goes on where it stopped. Recipe options not given are those of unifews.training.recipe, one setting for all datasets.
     """
+    share_cores()
     given = {
         "model": model, "edge_sparsity": edge_sparsity, "edge_threshold": edge_threshold, "weight_sparsity": weight_sparsity,
         "weight_threshold": weight_threshold, "seeds": seeds, "seed": seed, "split": split, "hops": hops, "alpha": alpha,
@@ -111,6 +113,8 @@ def train(
     where, settings["dataset"] = settings["dataset"], data.name
     desk = Desk(data, where, runs, ledger, again, log)
     spec = _spec(settings)
+    if spec.rank is not None and spec.rank > data.num_features:
+        raise InputError(f"--rank {spec.rank} is more than the {data.num_features:,} features of {data.name}.")
     records = [desk.run(each) for each in ([spec.unpruned()] if baseline and spec.prunes else []) + [spec]]
     if as_json:
         output.print_json(_report(records, desk))

@@ -22,6 +22,7 @@ class Row:
     score: float
     """Percent by the dataset's metric on test nodes, mean over seeds."""
     std: float
+    seeds: int
     macs: int
     """Multiply-adds of propagating, once for all nodes."""
     basis_macs: int
@@ -38,10 +39,19 @@ class Row:
     def of(cls, record: Record, label: str | None = None) -> Row:
         trace, scores, seconds = record["trace"], record["scores"], record["seconds"]
         return cls(
-            label_of(record) if label is None else label, record["id"], scores["test"], scores["test_std"], trace["macs"],
-            trace["basis_macs"], trace["transform_macs"], trace["edge_sparsity"], trace["weight_sparsity"],
-            seconds["propagate"], seconds["train"],
-        )  # fmt: skip
+            label=label_of(record) if label is None else label,
+            id=record["id"],
+            score=scores["test"],
+            std=scores["test_std"],
+            seeds=len(record["seeds"]),
+            macs=trace["macs"],
+            basis_macs=trace["basis_macs"],
+            transform_macs=trace["transform_macs"],
+            edge_sparsity=trace["edge_sparsity"],
+            weight_sparsity=trace["weight_sparsity"],
+            propagate_seconds=seconds["propagate"],
+            train_seconds=seconds["train"],
+        )
 
     @property
     def operations(self) -> int:
@@ -57,6 +67,8 @@ class Gain:
     """Difference of the scores, mean over the seeds both have."""
     spread: float
     """Standard deviation of that difference over seeds."""
+    seeds: int
+    """Of both runs; 0 where they share none, and the difference is that of the means."""
     macs: float | None
     transform_macs: float | None
     operations: float | None
@@ -71,10 +83,15 @@ class Gain:
         one, two = Row.of(record), Row.of(against)
         points = pairs or [one.score - two.score]
         return cls(
-            fmean(points), pstdev(points), _times(two.macs, one.macs), _times(two.transform_macs, one.transform_macs),
-            _times(two.operations, one.operations),
-            _times(two.propagate_seconds, one.propagate_seconds), _times(two.train_seconds, one.train_seconds),
-        )  # fmt: skip
+            points=fmean(points),
+            spread=pstdev(points),
+            seeds=len(pairs),
+            macs=_times(two.macs, one.macs),
+            transform_macs=_times(two.transform_macs, one.transform_macs),
+            operations=_times(two.operations, one.operations),
+            propagate_seconds=_times(two.propagate_seconds, one.propagate_seconds),
+            train_seconds=_times(two.train_seconds, one.train_seconds),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -94,7 +111,7 @@ def label_of(record: Record) -> str:
             parts.append(f"{what}s {f'{share:g}'.removeprefix('0')}")
         elif delta:
             parts.append(f"{what}s ≥ {delta:g}")
-    if parts and all(spec[name] == value for name, value in PAPER.items()):
+    if parts and all(spec[name] == PAPER[name] for name in ("entries", "basis", "inherit")):
         parts.insert(0, "paper's form")
     return ", ".join(parts) or "unpruned"
 
@@ -106,20 +123,18 @@ def labels_of(records: Sequence[Record]) -> list[str]:
     return [" ".join([*(str(r["spec"][name]) for name in varying), label_of(r)]) for r in records]
 
 
-_PRUNING = {
-    "edge_sparsity", "edge_threshold", "weight_sparsity", "weight_threshold", "entries", "basis", "rank", "inherit", "head",
-}  # fmt: skip
-
-
 def baseline_of(record: Record, records: Sequence[Record]) -> Record | None:
     """The unpruned run among `records` that is the same in everything else, if there is one."""
     if not prunes(record):
         return None
-    rest = {name: value for name, value in record["spec"].items() if name not in _PRUNING}
-    for other in records:
-        if not prunes(other) and rest == {name: value for name, value in other["spec"].items() if name not in _PRUNING}:
-            return other
-    return None
+    rest = _beside_pruning(record["spec"])
+    return next((other for other in records if not prunes(other) and _beside_pruning(other["spec"]) == rest), None)
+
+
+def _beside_pruning(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that an unpruned run has too."""
+    how = ("entries", "basis", "rank", "inherit", "head")
+    return {name: value for name, value in spec.items() if name not in how and not name.startswith(("edge_", "weight_"))}
 
 
 def prunes(record: Record) -> bool:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from math import ceil, floor, log10
 from typing import Any
 
-from unifews.report.compare import Record, Row, label_of, prunes
+from unifews.report.compare import Record, Row, labels_of, prunes
 from unifews.report.table import short
 from unifews.training.metrics import NAMES
 
 # Okabe and Ito's colours, which stay apart for colour-blind eyes, light or dark behind them.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
+_RIM: dict[bool, dict[str, Any]] = {True: {}, False: {"line": {"width": 2}}}
+_MARGIN = 0.2  # decades beside the outermost points
 
 
 def figure_html(records: Sequence[Record]) -> str:
@@ -27,49 +31,52 @@ def figure_html(records: Sequence[Record]) -> str:
 
 
 def figure(records: Sequence[Record]) -> Any:
-    """One curve per dataset and model, from the fewest operations to the most, unpruned runs as open marks.
+    """A mark per run, open for unpruned ones; colours tell runs apart, or datasets and models where there are several.
 
-    x: multiply-adds of propagating and classifying all nodes; y: percent, with the standard deviation over seeds.
+    x: all multiply-adds from features to classes; y: percent, with the standard deviation over seeds.
     """
     import plotly.graph_objects as go
 
-    curves: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
-        curves.setdefault((record["spec"]["dataset"], record["spec"]["model"]), []).append(record)
+    curves = list(dict.fromkeys((record["spec"]["dataset"], record["spec"]["model"]) for record in records))
+    rows = [Row.of(record, label) for record, label in zip(records, labels_of(records), strict=True)]
     fig = go.Figure()
-    for i, ((dataset, model), members) in enumerate(curves.items()):
-        members = sorted(members, key=lambda record: Row.of(record).operations)
-        rows = [Row.of(record) for record in members]
+    for i, (record, row) in enumerate(zip(records, rows, strict=True)):
+        colour = curves.index((record["spec"]["dataset"], record["spec"]["model"])) if len(curves) > 1 else i
+        symbol = _SYMBOLS[i % len(_SYMBOLS)] if prunes(record) else "circle-open"
         fig.add_scatter(
-            x=[row.operations for row in rows],
-            y=[row.score for row in rows],
-            error_y={"type": "data", "array": [row.std for row in rows], "thickness": 1, "width": 4},
-            name=escape(f"{model.upper()} on {dataset}"),
-            # plotly reads its texts as HTML: what comes from a file is escaped.
-            text=[escape(row.label) for row in rows],
-            textposition="top center",
-            mode="lines+markers+text",
-            line={"dash": "dot", "width": 1, "color": COLOURS[i % len(COLOURS)]},
-            marker={"size": 11, "symbol": ["circle" if prunes(record) else "circle-open" for record in members]},
-            customdata=[[short(row.macs), short(row.transform_macs), f"{row.std:.1f}"] for row in rows],
-            hovertemplate="%{text}<br>%{y:.1f} ± %{customdata[2]} %<br>propagation %{customdata[0]} MACs<br>"
-            "transformation %{customdata[1]} MACs<extra>%{fullData.name}</extra>",
-            cliponaxis=False,
+            x=[row.operations],
+            y=[row.score],
+            error_y={"type": "data", "array": [row.std], "thickness": 1, "width": 5},
+            name=escape(row.label),  # plotly reads its texts as HTML: what comes from a file is escaped
+            mode="markers",
+            marker={"size": 13, "symbol": symbol, "color": _COLOURS[colour % len(_COLOURS)]} | _RIM[prunes(record)],
+            hovertemplate=f"%{{y:.1f}} ± {row.std:.1f} %<br>propagation {short(row.macs)}, axes {short(row.basis_macs)}, "
+            f"transformation {short(row.transform_macs)} MACs<extra></extra>",
         )
     metric = " or ".join(sorted({NAMES[record["metric"]] for record in records}))
-    fig.update_xaxes(title="multiply-adds, propagation and transformation (log scale)", type="log", exponentformat="SI")
+    places = [log10(max(1, row.operations)) for row in rows]
+    ends = min(places) - _MARGIN, max(places) + _MARGIN
+    ticks = _ticks(*ends)
+    fig.update_xaxes(
+        title="multiply-adds from features to classes", type="log", range=ends, tickvals=ticks,
+        ticktext=[short(tick).replace(".00 ", " ").replace(".0 ", " ") for tick in ticks],
+    )  # fmt: skip
     fig.update_yaxes(title=f"test {metric}, %")
     fig.update_layout(
-        margin={"l": 60, "r": 30, "t": 30, "b": 60}, paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
-        showlegend=len(curves) > 1, legend={"orientation": "h", "y": -0.25}, font={"family": "system-ui, sans-serif"},
-        hovermode="closest",
+        margin={"l": 60, "r": 20, "t": 20, "b": 50}, paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
+        showlegend=True, legend={"orientation": "h", "y": -0.2}, font={"family": "system-ui, sans-serif"}, hovermode="closest",
     )  # fmt: skip
     return fig
 
 
+def _ticks(first: float, last: float) -> list[int]:
+    """Round numbers between two powers of ten: 1, 2, 5, 10, … where there is room for them, else the powers alone."""
+    steps = (1, 2, 5) if last - first < 2.5 else (1,)
+    found = [step * 10**power for power in range(floor(first), ceil(last) + 1) for step in steps]
+    return [tick for tick in found if first <= log10(tick) <= last]
+
+
 def caption(records: Sequence[Record]) -> str:
     """The picture in a sentence, for whoever does not see it."""
-    parts = [
-        f"{label_of(record)}: {Row.of(record).score:.1f} % at {short(Row.of(record).operations)} MACs" for record in records
-    ]
-    return "; ".join(parts)
+    rows = [Row.of(record, label) for record, label in zip(records, labels_of(records), strict=True)]
+    return "; ".join(f"{row.label}: {row.score:.1f} % at {short(row.operations)} MACs" for row in rows)

@@ -20,18 +20,19 @@ _STYLE = """
   :root { --ink: #e6e9ec; --dim: #9aa5b1; --line: #3a424b; --paper: #14181c; --soft: #1d2329 }
 }
 * { box-sizing: border-box }
-body { margin: 0 auto; max-width: 60rem; padding: 1.5rem 1rem 3rem; background: var(--paper); color: var(--ink);
+body { margin: 0 auto; max-width: 72rem; padding: 1.5rem 1rem 3rem; background: var(--paper); color: var(--ink);
        font: 16px/1.5 system-ui, sans-serif }
 h1 { font-size: 1.5rem; line-height: 1.25; margin: 0 0 .5rem } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem }
 p, figcaption { color: var(--dim); margin: .5rem 0 } figure { margin: 1rem 0 } figcaption { font-size: .875rem }
-.wide { overflow-x: auto } table { border-collapse: collapse; width: 100%; font-size: .9rem }
-th, td { padding: .4rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
+.wide { overflow-x: auto } table { border-collapse: collapse; width: 100%; font-size: .85rem }
+th, td { padding: .4rem .5rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
 thead th { white-space: normal; vertical-align: bottom } tbody th, thead th:first-child { text-align: left; font-weight: 500 }
+tbody th { position: sticky; left: 0; background: var(--paper) }
 tr.gain td, tr.gain th { color: var(--dim); background: var(--soft) } tr.gain th { padding-left: 1.6rem; font-weight: 400 }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; font-size: .9rem; margin: 0 }
 dt { color: var(--dim) } dd { margin: 0; overflow-wrap: anywhere }
-#picture .xtick text, #picture .ytick text, #picture .xtitle, #picture .ytitle, #picture .legendtext,
-#picture .textpoint text { fill: var(--ink) !important }
+#picture .xtick text, #picture .ytick text, #picture .xtitle, #picture .ytitle,
+#picture .legendtext { fill: var(--ink) !important }
 #picture .gridlayer path { stroke: var(--line) !important }
 """
 

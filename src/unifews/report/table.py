@@ -11,6 +11,8 @@ from unifews.training.metrics import NAMES
 if TYPE_CHECKING:
     from rich.table import Table
 
+_NOTHING = {"-", "0", "0.0%", "0.00"}
+
 
 def table_of(records: Sequence[Record]) -> Table:
     """A pruned run is followed by a column that sets it against the unpruned run of the same seeds, if that is there."""
@@ -29,7 +31,7 @@ def table_of(records: Sequence[Record]) -> Table:
             table.add_column("against\nunpruned", justify="right", no_wrap=True, style="dim")
             columns.append(gains(Gain.of(record, baseline)))
     for cells in zip(*columns, strict=True):
-        if any(cell not in ("-", "0") for cell in cells[1:]):
+        if not _NOTHING.issuperset(cells[1:]):  # an MLP has no edges, an unpruned model nothing that was removed
             table.add_row(*cells)
     return table
 
@@ -45,7 +47,7 @@ def quantities(records: Sequence[Record]) -> list[str]:
 
 def numbers(row: Row) -> list[str]:
     return [
-        f"{row.score:.1f} ± {row.std:.1f}",
+        f"{row.score:.1f}{_spread(row.std, row.seeds)}",
         *(short(count) for count in (row.macs, row.basis_macs, row.transform_macs, row.operations)),
         *(f"{share:.1%}" for share in (row.edge_sparsity, row.weight_sparsity)),
         *(f"{seconds:.2f}" for seconds in (row.propagate_seconds, row.train_seconds)),
@@ -57,7 +59,12 @@ def gains(gain: Gain) -> list[str]:
         _times(ratio, "fewer", "more") for ratio in (gain.macs, gain.transform_macs, gain.operations)
     )
     propagate, train = (_times(ratio, "faster", "slower") for ratio in (gain.propagate_seconds, gain.train_seconds))
-    return [f"{gain.points:+.1f} ± {gain.spread:.1f}", macs, "-", transform, all_in_all, "-", "-", propagate, train]
+    points = f"{gain.points:+.1f}{_spread(gain.spread, gain.seeds)}"
+    return [points, macs, "-", transform, all_in_all, "-", "-", propagate, train]
+
+
+def _spread(std: float, seeds: int) -> str:
+    return f" ± {std:.1f}" if seeds > 1 else ""
 
 
 def legend(records: Sequence[Record]) -> list[str]:
