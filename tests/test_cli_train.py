@@ -112,7 +112,7 @@ class TestTable:
         assert result.err == ""
         for part in [
             "APPNP, 3 hops, 2 seeds: Dataset('mine', 300 nodes",
-            "accuracy, % of test nodes",
+            "accuracy, % on test nodes",
             f"{record['scores']['test']:.1f} ± {record['scores']['test_std']:.1f}",
             "edges .8, weights .5",
             "against",
@@ -137,7 +137,7 @@ class TestTable:
     def test_other_metrics_are_named(self):
         y = np.stack([DATA.y == 0, DATA.y == 1], axis=1).astype(np.uint8)
         save_dataset(Dataset("many", DATA.graph, DATA.x, y, about=About(metric="f1")), "many")
-        assert "micro-F1, % of test nodes" in fine("train", "many", *SMALL, "--no-ledger").out
+        assert "micro-F1, % on test nodes" in fine("train", "many", *SMALL, "--no-ledger").out
 
 
 class TestAgain:

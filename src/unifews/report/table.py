@@ -40,7 +40,7 @@ def quantities(records: Sequence[Record]) -> list[str]:
     """What is compared, in the order of `numbers` and `gains`."""
     metrics = " or ".join(sorted({NAMES[record["metric"]] for record in records}))
     return [
-        f"{metrics}, % of test nodes", "propagation MACs", "principal axes MACs", "transformation MACs", "MACs in all",
+        f"{metrics}, % on test nodes", "propagation MACs", "principal axes MACs", "transformation MACs", "MACs in all",
         "edge entries removed", "weights removed", "propagation seconds", "training seconds",
     ]  # fmt: skip
 
@@ -71,7 +71,8 @@ def legend(records: Sequence[Record]) -> list[str]:
     """What the numbers mean, in a few sentences."""
     sentences = []
     if max(len(record["seeds"]) for record in records) > 1:
-        sentences.append("±: standard deviation over seeds; scores are set against each other seed by seed.")
+        paired = any(baseline_of(record, records) for record in records)
+        sentences.append(f"±: standard deviation over seeds{'; differences are taken seed by seed' if paired else ''}.")
     sentences.append("MACs: propagating and classifying all nodes once. Training: one seed, the mean.")
     if any(record["trace"]["basis_macs"] for record in records):
         sentences.append("Principal axes are found and rotated to once per graph; propagation seconds include it.")
