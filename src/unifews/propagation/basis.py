@@ -55,13 +55,16 @@ def principal(
     features 80, because accuracy does not grow past that while the cost of rotating does (docs/adr/0005).
     """
     mean = None if phi is None else stationary_mean(x, phi, threads)
-    if x.f <= GRAM_LIMIT:
-        axes, macs = _from_gram(x, phi, mean, rank)
+    sketch = _Sketch(x, diffusion, phi, mean, threads)
+    if rank is None and x.f > GRAM_LIMIT:
+        paid = x.f if sparsity is None else (1 - sparsity) * x.f
+        rank = FEW_AXES if x.f > VERY_WIDE else int(np.clip(np.ceil(paid), FEW_AXES, MANY_AXES))
+    # A few axes of features that a Gram matrix could handle are still cheaper, and better, by a sketch. Dense and sparse
+    # features must come to the same result, so their zeros are not looked at here.
+    if rank is not None and (x.f > GRAM_LIMIT or (2 * rank <= x.f and sketch.macs(rank, x.n * x.f) < _gram_macs(x))):
+        axes, macs = sketch.axes(rank), sketch.macs(rank, x.nnz)
     else:
-        if rank is None:
-            paid = x.f if sparsity is None else (1 - sparsity) * x.f
-            rank = FEW_AXES if x.f > VERY_WIDE else int(np.clip(np.ceil(paid), FEW_AXES, MANY_AXES))
-        axes, macs = _Sketch(x, diffusion, phi, mean, threads).axes(rank)
+        axes, macs = _from_gram(x, phi, mean, rank), _gram_macs(x)
     return Basis(np.ascontiguousarray(axes, dtype=np.float32), mean, macs + (x.nnz if phi is not None else 0))
 
 
@@ -70,19 +73,26 @@ def stationary_mean(x: Features, phi: Floats, threads: int) -> Floats:
     return np.asarray(x.transposed_times(phi[:, None], threads)[:, 0] / np.float32(np.dot(phi, phi)))
 
 
-def _from_gram(x: Features, phi: Floats | None, mean: Floats | None, rank: int | None) -> tuple[Floats, int]:
+def _from_gram(x: Features, phi: Floats | None, mean: Floats | None, rank: int | None) -> Floats:
     """All axes by the eigenvectors of the Gram matrix of a sample of rows."""
-    stride = max(1, x.n // _SAMPLE)
+    stride = _gram_stride(x)
     gram = np.zeros((x.f, x.f))
-    taken = 0
     for first, last in x.chunks():
         rows = x.rows(first, last)[::stride]
         if phi is not None and mean is not None:
             rows = rows - phi[first:last:stride, None] * mean
         gram += rows.T @ rows
-        taken += len(rows)
-    axes = np.linalg.eigh(gram)[1][:, ::-1]
-    return axes[:, :rank].astype(np.float32), taken * x.f * x.f
+    axes: Floats = np.linalg.eigh(gram)[1][:, ::-1][:, :rank].astype(np.float32)
+    return axes
+
+
+def _gram_stride(x: Features) -> int:
+    return max(1, x.n // _SAMPLE)
+
+
+def _gram_macs(x: Features) -> int:
+    rows = sum(-(-(last - first) // _gram_stride(x)) for first, last in x.chunks())
+    return rows * x.f * x.f
 
 
 class _Sketch:
@@ -97,15 +107,21 @@ class _Sketch:
         self.x, self.diffusion, self.phi, self.mean, self.threads = x, diffusion, phi, mean, threads
         self.gain = diffusion.target * diffusion.source
 
-    def axes(self, rank: int) -> tuple[Floats, int]:
-        x = self.x
-        size = min(x.f, x.n, rank + BLOCK)
+    def _size(self, rank: int) -> int:
+        return min(self.x.f, self.x.n, rank + BLOCK)
+
+    def macs(self, rank: int, nonzeros: int) -> int:
+        x, size = self.x, self._size(rank)
+        return size * (3 * nonzeros + 3 * self.diffusion.graph.num_edges) + (2 * x.f + x.n) * size * size
+
+    def axes(self, rank: int) -> Floats:
+        x, size = self.x, self._size(rank)
         omega = np.random.default_rng(20250713).standard_normal((x.f, size), dtype=np.float32)
         span = _orthonormal(np.concatenate([self._back(part) for part in self._diffused(omega, hops=2)], axis=1))
         y = np.concatenate(list(self._diffused(span, hops=1)), axis=1)
         _, turn = np.linalg.eigh((y.T @ y).astype(np.float64))
-        macs = size * (3 * x.nnz + 3 * self.diffusion.graph.num_edges) + (2 * x.f + x.n) * size * size
-        return span @ turn[:, ::-1][:, :rank].astype(np.float32), macs
+        found: Floats = span @ turn[:, ::-1][:, :rank].astype(np.float32)
+        return found
 
     def _diffused(self, v: Floats, hops: int) -> list[Floats]:
         """T^hops (X - φcᵀ) v, in tiles [n, width]."""

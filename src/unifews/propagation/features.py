@@ -36,7 +36,7 @@ class Features:
             self.dense = np.asarray(x)
         matrix: Any = self.sparse if self.sparse is not None else self.dense
         _check(matrix, num_nodes)
-        self.n, self.f = matrix.shape
+        self.n, self.f = (int(side) for side in matrix.shape)
         peak = _peak(self.sparse.data if self.sparse is not None else matrix, self.sparse)
         self.exponent = 0
         """The caller's values are the ones given out here times 2^exponent."""
