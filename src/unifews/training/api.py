@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from os import PathLike
@@ -21,14 +20,11 @@ from unifews.errors import FileFormatError, InputError
 from unifews.nn.decoupled import Decoupled, dense_rows
 from unifews.nn.mlp import Mlp
 from unifews.propagation import propagate
-from unifews.propagation.basis import GRAM_LIMIT
 from unifews.training.ledger import Ledger
 from unifews.training.loop import Epoch, fit, seeded
 from unifews.training.metrics import judge
 from unifews.training.run import Run, SeedResult
 from unifews.training.spec import TrainSpec
-
-_AXES = 128  # principal axes that a head is fed at least
 
 Progress = Callable[[int, int], None]
 Watch = Callable[[int, Epoch], None]
@@ -86,7 +82,7 @@ def train(
     for i in range(len(done), spec.seeds):
         result, head = _one_seed(data, spec, fed.rows, splits[i], spec.seed + i, i, watch)
         if best is None or result.val > best[0]:
-            best = result.val, Decoupled(head, fed.axes, _propagation(spec, data.num_features), fed.exponent).eval()
+            best = result.val, Decoupled(head, fed.axes, _propagation(spec), fed.exponent).eval()
         done.append(result)
         if book and len(done) < spec.seeds:
             book.save_partial(run_id, [asdict(seed) for seed in done])
@@ -122,7 +118,7 @@ class _Feed(NamedTuple):
 
 
 def _feed(data: Dataset, spec: TrainSpec, progress: Progress | None) -> _Feed:
-    how = _propagation(spec, data.num_features)
+    how = _propagation(spec)
     if how is None:
         rows = dense_rows(data.x)
         if not bool(rows.isfinite().all()):
@@ -136,25 +132,14 @@ def _feed(data: Dataset, spec: TrainSpec, progress: Progress | None) -> _Feed:
     return _Feed(rows, axes, out.exponent, out.trace)  # the trace last: rotating back has added to it
 
 
-def _propagation(spec: TrainSpec, features: int) -> dict[str, Any] | None:
+def _propagation(spec: TrainSpec) -> dict[str, Any] | None:
     if spec.model == "mlp":
         return None
     return {
         "scheme": spec.scheme, "hops": spec.hops, "r": spec.r, "edge_sparsity": spec.edge_sparsity,
-        "threshold": spec.edge_threshold, "entries": spec.entries, "basis": spec.basis, "rank": _rank(spec, features),
+        "threshold": spec.edge_threshold, "entries": spec.entries, "basis": spec.basis, "rank": spec.rank,
         "inherit": spec.inherit and spec.prunes_edges,
     }  # fmt: skip
-
-
-def _rank(spec: TrainSpec, features: int) -> int | None:
-    """The axes that are propagated; None leaves it to `propagate`, which keeps all of up to 1,024.
-
-    A head on coordinates does better on fewer: as many as the target leaves work for, at least 128 (docs/adr/0011).
-    """
-    fed = spec.head != "embedding" and spec.basis == "principal"
-    if spec.rank is not None or not spec.edge_sparsity or not fed or features > GRAM_LIMIT:
-        return spec.rank
-    return min(features, max(_AXES, math.ceil((1 - spec.edge_sparsity) * features)))
 
 
 def _one_seed(
