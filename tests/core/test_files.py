@@ -80,14 +80,14 @@ class TestGraphs:
 
     @pytest.mark.parametrize("names", [("source", "target", "weight"), ("src", "dst", "w"), ("a", "b", "weight")])
     def test_parquet_tables(self, tmp_path, names):
-        pa = pytest.importorskip("pyarrow")
+        import pyarrow as pa
         from pyarrow import parquet
 
         parquet.write_table(pa.table(dict(zip(names, [*EDGES, WEIGHT], strict=True))), tmp_path / "e.parquet")
         same(read_graph(tmp_path / "e.parquet"), WEIGHTED)
 
     def test_parquet_with_gaps_is_refused(self, tmp_path):
-        pa = pytest.importorskip("pyarrow")
+        import pyarrow as pa
         from pyarrow import parquet
 
         parquet.write_table(pa.table({"src": [0, None], "dst": [1, 0]}), tmp_path / "e.parquet")
@@ -189,8 +189,6 @@ BAD_GRAPHS = {
 class TestDamage:
     @pytest.mark.parametrize("name, message", BAD_GRAPHS.items(), ids=BAD_GRAPHS)
     def test_a_bad_graph_file_is_named_and_explained(self, tmp_path, name, message):
-        if "parquet" in name:
-            pytest.importorskip("pyarrow")
         with pytest.raises(FileFormatError, match=message) as caught:
             read_graph(damaged(tmp_path, name))
         assert name in str(caught.value) and "\n" not in str(caught.value)

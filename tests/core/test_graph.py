@@ -161,8 +161,8 @@ class TestConstruction:
 class TestTorch:
     @pytest.mark.filterwarnings("ignore:Sparse:UserWarning")  # torch: its sparse tensors are young
     def test_tensors_and_pyg_data_give_the_graph_of_their_arrays(self):
-        torch = pytest.importorskip("torch")
-        data_module = pytest.importorskip("torch_geometric.data")
+        import torch
+        import torch_geometric.data as data_module
         edges = torch.from_numpy(RING)
         expected = Graph.from_edge_index(RING, 4)
         same(Graph.from_edge_index(edges, 4), expected)
@@ -173,13 +173,13 @@ class TestTorch:
         assert Graph.from_pyg(weighted).weight.tolist() == [2.0] * 6
 
     def test_edge_attributes_are_not_taken_for_weights(self):
-        torch = pytest.importorskip("torch")
-        data_module = pytest.importorskip("torch_geometric.data")
+        import torch
+        import torch_geometric.data as data_module
         data = data_module.Data(edge_index=torch.from_numpy(RING), edge_attr=torch.full((6,), 2.0), num_nodes=3)
         assert Graph.from_pyg(data).weight is None
 
     def test_data_without_edges_is_refused(self):
-        data_module = pytest.importorskip("torch_geometric.data")
+        import torch_geometric.data as data_module
         with pytest.raises(GraphError, match="neither edge_index nor adj_t"):
             Graph.from_pyg(data_module.HeteroData())
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import torch_geometric.datasets as datasets
 from test_planetoid import planetoid
 from tiny import FOLDER, assert_same, known, needs_data, record_for, tiny
 
@@ -23,9 +25,6 @@ from unifews.datasets.pyg import fetch_pyg, from_data
 from unifews.datasets.records import RECORDS, Pyg
 from unifews.datasets.source import Unavailable
 from unifews.errors import MissingFileError
-
-torch = pytest.importorskip("torch")
-datasets = pytest.importorskip("torch_geometric.datasets")
 
 CITESEER = Pyg("Planetoid", (("name", "CiteSeer"),), "https://localhost")
 

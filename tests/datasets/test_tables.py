@@ -44,7 +44,7 @@ def text(path, lines):
 
 
 def parquet(path, **columns):
-    pa = pytest.importorskip("pyarrow")
+    import pyarrow as pa
     from pyarrow import parquet
 
     parquet.write_table(pa.table(columns), path)

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from unifews.core import csr
 from unifews.core.atomic import atomic_folder
+from unifews.core.described import Kind
 from unifews.core.npy import open_array, write_array
-from unifews.errors import FileFormatError, InputError, MissingFileError
+from unifews.errors import FileFormatError, InputError
 
-FORMAT = "unifews-graph"
-VERSION = 1
+KIND = Kind("graph", "unifews-graph", 1, "meta.json", "Graph.save")
 
 
 class Stored(NamedTuple):
@@ -30,7 +30,7 @@ class Stored(NamedTuple):
 
 def write(folder: Path, stored: Stored, *, overwrite: bool = False) -> None:
     """Write a graph folder in one step: it is complete or absent. Only another graph folder is ever replaced."""
-    if folder.exists() and not is_graph(folder):
+    if folder.exists() and not KIND.describes(folder):
         raise InputError(
             f"{folder} already exists and is not a unifews graph, so it is not overwritten. Choose another name."
         )
@@ -38,15 +38,14 @@ def write(folder: Path, stored: Stored, *, overwrite: bool = False) -> None:
     if stored.weight is not None:
         arrays["weight"] = stored.weight
     meta = {
-        "format": FORMAT,
-        "version": VERSION,
+        **KIND.header(),
         **stored.meta,
         "arrays": {name: {"dtype": array.dtype.name, "shape": list(array.shape)} for name, array in arrays.items()},
     }
     with atomic_folder(folder, overwrite=overwrite) as place:
         for name, array in arrays.items():
             write_array(place / f"{name}.npy", array)
-        (place / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+        (place / KIND.file).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
 
 
 def read(folder: Path, *, verify: bool = False) -> Stored:
@@ -71,29 +70,8 @@ def read(folder: Path, *, verify: bool = False) -> Stored:
     return Stored(indptr, indices, weight, meta)
 
 
-def is_graph(folder: Path) -> bool:
-    """True for a folder whose meta.json says it is a graph, whatever its state."""
-    try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(meta, dict) and meta.get("format") == FORMAT
-
-
 def _meta(folder: Path) -> dict[str, Any]:
-    if not folder.is_dir():
-        raise MissingFileError(f"there is no graph folder {folder}.")
-    if not is_graph(folder):
-        raise FileFormatError(
-            f'{folder} is not a unifews graph: it has no meta.json with "format": "{FORMAT}". '
-            f"Graph.save writes such a folder."
-        )
-    meta: dict[str, Any] = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    if meta.get("version") != VERSION:
-        raise FileFormatError(
-            f"{folder} has format version {meta.get('version')!r}, and this release reads version {VERSION}. "
-            f"Upgrade unifews, or save the graph again."
-        )
+    meta = KIND.read(folder)
     n, m = meta.get("num_nodes"), meta.get("num_edges")
     if not (type(n) is int and type(m) is int and n >= 1 and m >= 0 and type(meta.get("weighted")) is bool):
         raise FileFormatError(f"{folder}/meta.json is damaged: it must hold num_nodes ≥ 1, num_edges ≥ 0 and weighted.")

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core.atomic import atomic_folder
+from unifews.core.described import Kind
 from unifews.core.graph import Graph
 from unifews.core.npy import open_array, write_array
 from unifews.datasets.dataset import About, Dataset, Metric, SplitKind
 from unifews.datasets.splits import Split
-from unifews.errors import FileFormatError, InputError, MissingFileError
+from unifews.errors import FileFormatError, InputError
 
-FORMAT = "unifews-dataset"
-VERSION = 1
+KIND = Kind("dataset", "unifews-dataset", 1, "dataset.json", "save_dataset")
 
 # Below this a map saves nothing, and an array in memory is writable, which torch prefers.
 _MAP = 1 << 26
@@ -45,8 +45,7 @@ def save_dataset(dataset: Dataset, path: str | PathLike[str], *, overwrite: bool
         for name, array in arrays.items():
             write_array(place / f"{name}.npy", array)
         meta = {
-            "format": FORMAT,
-            "version": VERSION,
+            **KIND.header(),
             "name": dataset.name,
             "num_nodes": dataset.num_nodes,
             "num_edges": dataset.graph.num_edges,
@@ -56,7 +55,7 @@ def save_dataset(dataset: Dataset, path: str | PathLike[str], *, overwrite: bool
             "about": asdict(dataset.about),
             "arrays": {name: _described(place / f"{name}.npy", array) for name, array in arrays.items()},
         }
-        (place / "dataset.json").write_text(json.dumps(meta, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        (place / KIND.file).write_text(json.dumps(meta, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def open_dataset(path: str | PathLike[str], *, verify: bool = False) -> Dataset:
@@ -90,11 +89,7 @@ def open_dataset(path: str | PathLike[str], *, verify: bool = False) -> Dataset:
 
 def is_dataset(folder: Path) -> bool:
     """True for a folder whose dataset.json says it is a dataset, whatever its state."""
-    try:
-        meta = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(meta, dict) and meta.get("format") == FORMAT
+    return KIND.describes(folder)
 
 
 def _features(x: Any) -> dict[str, NDArray[Any]]:
@@ -111,19 +106,7 @@ def _described(path: Path, array: NDArray[Any]) -> dict[str, Any]:
 
 
 def _meta(folder: Path) -> dict[str, Any]:
-    if not folder.is_dir():
-        raise MissingFileError(f"there is no dataset folder {folder}.")
-    if not is_dataset(folder):
-        raise FileFormatError(
-            f'{folder} is not a unifews dataset: it has no dataset.json with "format": "{FORMAT}". save_dataset writes such a '
-            f"folder."
-        )
-    meta: dict[str, Any] = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
-    if meta.get("version") != VERSION:
-        raise FileFormatError(
-            f"{folder} has format version {meta.get('version')!r}, and this release reads version {VERSION}. Upgrade unifews, "
-            f"or save the dataset again."
-        )
+    meta = KIND.read(folder)
     counts = [meta.get(f"num_{what}") for what in ("nodes", "edges", "features", "classes")] + [meta.get("splits")]
     whole = all(type(value) is int and value >= 0 for value in counts) and isinstance(meta.get("name"), str)
     if not whole or not isinstance(meta.get("arrays"), dict) or not isinstance(meta.get("about"), dict):

@@ -19,6 +19,7 @@ from unifews.errors import InputError
 from unifews.nn.mlp import Mlp
 from unifews.training.metrics import judge
 from unifews.training.recipe import Recipe, WeightPruning
+from unifews.training.run import Fitted
 
 _ROWS = 16_384  # of a matrix that are scored at a time
 
@@ -35,18 +36,6 @@ class Epoch:
     kept: int
     weights: int
     lr: float
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """The best epoch by validation, judged once on each set, and how long it took to get there."""
-
-    train: float
-    val: float
-    test: float
-    epoch: int
-    epochs: int
-    seconds: float
 
 
 Watch = Callable[[Epoch], None]

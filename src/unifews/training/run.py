@@ -22,16 +22,22 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
-class SeedResult:
-    """One seed: scores in percent at the epoch chosen by validation."""
+class Fitted:
+    """Scores in percent of the epoch that is best on validation, each set judged once, and how long it took to get there."""
 
-    seed: int
     train: float
     val: float
     test: float
     epoch: int
     epochs: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class SeedResult(Fitted):
+    """What came of one seed."""
+
+    seed: int
     kept: tuple[int, ...]
     """Weights left in each layer."""
 
