@@ -57,3 +57,11 @@ def test_values_beyond_float32_come_in_the_unit_of_training():
     assert torch.allclose(same(DATA.x, EDGES), expected, rtol=1e-4)
     bias = same.head.layers[0].bias
     assert torch.allclose(half(DATA.x, EDGES) - bias, (expected - bias) / 2, rtol=1e-3)
+
+
+@pytest.mark.parametrize("axes", [None, torch.eye(8)[:, :5]], ids=["input axes", "principal axes"])
+@pytest.mark.parametrize("how", [None, {"scheme": "appnp", "hops": 2}], ids=["mlp", "appnp"])
+def test_features_of_another_width_are_told(axes, how):
+    model = Decoupled(head(8 if axes is None else 5), axes, how)
+    with pytest.raises(uf.UnifewsError, match="x has 3 features, but this model was trained on 8"):
+        model(np.zeros((60, 3), dtype=np.float32), EDGES)

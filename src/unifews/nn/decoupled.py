@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from unifews.core.graph import Graph
+from unifews.errors import ShapeError
 from unifews.nn.mlp import Mlp
 from unifews.propagation import propagate
 
@@ -36,6 +37,9 @@ class Decoupled(nn.Module):
     @torch.no_grad()
     def forward(self, x: Any, edge_index: Any) -> Tensor:
         """Scores of all nodes [n, classes]; x as `propagate` takes it, edge_index [2, m] or a `Graph`."""
+        given, wanted = x.shape[-1], len(self.head.mean) if self.axes is None else len(self.axes)
+        if given != wanted:
+            raise ShapeError(f"x has {given:,} features, but this model was trained on {wanted:,}; give it the same ones.")
         if self.propagation is None:
             rows = dense_rows(x)
         else:
