@@ -45,6 +45,13 @@ def test_the_share_asked_for_is_met_and_the_embedding_stays_close(name, sparsity
     assert np.linalg.norm(out.embedding - exact) < 0.75 * np.linalg.norm(exact)
 
 
+@pytest.mark.parametrize("scheme", ["appnp", "sgc"])
+@pytest.mark.parametrize("name", SIZES)
+def test_half_means_half_on_any_number_of_features(name, scheme):
+    graph, x = real(name)
+    assert uf.propagate(graph, x, scheme, edge_sparsity=0.5).trace.edge_sparsity == pytest.approx(0.5, abs=0.01)
+
+
 def test_a_zero_threshold_gives_the_unpruned_embedding_of_a_bag_of_words():
     graph, x = real("cora-lcc")
     exact = uf.propagate(graph, x, "sgc", 5).embedding

@@ -22,13 +22,14 @@ import numpy as np
 from unifews.core.diffusion import Diffusion
 from unifews.core.entry import BLOCK
 from unifews.kernels import LANES, aligned, native
+from unifews.propagation.complement import complement, complement_macs
 from unifews.propagation.features import Features, Floats
+from unifews.propagation.gram import dense_macs, eigen_macs, from_gram
 from unifews.propagation.tiles import cut
 
 GRAM_LIMIT = 1024  # features up to which all axes are found, from an f × f Gram matrix
 VERY_WIDE = 4096  # features from which rotating costs more than propagating, so the fewest axes are best
-FEW_AXES, MANY_AXES = 80, 512  # bounds on the axes kept of wider features
-_SAMPLE = 32_768  # rows that decide the axes; any orthonormal V is exact, a good one is only better
+FEW_AXES, MANY_AXES = 80, 512  # the fewest axes kept of wider features, and the most that are searched for
 
 
 @dataclass(frozen=True)
@@ -50,49 +51,33 @@ def principal(
 ) -> Basis:
     """Principal axes of X - φcᵀ, with c = Xᵀφ / φᵀφ, the best fit of the stationary part.
 
-    Unless given, the rank is: all axes, up to 1,024 features; of wider ones as many as the target
-    `sparsity` leaves work for, (1-η)·f, between 80 and 512, which meets the target by leaving axes out alone; beyond 4,096
-    features 80, because accuracy does not grow past that while the cost of rotating does (docs/adr/0005).
+    Unless given, the rank is: all axes, up to 1,024 features; of wider ones as many as the target `sparsity` leaves work
+    for, (1-η)·f but at least 80, which meets the target by leaving axes out alone (the first 512 are principal, others fill
+    up, see `complement`), and 512 without a target; beyond 4,096 features 80, because accuracy does not grow past that
+    while the cost of rotating does (docs/adr/0005).
     """
     mean = None if phi is None else stationary_mean(x, phi, threads)
     sketch = _Sketch(x, diffusion, phi, mean, threads)
+    wanted = rank
     if rank is None and x.f > GRAM_LIMIT:
-        paid = x.f if sparsity is None else (1 - sparsity) * x.f
-        rank = FEW_AXES if x.f > VERY_WIDE else int(np.clip(np.ceil(paid), FEW_AXES, MANY_AXES))
+        paid = MANY_AXES if sparsity is None else int(np.ceil(round((1 - sparsity) * x.f, 6)))
+        wanted = FEW_AXES if x.f > VERY_WIDE else max(paid, FEW_AXES)
+        rank = min(wanted, MANY_AXES)
     # A few axes of features that a Gram matrix could handle are still cheaper, and better, by a sketch. Dense and sparse
     # features must come to the same result, so their zeros are not looked at here.
-    if rank is not None and (x.f > GRAM_LIMIT or (2 * rank <= x.f and sketch.macs(rank, x.n * x.f) < _gram_macs(x))):
+    if rank is not None and (x.f > GRAM_LIMIT or (2 * rank <= x.f and sketch.macs(rank, x.n * x.f) < dense_macs(x))):
         axes, macs = sketch.axes(rank), sketch.macs(rank, x.nnz)
     else:
-        axes, macs = _from_gram(x, phi, mean, rank), _gram_macs(x)
+        axes, macs = from_gram(x, phi, mean, rank, threads)
+    if wanted is not None and rank is not None and axes.shape[1] == rank < wanted:
+        more = complement(axes, x.column_squares(), wanted - rank)
+        axes, macs = np.concatenate([axes, more], axis=1), macs + x.nnz + complement_macs(x.f, rank, wanted - rank)
     return Basis(np.ascontiguousarray(axes, dtype=np.float32), mean, macs + (x.nnz if phi is not None else 0))
 
 
 def stationary_mean(x: Features, phi: Floats, threads: int) -> Floats:
     """c = Xᵀφ / φᵀφ, float32 [f]."""
     return np.asarray(x.transposed_times(phi[:, None], threads)[:, 0] / np.float32(np.dot(phi, phi)))
-
-
-def _from_gram(x: Features, phi: Floats | None, mean: Floats | None, rank: int | None) -> Floats:
-    """All axes by the eigenvectors of the Gram matrix of a sample of rows."""
-    stride = _gram_stride(x)
-    gram = np.zeros((x.f, x.f))
-    for first, last in x.chunks():
-        rows = x.rows(first, last)[::stride]
-        if phi is not None and mean is not None:
-            rows = rows - phi[first:last:stride, None] * mean
-        gram += rows.T @ rows
-    axes: Floats = np.linalg.eigh(gram)[1][:, ::-1][:, :rank].astype(np.float32)
-    return axes
-
-
-def _gram_stride(x: Features) -> int:
-    return max(1, x.n // _SAMPLE)
-
-
-def _gram_macs(x: Features) -> int:
-    rows = sum(-(-(last - first) // _gram_stride(x)) for first, last in x.chunks())
-    return rows * x.f * x.f
 
 
 class _Sketch:
@@ -112,7 +97,8 @@ class _Sketch:
 
     def macs(self, rank: int, nonzeros: int) -> int:
         x, size = self.x, self._size(rank)
-        return size * (3 * nonzeros + 3 * self.diffusion.graph.num_edges) + (2 * x.f + x.n) * size * size
+        thin = size * (3 * nonzeros + 3 * self.diffusion.graph.num_edges) + (2 * x.f + x.n) * size * size
+        return thin + 3 * eigen_macs(size)
 
     def axes(self, rank: int) -> Floats:
         x, size = self.x, self._size(rank)

@@ -100,6 +100,15 @@ class Features:
             out += y[first:last].T @ self.rows(first, last)
         return np.ascontiguousarray(out.T)
 
+    def column_squares(self) -> NDArray[np.float64]:
+        """‖X[:, j]‖² of each column, float64 [f]."""
+        if self.sparse is not None:
+            return np.asarray(np.bincount(self.sparse.indices, np.square(self.sparse.data, dtype=np.float64), self.f), float)
+        total = np.zeros(self.f)
+        for first, last in self.chunks():
+            total += np.square(self.rows(first, last)).sum(axis=0, dtype=np.float64)
+        return total
+
     def square_norm(self) -> float:
         """‖X‖_F²."""
         if self.sparse is not None:
