@@ -57,7 +57,8 @@ def show(name: str, model: str, case: str, record: dict[str, Any], printed: floa
     scores, trace, seconds = record["scores"], record["trace"], record["seconds"]
     print(
         f"{name:10} {model:6} {case:20} {scores['test']:6.2f} ± {scores['test_std']:4.2f}  val {scores['val']:6.2f}  "
-        f"paper {printed or '-':>5}  removed {trace['edge_sparsity']:.3f} {trace['weight_sparsity']:.3f}  "
+        f"paper {printed or '-':>5}  removed {trace['edge_sparsity']:.3f} {trace['weight_sparsity']:.3f} "
+        f"({record['head']['sparsity']:.3f} of its own)  "
         f"MACs {trace['macs']:.3e} + {trace['transform_macs']:.3e}  "
         f"{seconds['propagate']:.2f} s + {seconds['train']:.1f} s a seed",
         flush=True,

@@ -67,6 +67,29 @@ def test_counts_of_a_pruned_run():
     assert [(hop.kept, hop.macs, hop.threshold) for hop in trace.hops] == [(h.kept, h.macs, h.threshold) for h in alone.hops]
 
 
+def test_axes_that_a_head_is_not_fed_count_as_removed_weights():
+    """12 features on 3 axes and the stationary one: 16·4 + 16·3 weights of 16·12 + 16·3 are left before any is pruned."""
+    full, own = 16 * 12 + 16 * 3, 16 * 4 + 16 * 3
+    runs = {
+        (sparsity, reference): uf.train(
+            DATA, edge_sparsity=0.8, rank=3, weight_sparsity=sparsity, weight_reference=reference, **HOW
+        )
+        for sparsity, reference in ((None, "unpruned"), (0.5, "unpruned"), (0.7, "unpruned"), (0.5, "head"))
+    }
+    kept = {how: sum(run.seeds[0].kept) for how, run in runs.items()}
+    assert kept[None, "unpruned"] == kept[0.5, "unpruned"] == own  # less than half already: nothing is left to remove
+    assert kept[0.7, "unpruned"] == pytest.approx(0.3 * full, abs=2) and kept[0.5, "head"] == pytest.approx(own / 2, abs=2)
+    for how, run in runs.items():
+        assert run.trace.weight_sparsity == pytest.approx(1 - kept[how] / full)
+        assert run.head_sparsity == run.to_dict()["head"]["sparsity"] == pytest.approx(1 - kept[how] / own)
+        assert run.head == (16 * 4, 16 * 3)
+        assert run.trace.transform_macs == 120 * kept[how] and run.trace.dense_transform_macs == 120 * full
+    assert runs[0.5, "head"].trace.notes[-1] == (
+        "the head is fed 4 axes of 12 features: 76.7% of the unpruned model's weights are gone, 50.0% of the head's own"
+    )
+    assert not any("the head is fed" in note for note in uf.train(DATA, weight_sparsity=0.5, **HOW).trace.notes)
+
+
 def test_what_a_threshold_keeps_is_averaged_over_seeds():
     run = uf.train(DATA, seeds=3, weight_threshold=0.4, **HOW)
     for i, layer in enumerate(run.trace.layers):

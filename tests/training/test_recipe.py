@@ -71,6 +71,22 @@ def test_the_share_grows_to_the_target_and_stays(sparsity, epochs):
     assert reached.index(True) + 1 == max(1, min(pruning.ramp, epochs // 2))
 
 
+@given(st.floats(0.01, 0.99), st.integers(1, 10**6), st.integers(1, 10**6))
+def test_a_smaller_head_is_pruned_only_down_to_the_budget(sparsity, weights, more):
+    unpruned = weights + more
+    share = WeightPruning(sparsity).within(weights, unpruned).sparsity
+    kept, budget = (1 - share) * weights, (1 - sparsity) * unpruned
+    assert 0 <= share <= sparsity
+    assert kept == pytest.approx(min(weights, budget))
+
+
+def test_what_is_no_share_of_weights_is_left_alone():
+    for pruning in (WeightPruning(), WeightPruning(0.0), WeightPruning(threshold=0.5)):
+        assert pruning.within(10, 100) == pruning
+    assert not WeightPruning(0.9).within(10, 100).active and WeightPruning(0.9).within(11, 100).active
+    assert WeightPruning(0.9).within(100, 100).sparsity == pytest.approx(0.9)
+
+
 def test_the_papers_schedule_prunes_fully_from_the_first_epoch():
     pruning = WeightPruning(0.9, ramp=1, feedback=False)
     assert pruning.at(0, 200) == {"sparsity": 0.9, "monotone": False} and pruning.reached(0, 200)

@@ -18,8 +18,8 @@ from unifews.training.spec import PAPER, TrainSpec, read_toml, write_toml
 DATA = small()
 OTHER = dict(
     dataset="other", model="sgc", edge_sparsity=0.5, edge_threshold=0.1, weight_sparsity=0.5, weight_threshold=0.1,
-    weight_ramp=5, weight_feedback=False, seeds=3, seed=7, split="stored", hops=3, alpha=0.2, r=0.4, skip="identity",
-    entries="node", basis="input", rank=4, inherit=True, head="embedding", standardise="column",
+    weight_reference="head", weight_ramp=5, weight_feedback=False, seeds=3, seed=7, split="stored", hops=3, alpha=0.2, r=0.4,
+    skip="identity", entries="node", basis="input", rank=4, inherit=True, head="embedding", standardise="column",
 )  # fmt: skip
 RECIPE = dict(
     width=8, layers=3, dropout=0.1, batch=64, epochs=9, patience=4, lr=0.5, weight_decay=0.25, plateau=2
@@ -150,6 +150,7 @@ def test_what_is_no_run_file(tmp_path, content):
         ("weight_sparsity", 90, "For 90 percent write weight_sparsity=0.9"),
         ("weight_threshold", -0.1, "must be 0 or more"),
         ("weight_threshold", float("inf"), "an infinite `weight_threshold`"),
+        ("weight_reference", "heads", "no weight reference named 'heads'. Did you mean 'head'?"),
         *(("weight_ramp", value, "`weight_ramp` is a whole number") for value in (0, 2.5, "3", True)),
         *(("weight_feedback", value, "`weight_feedback` is true or false") for value in (1, "yes", None)),
         *((name, value, f"`{name}` is a whole number") for name in ("seeds", "hops", "rank") for value in (0, 2.5, "3", True)),
@@ -203,7 +204,7 @@ def test_unpruned_is_the_same_run_with_nothing_removed():
     plain = spec.unpruned()
     assert spec.prunes and spec.prunes_edges and not plain.prunes and not plain.prunes_edges
     assert {name: asdict(plain)[name] for name in kept} == {name: asdict(spec)[name] for name in kept}
-    other = {"edge_sparsity": 0.9, "weight_ramp": 9, "weight_feedback": True, "inherit": False}
+    other = {"edge_sparsity": 0.9, "weight_reference": "unpruned", "weight_ramp": 9, "weight_feedback": True, "inherit": False}
     assert plain == TrainSpec.of(FULL | RECIPE | other).unpruned()  # so it is trained once for all of them
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from itertools import pairwise
 from os import PathLike
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from unifews.propagation import propagate
 from unifews.training.ledger import Ledger
 from unifews.training.loop import Epoch, fit, seeded
 from unifews.training.metrics import judge
+from unifews.training.recipe import WeightPruning
 from unifews.training.run import Run, SeedResult
 from unifews.training.spec import TrainSpec
 
@@ -53,6 +55,8 @@ def train(
         **settings: of `TrainSpec` and `Recipe`:
             edge_sparsity | edge_threshold: share of edge products to remove, or δ; neither = unpruned.
             weight_sparsity | weight_threshold: share of weights to remove, or the relative threshold of METHODS 3.3.
+            weight_reference: what that is a share of: the ``"unpruned"`` model's weights, those that a head on fewer axes does
+            not have counting as removed (as with edges, docs/adr/0013), or strictly those of the ``"head"`` that is trained.
             weight_ramp, weight_feedback: epochs until the share is reached; whether removed weights go on learning.
             seeds, seed: how many and the first; a seed decides split, initial weights, batches and dropout.
             split: ``"stratified"`` 50/25/25 by seed, or ``"stored"``; the dataset's own convention unless given.
@@ -86,10 +90,10 @@ def train(
         done.append(result)
         if book and len(done) < spec.seeds:
             book.save_partial(run_id, [asdict(seed) for seed in done])
-    layers = _layers(data, spec, fed.rows.shape[1], done)
+    inputs = fed.rows.shape[1]
     run = Run(
-        spec, run_id, data.about.metric, done, replace(fed.trace, layers=layers), _describe(data), propagate_seconds,
-        best[1] if best else None,
+        spec, run_id, data.about.metric, done, _with_layers(fed.trace, data, spec, inputs, done), _sizes(data, spec, inputs),
+        _describe(data), propagate_seconds, best[1] if best else None,
     )  # fmt: skip
     if book:
         book.append(run.to_dict())
@@ -150,21 +154,44 @@ def _one_seed(
         head = Mlp(rows.shape[1], data.num_classes, width=recipe.width, layers=recipe.layers, dropout=recipe.dropout)
     head.standardise(rows[torch.tensor(split.train)], per_column=spec.standardise == "column")
     fitted = fit(
-        head, rows, data.y, split, recipe, metric=data.about.metric, pruning=spec.pruning, seed=seed,
+        head, rows, data.y, split, recipe, metric=data.about.metric, pruning=_pruning(data, spec, rows.shape[1]), seed=seed,
         watch=None if watch is None else lambda epoch: watch(number, epoch),
     )  # fmt: skip
     kept = tuple(layer.kept for layer in head.linears())
     return SeedResult(seed=seed, **asdict(fitted), kept=kept), head.eval()
 
 
-def _layers(data: Dataset, spec: TrainSpec, inputs: int, seeds: list[SeedResult]) -> tuple[LayerTrace, ...]:
-    """Weights and multiply-adds of classifying all nodes; what a threshold keeps varies with the seed: the mean, rounded."""
+def _pruning(data: Dataset, spec: TrainSpec, inputs: int) -> WeightPruning:
+    """What is asked for, as a share of the head's own weights."""
+    if spec.weight_reference == "head":
+        return spec.pruning
+    return spec.pruning.within(sum(_sizes(data, spec, inputs)), sum(_sizes(data, spec, data.num_features)))
+
+
+def _sizes(data: Dataset, spec: TrainSpec, inputs: int) -> tuple[int, ...]:
+    """Weights of each layer of a head that is fed so many columns."""
     widths = [inputs, *[spec.recipe.width] * (spec.recipe.layers - 1), data.num_classes]
-    layers = []
-    for i in range(spec.recipe.layers):
-        weights, kept = widths[i] * widths[i + 1], round(sum(seed.kept[i] for seed in seeds) / len(seeds))
-        layers.append(LayerTrace(i, weights, kept, data.num_nodes * kept, data.num_nodes * weights))
-    return tuple(layers)
+    return tuple(a * b for a, b in pairwise(widths))
+
+
+def _with_layers(trace: Trace, data: Dataset, spec: TrainSpec, inputs: int, seeds: list[SeedResult]) -> Trace:
+    """Weights and multiply-adds of classifying all nodes, beside those of the unpruned head, which is fed all features.
+
+    What a threshold keeps varies with the seed: the mean, rounded.
+    """
+    layers, n = [], data.num_nodes
+    for i, weights in enumerate(_sizes(data, spec, data.num_features)):
+        kept = round(sum(seed.kept[i] for seed in seeds) / len(seeds))
+        layers.append(LayerTrace(i, weights, kept, n * kept, n * weights))
+    trace = replace(trace, layers=tuple(layers))
+    if inputs == data.num_features:
+        return trace
+    own = 1 - sum(layer.kept for layer in layers) / sum(_sizes(data, spec, inputs))
+    note = (
+        f"the head is fed {inputs:,} axes of {data.num_features:,} features: {trace.weight_sparsity:.1%} of the unpruned "
+        f"model's weights are gone, {own:.1%} of the head's own"
+    )
+    return replace(trace, notes=(*trace.notes, note))
 
 
 def _describe(data: Dataset) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from unifews.core.budget import check_sparsity, check_threshold
@@ -68,6 +68,17 @@ class WeightPruning:
             check_threshold("weight_threshold", self.threshold)
         if isinstance(self.ramp, bool) or not isinstance(self.ramp, int) or self.ramp < 1:
             raise InputError(f"`weight_ramp` is a whole number of epochs, at least 1; got {self.ramp!r}.")
+
+    def within(self, weights: int, unpruned: int) -> WeightPruning:
+        """The same wish as a share of a head with this many weights, where the share was meant of `unpruned` ones.
+
+        A head on fewer axes than the input has is smaller already; only what is still above the budget goes. A threshold
+        is no share and stays.
+        """
+        if not self.sparsity:
+            return self
+        share = round(1 - (1 - self.sparsity) * unpruned / weights, 12)  # 1 - .1·10 is not 0 in floating point
+        return replace(self, sparsity=max(0.0, share))
 
     @property
     def active(self) -> bool:

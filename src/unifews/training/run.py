@@ -74,7 +74,9 @@ class Run:
     metric: str
     seeds: list[SeedResult]
     trace: Trace
-    """What was kept of edges and weights, and what it costs to classify all nodes."""
+    """What was kept of the unpruned model's edge products and weights, and what it costs to classify all nodes."""
+    head: tuple[int, ...]
+    """Weights that each layer of the head would have with none removed: fewer than the unpruned model's on fewer axes."""
     dataset: dict[str, Any]
     propagate_seconds: float
     """From features to what the head is fed, once for all seeds."""
@@ -87,6 +89,11 @@ class Run:
     def accuracy(self) -> Scores:
         """By the dataset's metric: accuracy, micro-F1 or ROC-AUC."""
         return Scores.of(self.seeds)
+
+    @property
+    def head_sparsity(self) -> float:
+        """Share of the head's own weights removed; `trace.weight_sparsity` is that of the unpruned model's."""
+        return 1 - fmean(sum(seed.kept) for seed in self.seeds) / sum(self.head)
 
     @property
     def train_seconds(self) -> float:
@@ -107,6 +114,7 @@ class Run:
             "seeds": [seed.__dict__ | {"kept": list(seed.kept)} for seed in self.seeds],
             "seconds": {"propagate": self.propagate_seconds, "train": self.train_seconds},
             "trace": self.trace.to_dict(),
+            "head": {"weights": list(self.head), "sparsity": self.head_sparsity},
             "versions": versions(),
             "machine": machine(),
         }

@@ -40,6 +40,7 @@ class TrainSpec:
     edge_threshold: float | None = None
     weight_sparsity: float | None = None
     weight_threshold: float | None = None
+    weight_reference: Literal["unpruned", "head"] = "unpruned"
     weight_ramp: int = 30
     weight_feedback: bool = True
     seeds: int = 1
@@ -63,6 +64,7 @@ class TrainSpec:
         _known("entries", self.entries, ("block", "feature", "node"))
         _known("basis", self.basis, ("principal", "input"))
         _known("head input", self.head, ("auto", "embedding", "coordinates"))
+        _known("weight reference", self.weight_reference, ("unpruned", "head"))
         _known("standardisation", self.standardise, ("common", "column"))
         if self.split is not None:
             _known("split", self.split, ("stratified", "stored"))
@@ -116,8 +118,8 @@ class TrainSpec:
         """The same run with nothing removed."""
         return replace(
             self, edge_sparsity=None, edge_threshold=None, weight_sparsity=None, weight_threshold=None, rank=None, head="auto",
-            basis="principal", entries="block", inherit=False, weight_ramp=TrainSpec.weight_ramp,
-            weight_feedback=TrainSpec.weight_feedback,
+            basis="principal", entries="block", inherit=False, weight_reference=TrainSpec.weight_reference,
+            weight_ramp=TrainSpec.weight_ramp, weight_feedback=TrainSpec.weight_feedback,
         )  # fmt: skip
 
     def id(self, dataset: Dataset) -> str:
