@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from unifews.datasets.load import load_dataset as load_dataset
     from unifews.datasets.splits import Split as Split
     from unifews.errors import UnifewsError as UnifewsError
+    from unifews.nn.sparsify import desparsify as desparsify
+    from unifews.nn.sparsify import set_node_lock as set_node_lock
+    from unifews.nn.sparsify import set_schedule as set_schedule
+    from unifews.nn.sparsify import sparsify as sparsify
+    from unifews.nn.sparsify import trace as trace
     from unifews.propagation.api import propagate as propagate
     from unifews.propagation.result import Propagated as Propagated
     from unifews.training.api import train as train
@@ -41,11 +46,16 @@ _HOME = {
     "Split": "unifews.datasets.splits",
     "Trace": "unifews.core.trace",
     "UnifewsError": "unifews.errors",
+    "desparsify": "unifews.nn.sparsify",
     "load_dataset": "unifews.datasets.load",
     "open_dataset": "unifews.datasets.folder",
     "powerlaw": "unifews.datasets.generate",
     "propagate": "unifews.propagation.api",
     "save_dataset": "unifews.datasets.folder",
+    "set_node_lock": "unifews.nn.sparsify",
+    "set_schedule": "unifews.nn.sparsify",
+    "sparsify": "unifews.nn.sparsify",
+    "trace": "unifews.nn.sparsify",
     "train": "unifews.training.api",
 }
 

@@ -36,6 +36,39 @@ class Adjacency:
     def num_edges(self) -> int:
         return len(self.indices)
 
+    @property
+    def receivers(self) -> Tensor:
+        """The receiver of every edge, int64 [m], sorted."""
+        return torch.repeat_interleave(self.end - self.start, output_size=self.num_edges)
+
+    def only(self, keep: Tensor) -> Adjacency:
+        """The edges where keep [m] is set, in the same order; costs O(m)."""
+        back = keep[self.back_order]
+        position = keep.long().cumsum(0) - 1
+        (start, end), (back_start, back_end) = (
+            _left(first, last, flags) for first, last, flags in
+            ((self.start, self.end, keep), (self.back_start, self.back_end, back))
+        )  # fmt: skip
+        return Adjacency(
+            start, end, self.indices[keep], self.order[keep], back_start, back_end, self.back_indices[back],
+            position[self.back_order[back]],
+        )  # fmt: skip
+
+    @property
+    def keys(self) -> Tensor:
+        """What an edge is known by whatever its position: receiver · n + sender, int64 [m]."""
+        return self.receivers * self.num_nodes + self.indices
+
+    def carry(self, keep: Tensor, other: Adjacency) -> Tensor | None:
+        """keep [m] for the edges of another adjacency, matched by their ends; one that is not here stays.
+
+        None = no edge goes.
+        """
+        gone = self.keys[~keep]
+        if other.num_nodes != self.num_nodes or not len(gone):
+            return None
+        return ~torch.isin(other.keys, gone)
+
     @classmethod
     def of(cls, edge_index: Tensor, num_nodes: int) -> Adjacency:
         """From edge_index [2, m]; row 0 sends, row 1 receives. Kept for as long as the tensor lives and is not written to."""
@@ -43,12 +76,13 @@ class Adjacency:
         if found is not None and found[:2] == (edge_index._version, num_nodes):
             adjacency: Adjacency = found[2]
             return adjacency
-        made = cls._build(edge_index, num_nodes)
+        made = cls.build(edge_index, num_nodes)
         _known[edge_index] = (edge_index._version, num_nodes, made)
         return made
 
     @classmethod
-    def _build(cls, edge_index: Tensor, num_nodes: int) -> Adjacency:
+    def build(cls, edge_index: Tensor, num_nodes: int) -> Adjacency:
+        """`of`, made afresh."""
         if edge_index.ndim != 2 or edge_index.shape[0] != 2:
             raise ShapeError(f"`edge_index` has shape {list(edge_index.shape)}; it is [2, edges], senders and receivers.")
         if num_nodes >= 2**31:
@@ -73,3 +107,9 @@ def _rows(sorted_ends: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
     count = torch.bincount(sorted_ends, minlength=num_nodes)
     end = count.cumsum(0)
     return end - count, end
+
+
+def _left(start: Tensor, end: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+    """Row bounds after the edges without a flag are taken out."""
+    before = torch.nn.functional.pad(keep.long().cumsum(0), (1, 0))
+    return before[start], before[end]

@@ -1,4 +1,4 @@
-"""A linear layer that prunes its own weights by the entry rule."""
+"""Weights that prune themselves by the entry rule."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _TINY = 1e-8  # of the mean input norm: below it the layer has seen nothing to d
 _CAP = 0.999  # of the largest entry: a threshold never removes all of them
 
 
-class PrunedLinear(nn.Linear):
-    """y = x (W ⊙ keep)ᵀ + b.
+class PrunedWeight(nn.Module):
+    """A matrix that is multiplied from one side by data, W ⊙ keep instead of W.
 
-    One weight is one entry: it multiplies a column of the input, so weight [i, j] stays iff
+    One weight is one entry: it multiplies a column of the input, so weight [i, j] of y = x Wᵀ stays iff
 
         |W[i,j]| · ‖x[:,j]‖₂ ≥ δ_w        ([P] Eq. of weight pruning, METHODS 3.3)
 
@@ -25,34 +25,46 @@ class PrunedLinear(nn.Linear):
     still there (`monotone`). With `due` set, the next batch that comes through is what it decides by, before it is
     multiplied, so the layers after this one see the input that they will see from now on (METHODS 3.12).
     The mask is a buffer, so it is saved, copied and restored with the weights it belongs to.
-    Shapes: x [rows, inputs], W and keep [outputs, inputs].
     """
 
     keep: Tensor
+    input_axis = 1
+    """The axis of W that runs over the input's columns."""
 
-    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
-        super().__init__(inputs, outputs, bias)
-        self.register_buffer("keep", torch.ones(outputs, inputs, dtype=torch.bool))
-        self.due: dict[str, Any] | None = None
-        """Arguments of `decide` for the next batch; None = the mask stays as it is."""
-        self.feedback = False
-        """Whether removed weights go on learning (by the gradient they would have if they were there), so that those
-        which are missed come back at the next decision; else they get no gradient."""
+    due: dict[str, Any] | None
+    """Arguments of `decide` for the next batch; None = the mask stays as it is."""
+    feedback: bool
+    """Whether removed weights go on learning (by the gradient they would have if they were there), so that those which are
+    missed come back at the next decision; else they get no gradient."""
+    rows: int
+    """Rows that came through last."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def begin_pruning(self) -> None:
+        """Give a module its mask, with nothing removed yet."""
+        self.register_buffer("keep", torch.ones(self.matrix.shape, dtype=torch.bool, device=self.matrix.device))
+        self.due, self.feedback, self.rows = None, False, 0
+
+    @property
+    def matrix(self) -> Tensor:
+        """W, all of it."""
+        return self.weight  # type: ignore[return-value]
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """W ⊙ keep for the product with x [rows, inputs], after the decision that is due."""
+        self.rows = x.numel() // x.shape[-1] if x.shape[-1] else 0
         if self.due is not None:
             how, self.due = self.due, None
-            self.decide(x.detach().norm(dim=0), **how)
-        return nn.functional.linear(x, self.effective, self.bias)
+            self.decide(x.detach().reshape(-1, x.shape[-1]).norm(dim=0), **how)
+        return self.effective
 
     @property
     def effective(self) -> Tensor:
         """W ⊙ keep: the weights that multiply."""
         if not self.is_pruned:
-            return self.weight
+            return self.matrix
         if self.feedback and torch.is_grad_enabled():
-            return self.weight - (self.weight * ~self.keep).detach()
-        return self.weight * self.keep
+            return self.matrix - (self.matrix * ~self.keep).detach()
+        return self.matrix * self.keep
 
     @property
     def is_pruned(self) -> bool:
@@ -64,17 +76,23 @@ class PrunedLinear(nn.Linear):
 
     @torch.no_grad()
     def decide(
-        self, norms: Tensor, *, sparsity: float | None = None, threshold: float | None = None, monotone: bool = False
+        self,
+        norms: Tensor,
+        *,
+        sparsity: float | None = None,
+        threshold: float | None = None,
+        absolute: bool = False,
+        monotone: bool = False,
     ) -> None:
         """Choose the weights that stay, given the norms of the input's columns [inputs].
 
         `sparsity` removes that share exactly (of all weights of the layer); `threshold` is the authors' relative one,
-        δ_w = threshold · ‖x‖_F / inputs. The largest entry always stays. An input of zeros, or one that is not finite,
-        says nothing, and leaves the mask as it is.
+        δ_w = threshold · ‖x‖_F / inputs, or with `absolute` the paper's δ_w itself. The largest entry always stays. An input
+        of zeros, or one that is not finite, says nothing, and leaves the mask as it is.
         """
         if (sparsity is None) == (threshold is None):
             raise InputError("a layer is pruned by `sparsity` or by `threshold`; give one of them.")
-        size = self.weight.abs() * norms
+        size = self.matrix.abs() * (norms if self.input_axis == 1 else norms[:, None])
         if monotone:  # below every entry that is still there, those of size 0 included
             size = torch.where(self.keep, size, -1.0)
         scale = float(norms.norm()) / max(len(norms), 1)
@@ -82,23 +100,51 @@ class PrunedLinear(nn.Linear):
             return
         if sparsity is not None:
             remove = min(round(sparsity * size.numel()), size.numel() - 1)
-            keep = _largest(size.flatten(), size.numel() - remove).view_as(size)
+            keep = largest(size.flatten(), size.numel() - remove).view_as(size)
         else:
             assert threshold is not None
-            keep = size >= min(threshold * scale, _CAP * float(size.max()))
+            keep = size >= min(threshold * (1.0 if absolute else scale), _CAP * float(size.max()))
         self.keep = keep & self.keep if monotone else keep
 
     @torch.no_grad()
     def settle(self) -> None:
         """Training is over: what was removed becomes zero."""
         self.feedback, self.due = False, None
-        self.weight *= self.keep
+        self.matrix.mul_(self.keep)
+
+
+class PrunedLinear(PrunedWeight, nn.Linear):
+    """y = x (W ⊙ keep)ᵀ + b. Shapes: x [rows, inputs], W and keep [outputs, inputs]."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
+        nn.Linear.__init__(self, inputs, outputs, bias)
+        self.begin_pruning()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.prepare(x), self.bias)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, kept={self.kept} of {self.weight.numel()}"
 
 
-def _largest(size: Tensor, count: int) -> Tensor:
+class PrunedParameter(PrunedWeight):
+    """The mask of a matrix that belongs to another module and multiplies from the right, x W: W [inputs, outputs]."""
+
+    input_axis = 0
+
+    def __init__(self, owner: nn.Module, name: str) -> None:
+        super().__init__()
+        self._of = (owner,)  # in a tuple, so that the owner does not become a part of its part
+        self._name = name
+        self.begin_pruning()
+
+    @property
+    def matrix(self) -> Tensor:
+        found: Tensor = getattr(self._of[0], self._name)
+        return found
+
+
+def largest(size: Tensor, count: int) -> Tensor:
     """True at the `count` largest values; of equal ones at the border, the first."""
     if count >= len(size):
         return torch.ones_like(size, dtype=torch.bool)

@@ -1,0 +1,321 @@
+"""What every pruned layer does: decide which products of its messages stay, multiply those, and say what it did."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+from torch_geometric.nn import MessagePassing
+
+from unifews.core.entry import BLOCK
+from unifews.errors import GraphError, InputError
+from unifews.nn.edges import Edges
+from unifews.nn.linear import largest
+from unifews.nn.products import all_products, column_sizes, products_at_least, products_in_columns, products_on, row_sizes
+from unifews.nn.session import Session
+from unifews.nn.trace import ConvTrace
+
+KINDS: dict[type[MessagePassing], type[PrunedConv]] = {}
+"""Kinds of layers with a fused path, by the PyG class they stand in for."""
+
+_held = WeakTensorKeyDictionary()
+_SAMPLED = 1 << 21  # entries that a quantile is taken of
+C = TypeVar("C", bound="type[PrunedConv]")
+
+
+def prunes(kind: type[MessagePassing]) -> Callable[[C], C]:
+    """The decorated class stands in for layers of this kind."""
+
+    def put(cls: C) -> C:
+        cls.stands_for = kind
+        KINDS[kind] = cls
+        return cls
+
+    return put
+
+
+class PrunedConv(MessagePassing):  # type: ignore[misc]
+    """A PyG layer of which the products T[u,v]·y[v] that do not matter are skipped.
+
+    A layer becomes one by changing its class, so its parameters keep their names and ``isinstance`` its meaning. What one
+    decision is about (`entries`):
+
+    * ``"unit"``: a column of y. The columns whose messages are largest, ‖T y[:,j]‖ by the edges' own factors, are sent along
+      every edge, the others along none; every node keeps its own.
+    * ``"block"``: (edge, 16 columns), ``"feature"``: (edge, column), ``"node"``: an edge, the paper's form.
+
+    The decisions of the last training pass are buffers: for ``"unit"`` the columns, for ``"node"`` the edges, known by
+    their ends, for the others the threshold.
+    """
+
+    stands_for: ClassVar[type[MessagePassing]]
+    fused: ClassVar[bool] = True
+
+    session: Session
+    path: str
+    seen_width: int
+    decided: Tensor
+    """Whether there is a decision yet."""
+    delta: Tensor
+    """δ in message units."""
+    columns: Tensor
+    """bool [width]: what is sent; empty before the first decision, or when it is not about columns."""
+    removed: Tensor
+    """Edges that are not used, receiver · n + sender, int64, sorted; of "node" entries."""
+    nodes: Tensor
+    """Nodes of the graph that `removed` was decided on."""
+    passes: Tensor
+
+    _FREE = ("columns", "removed")  # buffers whose length is the data's
+
+    def begin_pruning(self, session: Session, path: str) -> None:
+        self.session, self.path, self.seen_width = session, path, 0
+        self.fuse = False  # by messages, where it comes to that
+        device = next(self.parameters()).device if any(True for _ in self.parameters()) else None
+        for name, value in (
+            ("decided", torch.zeros((), dtype=torch.bool)),
+            ("delta", torch.zeros((), dtype=torch.float64)),
+            ("columns", torch.zeros(0, dtype=torch.bool)),
+            ("removed", torch.zeros(0, dtype=torch.int64)),
+            ("nodes", torch.zeros((), dtype=torch.int64)),
+            ("passes", torch.zeros((), dtype=torch.int64)),
+        ):
+            self.register_buffer(name, value.to(device))
+
+    def end_pruning(self) -> None:
+        """Back to the layer it stands in for."""
+        for name in ("decided", "delta", "columns", "removed", "nodes", "passes"):
+            delattr(self, name)
+        del self.session, self.path, self.seen_width
+        self.__class__ = self.stands_for
+        self.fuse = self.inspector.implements("message_and_aggregate")
+
+    @property
+    def width(self) -> int:
+        """Columns of the layer's unpruned product, which the counts are shares of."""
+        raise NotImplementedError
+
+    def narrower(self, weight: Tensor) -> int:
+        """Columns of T x Wᵀ on the side of W [outputs, inputs] where there are fewer: what an unpruned layer multiplies.
+
+        Decisions by edge are taken after the weights, as in the authors' code, and are shares of that product.
+        """
+        outputs, inputs = weight.shape
+        by_edge = self.session.pruning.prunes_edges and self.session.pruning.entries != "unit"
+        return outputs if by_edge else min(outputs, inputs)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for name in self._FREE:
+            if prefix + name in state_dict:
+                value = state_dict[prefix + name]
+                setattr(self, name, torch.empty_like(value, device=getattr(self, name).device))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
+        """PyG compiles a `propagate` for the class of every copy that is made; it would replace the one that prunes."""
+
+    @classmethod
+    def supports(cls, conv: MessagePassing) -> bool:
+        """Whether the fused path does what this layer does."""
+        return True
+
+    def see_width(self, width: int) -> None:
+        """What the messages of a layer are wide is sometimes known only when it runs."""
+        if width != self.seen_width:
+            self.seen_width = width
+            self.session.share_anew()
+
+    # ---------------------------------------------------------------------------------------------------------- products
+
+    def diffuse(self, y: Tensor, edges: Edges) -> Tensor:
+        """T y = (products that stay) + diag(loop) y, [n, width]."""
+        out = self.products(y, edges)
+        return out if edges.loop is None else out + edges.loop[:, None] * y
+
+    def held(self, x: Tensor, edges: Edges) -> Tensor:
+        """T x, made once for features that do not change from pass to pass: full-batch training needs it only once."""
+        if x.requires_grad or torch.compiler.is_compiling():
+            return self.diffuse(x, edges)
+        found = _held.get(x)  # type: ignore[no-untyped-call]
+        if found is None or found[0] != x._version or found[1] is not edges:
+            found = _held[x] = (x._version, edges, self.diffuse(x, edges))
+        else:
+            self.put_on_record(edges, x, edges.count, edges.count * x.shape[1], None, perf_counter())
+        out: Tensor = found[2]
+        return out
+
+    def products(self, y: Tensor, edges: Edges) -> Tensor:
+        """Σ_{v≠u} T[u,v]·y[v] over what stays, [n, width]; the diagonal is the caller's."""
+        began = perf_counter()
+        pruning, session = self.session.pruning, self.session
+        alive = session.alive(edges.adjacency)
+        if not pruning.prunes_edges:
+            out = all_products(y, edges)
+            self.put_on_record(edges, y, edges.count, edges.count * y.shape[1], None, began)
+            return out
+        if pruning.entries == "unit":
+            return self._by_unit(y, edges, began)
+        if pruning.entries == "node":
+            return self._by_edge(y, edges, alive, began)
+        return self._by_entry(y, edges, alive, 1 if pruning.entries == "feature" else BLOCK, began)
+
+    def _by_unit(self, y: Tensor, edges: Edges, began: float) -> Tensor:
+        width = y.shape[1]
+        if self.session.deciding or len(self.columns) != width:
+            self.choose_columns(column_sizes(y.detach(), edges))
+        columns = self.columns.nonzero().flatten()
+        out = products_in_columns(y, edges, columns)
+        used = edges.count if len(columns) else 0
+        self.put_on_record(edges, y, used, edges.count * len(columns), float(self.delta), began)
+        return out
+
+    @torch.no_grad()
+    def choose_columns(self, size: Tensor) -> None:
+        pruning = self.session.pruning
+        if not bool(size.isfinite().all()):  # says nothing; the loss will tell
+            self.columns = torch.ones_like(size, dtype=torch.bool)
+            return
+        before = self.columns if self.session.phase == "monotone" and len(self.columns) == len(size) else None
+        if before is not None:
+            size = torch.where(before, size, -1.0)
+        if pruning.edge_sparsity is not None:
+            count = min(round(self.session.share(self)), len(size))
+            keep = largest(size, count)
+        else:
+            assert pruning.edge_threshold is not None
+            keep = size >= pruning.edge_threshold * (1.0 if pruning.absolute else float(size.clamp(min=0).mean()))
+        if before is not None:
+            keep &= before
+        self.columns = keep
+        self.delta.fill_(float(size[keep].min()) if bool(keep.any()) else math.inf)
+        self.decided.fill_(True)
+
+    def _by_edge(self, y: Tensor, edges: Edges, alive: Tensor | None, began: float) -> Tensor:
+        factor = edges.factor.to(y.device)
+        size = factor * row_sizes(y.detach())[edges.adjacency.indices.long()]
+        if self.session.deciding:
+            own = None if edges.loop is None else edges.loop.abs() * row_sizes(y.detach())
+            keep = self.choose_edges(size, own, alive, edges)
+        else:
+            keep = self.stored_edges(alive, edges)
+        lock = self.session.node_lock
+        if lock is not None and not self.training and self.session.is_first(self):
+            locked = torch.zeros(edges.adjacency.num_nodes, dtype=torch.bool)
+            locked[lock] = True
+            keep = keep | locked[edges.adjacency.receivers]
+        out, kept = products_on(y, edges, keep), int(keep.sum())
+        self.session.leave(edges.adjacency, keep)
+        self.put_on_record(edges, y, kept, kept * y.shape[1], float(self.delta), began)
+        return out
+
+    @torch.no_grad()
+    def choose_edges(self, size: Tensor, own: Tensor | None, alive: Tensor | None, edges: Edges) -> Tensor:
+        pruning = self.session.pruning
+        if alive is not None:
+            size = torch.where(alive, size, -1.0)
+        if self.session.phase == "monotone" and bool(self.decided):
+            size = torch.where(self._known_edges(edges), size, -1.0)
+        if pruning.edge_sparsity is not None:
+            share = self.session.share(self) / max(self.width, 1)
+            keep = largest(size, min(round(share * len(size)), int((size >= 0).sum()))) if len(size) else size >= 0
+            delta = float(size[keep].min()) if bool(keep.any()) else math.inf
+        else:
+            assert pruning.edge_threshold is not None
+            there = size[size >= 0]
+            everything = there if own is None else torch.cat([there, own])  # the authors' mean includes self-loops
+            mean = float(everything.mean()) if len(everything) else 0.0
+            delta = pruning.edge_threshold * (1.0 if pruning.absolute else mean)
+            keep = (size >= delta) & (size >= 0)
+        self.delta.fill_(delta)
+        self.decided.fill_(True)
+        self.removed = edges.adjacency.keys[~keep].sort().values
+        self.nodes.fill_(edges.adjacency.num_nodes)
+        return keep
+
+    def _known_edges(self, edges: Edges) -> Tensor:
+        """Flags of the edges that the stored decision leaves; one it never saw stays."""
+        if int(self.nodes) != edges.adjacency.num_nodes:
+            raise GraphError(
+                f"the edges of {self.path} were chosen on a graph of {int(self.nodes):,} nodes and this one has "
+                f"{edges.adjacency.num_nodes:,}; train on it, or choose by threshold (entries='block')."
+            )
+        return ~torch.isin(edges.adjacency.keys, self.removed)
+
+    def stored_edges(self, alive: Tensor | None, edges: Edges) -> Tensor:
+        keep = self._known_edges(edges)
+        return keep if alive is None else keep & alive
+
+    def _by_entry(self, y: Tensor, edges: Edges, alive: Tensor | None, lanes: int, began: float) -> Tensor:
+        whole = edges
+        if alive is not None:
+            edges = edges.only(alive)
+        if self.session.deciding and whole.count:
+            self.choose_delta(_sampled_sizes(y.detach(), whole, alive, lanes), y.shape[1])
+        out, products, used = products_at_least(y, edges, float(self.delta), lanes)
+        if alive is None:
+            self.session.leave(whole.adjacency, used)
+        else:
+            self.session.leave(whole.adjacency, alive.masked_scatter(alive, used))
+        self.put_on_record(edges, y, int(used.sum()), products, float(self.delta), began)
+        return out
+
+    @torch.no_grad()
+    def choose_delta(self, size: Tensor, width: int) -> None:
+        """δ from the sizes of entries, or of a sample of them; those of edges that are gone are negative."""
+        pruning = self.session.pruning
+        if pruning.edge_sparsity is not None:
+            count = min(round(self.session.share(self) / width * len(size)), int((size >= 0).sum()))
+            delta = float(size.kthvalue(len(size) - count + 1).values) if count else math.inf
+        else:
+            assert pruning.edge_threshold is not None
+            there = size[size >= 0]
+            mean = float(there.mean()) if len(there) else 0.0
+            delta = pruning.edge_threshold * (1.0 if pruning.absolute else mean)
+        before = float(self.delta) if self.session.phase == "monotone" and bool(self.decided) else 0.0
+        self.delta.fill_(max(delta, before, 0.0))
+        self.decided.fill_(True)
+
+    # ------------------------------------------------------------------------------------------------------------- trace
+
+    def put_on_record(
+        self, edges: Edges, y: Tensor, used: int, macs: int, delta: float | None, began: float, *, score_macs: int = 0
+    ) -> None:
+        width, whole = self.width, edges.whole
+        lanes = {"unit": 1, "feature": 1, "block": BLOCK}.get(self.session.pruning.entries, y.shape[1]) or 1
+        per_edge = -(-width // lanes)
+        self.session.record(
+            self,
+            ConvTrace(
+                index=len(self.session.records), entries=whole * per_edge, kept=-(-macs // lanes), zeros=0, macs=macs,
+                dense_macs=whole * width, zero_macs=0, threshold=delta, seconds=perf_counter() - began, name=self.path,
+                kind=self.stands_for.__name__, edges=whole, edges_kept=used, width=width, score_macs=score_macs,
+                notes=self.notes(),
+            ),
+        )  # fmt: skip
+
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
+
+def check_precision(x: Any, kind: str) -> None:
+    """Half precision on the CPU has no kernel that sums it well."""
+    if isinstance(x, Tensor) and x.device.type == "cpu" and x.dtype in (torch.float16, torch.bfloat16):
+        raise InputError(f"{kind} is given {x.dtype} on the CPU, where sums of messages would lose digits; use x.float().")
+
+
+def _sampled_sizes(y: Tensor, edges: Edges, alive: Tensor | None, lanes: int) -> Tensor:
+    """Sizes of entries (edge, `lanes` columns), of every few edges where there are many."""
+    n, width = y.shape
+    blocks = -(-width // lanes)
+    padded = torch.nn.functional.pad(y, (0, blocks * lanes - width)).view(n, blocks, lanes)
+    size = padded.norm(dim=2) if lanes > 1 else padded[:, :, 0].abs()
+    stride = max(1, edges.count * blocks // _SAMPLED)
+    sample = edges.factor[::stride, None] * size[edges.adjacency.indices[::stride].long()]
+    if alive is not None:
+        sample = torch.where(alive[::stride, None], sample, -1.0)
+    return sample.flatten()

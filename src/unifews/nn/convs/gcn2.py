@@ -1,0 +1,55 @@
+"""GCNII: identity mapping and a residual from the first layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.nn import GCN2Conv, MessagePassing
+
+from unifews.nn.convs.base import PrunedConv, check_precision, prunes
+from unifews.nn.convs.gcn import sums
+from unifews.nn.edges import Edges, Norm
+from unifews.nn.linear import PrunedParameter
+from unifews.nn.session import Session
+
+
+@prunes(GCN2Conv)
+class PrunedGCN2Conv(PrunedConv, GCN2Conv):  # type: ignore[misc]
+    """h = (1-α)·T x + α·x₀, out = (1-β)·h + β·h W. The residual is never pruned.
+
+    W multiplies from the right, so its input axis is the first one; the authors' code thresholds the other one and reads a
+    stale masked copy of W when judging (METHODS 3.4). Both are right here by construction: the mask is applied to the
+    parameter wherever it is read.
+    """
+
+    @classmethod
+    def supports(cls, conv: MessagePassing) -> bool:
+        return sums(conv)
+
+    def begin_pruning(self, session: Session, path: str) -> None:
+        super().begin_pruning(session, path)
+        self.weight1_mask = PrunedParameter(self, "weight1")
+        self.weight2_mask = None if self.weight2 is None else PrunedParameter(self, "weight2")
+
+    def end_pruning(self) -> None:
+        del self.weight1_mask, self.weight2_mask
+        super().end_pruning()
+
+    @property
+    def width(self) -> int:
+        return int(self.channels)
+
+    def forward(self, x: Tensor, x_0: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
+        check_precision(x, "GCN2Conv")
+        norm: Norm = "gcn" if self.normalize else "sum"
+        loops = 1.0 if self.normalize and self.add_self_loops else None
+        edges = Edges.of(edge_index, edge_weight, len(x), norm, loops=loops, flow=self.flow, dtype=x.dtype)
+        sent = (1 - self.alpha) * self.diffuse(x, edges)
+        rest = self.alpha * x_0[: len(x)]
+        if self.weight2_mask is None:
+            out = sent + rest
+            return torch.addmm(out, out, self.weight1_mask.prepare(sent), beta=1.0 - self.beta, alpha=self.beta)
+        out = torch.addmm(sent, sent, self.weight1_mask.prepare(sent), beta=1.0 - self.beta, alpha=self.beta)
+        return out + torch.addmm(rest, rest, self.weight2_mask.prepare(rest), beta=1.0 - self.beta, alpha=self.beta)

@@ -1,0 +1,121 @@
+"""Pruning by messages: for layers, and inputs, that no kernel knows."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unifews.core.entry import BLOCK
+from unifews.errors import InputError
+from unifews.nn.convs.base import PrunedConv
+from unifews.nn.edges import Edges
+
+_SUMMING = ("add", "sum", "mean")
+"""To these a message of zeros is no message (a mean counts it, as METHODS 3.4 wants); others must not see it."""
+
+
+class ByMessages(PrunedConv):
+    """PyG's own propagation, with `message` and `aggregate` intercepted."""
+
+    _edges: Edges
+    _dropped: Tensor | None
+
+    def by_messages(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The layer's own forward; `propagate` below prunes what it sends."""
+        out: Tensor = self.stands_for.forward(self, *args, **kwargs)
+        return out
+
+    def propagate(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
+        self._edges = self._ends(edge_index, size, kwargs)
+        self._dropped = None
+        out: Tensor = super().propagate(edge_index, size=size, **kwargs)
+        return out
+
+    def message(self, *args: Any, **kwargs: Any) -> Tensor:
+        messages: Tensor = super().message(*args, **kwargs)
+        if messages.ndim < 2 or not len(messages):
+            return messages
+        return self._prune(messages.flatten(1), self._edges).view_as(messages)
+
+    def aggregate(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if self._dropped is not None and "index" in kwargs:
+            stays = ~self._dropped
+            inputs, kwargs["index"] = inputs[stays], kwargs["index"][stays]
+            if "ptr" in kwargs:
+                kwargs["ptr"] = None
+        out: Tensor = super().aggregate(inputs, *args, **kwargs)
+        return out
+
+    def _ends(self, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Edges:
+        """The edges that the messages will run along; of two different sets of nodes, none is a self-loop."""
+        if not isinstance(edge_index, Tensor):
+            raise InputError(
+                f"{self.path} is given a {type(edge_index).__name__} for its edges; give edge_index [2, m] or a torch sparse "
+                f"matrix."
+            )
+        ends = edge_index
+        if edge_index.layout == torch.strided:
+            rows = [len(x) for value in kwargs.values() for x in (value if isinstance(value, tuple | list) else [value])
+                    if isinstance(x, Tensor) and x.ndim and x.shape[0] != edge_index.shape[1]]  # fmt: skip
+            nodes = [int(s) for s in (size or ()) if s is not None]
+            largest_end = int(edge_index.max()) + 1 if edge_index.numel() else 0
+            n = max([largest_end, *rows, *nodes])
+            pairs = [value for value in kwargs.values() if isinstance(value, tuple | list) and len(value) == 2]
+            if any(a is not b and a is not None and b is not None and len(a) != len(b) for a, b in pairs):
+                ends, n = edge_index + torch.tensor([[n], [0]]), 2 * n
+        else:
+            n = edge_index.shape[0]
+        return Edges.of(ends, None, n, "sum", flow=self.flow) if ends.layout == torch.strided else _pattern(ends)
+
+    def _prune(self, flat: Tensor, edges: Edges) -> Tensor:
+        """Messages [m, width] with what is removed set to zero. Rows are in the caller's order, self-loops among them."""
+        began = perf_counter()
+        session, width = self.session, flat.shape[1]
+        self.see_width(width)
+        at, pruning = edges.number, session.pruning
+        if not pruning.prunes_edges:
+            self.put_on_record(edges, flat, edges.count, edges.count * width, None, began)
+            return flat
+        sent = flat.detach()[at]
+        alive = session.alive(edges.adjacency)
+        keep = torch.ones_like(sent, dtype=torch.bool)
+        if pruning.entries == "unit":
+            if session.deciding or len(self.columns) != width:
+                self.choose_columns(sent.norm(dim=0))
+            keep &= self.columns
+        elif pruning.entries == "node":
+            size = sent.norm(dim=1)
+            loops = torch.ones(len(flat), dtype=torch.bool).index_fill(0, at, False)
+            stays = (
+                self.choose_edges(size, flat.detach()[loops].norm(dim=1), alive, edges)
+                if session.deciding
+                else self.stored_edges(alive, edges)
+            )
+            keep &= stays[:, None]
+            if self.aggr not in _SUMMING:
+                self._dropped = torch.zeros(len(flat), dtype=torch.bool).index_put((at,), ~stays)
+        else:
+            lanes = 1 if pruning.entries == "feature" else BLOCK
+            blocks = -(-width // lanes)
+            padded = torch.nn.functional.pad(sent, (0, blocks * lanes - width)).view(-1, blocks, lanes)
+            size = padded.norm(dim=2)
+            if alive is not None:
+                size = torch.where(alive[:, None], size, -1.0)
+            if session.deciding:
+                self.choose_delta(size.flatten(), width)
+            keep &= (size >= float(self.delta)).repeat_interleave(lanes, dim=1)[:, :width]
+        used = keep.any(dim=1)
+        session.leave(edges.adjacency, used)
+        self.put_on_record(edges, flat, int(used.sum()), int(keep.sum()), float(self.delta), began)
+        whole = torch.ones_like(flat, dtype=torch.bool)
+        whole[at] = keep
+        return flat * whole
+
+
+def _pattern(matrix: Tensor) -> Edges:
+    """Where a sparse matrix has entries, whatever their values: the layer has them from elsewhere."""
+    found = matrix.to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
+    return Edges.of(found.indices().flip(0), None, matrix.shape[0], "sum")

@@ -1,0 +1,164 @@
+"""What a layer multiplies by: weighted edges between different nodes, and the diagonal, which is never pruned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from unifews.errors import GraphError, InputError, ShapeError
+from unifews.nn.adjacency import Adjacency
+
+Norm = Literal["gcn", "mean", "sum"]
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """T = off-diagonal edges with their factors + diag(loop).
+
+    PyG mixes the self-loops it adds with the edges; here they stand apart, because they are never pruned and never counted
+    (METHODS 1.3, 3.7).
+    """
+
+    adjacency: Adjacency
+    """The edges between different nodes."""
+    weight: Tensor | None
+    """T[u,v] of each of them, float [m], in the adjacency's order; None = 1."""
+    loop: Tensor | None
+    """T[u,u], float [n]; None = 0."""
+    number: Tensor
+    """The caller's number of each edge, int64 [m]."""
+    before: int | None = None
+    """Edges there were before some were taken out."""
+
+    @property
+    def count(self) -> int:
+        return self.adjacency.num_edges
+
+    @property
+    def whole(self) -> int:
+        """Edges of the graph, those taken out included."""
+        return self.count if self.before is None else self.before
+
+    def only(self, keep: Tensor) -> Edges:
+        """The edges where keep [m] is set."""
+        weight = None if self.weight is None else self.weight[keep]
+        return Edges(self.adjacency.only(keep), weight, self.loop, self.number[keep], self.whole)
+
+    @property
+    def factor(self) -> Tensor:
+        """|T[u,v]|, [m]."""
+        return torch.ones(self.count) if self.weight is None else self.weight.detach().abs()
+
+    @classmethod
+    def of(
+        cls, edge_index: Any, edge_weight: Tensor | None, num_nodes: int, norm: Norm, *, loops: float | None = None,
+        flow: str = "source_to_target", dtype: torch.dtype = torch.float32,
+    ) -> Edges:  # fmt: skip
+        """From what a PyG layer is called with: edge_index [2, m] or a sparse matrix [receivers, senders].
+
+        ``norm="gcn"``: D^-½ (A + I) D^-½ as PyG's `gcn_norm`; ``"mean"``: 1 / number of incoming edges; ``"sum"``: as they are.
+        `loops`: weight of the self-loop that every node without one is given; None adds none. Kept for as long as the given
+        tensors live and are not written to, unless the weights are learnt.
+        """
+        if not isinstance(edge_index, Tensor):
+            raise InputError(
+                f"a layer is given a {type(edge_index).__name__} as its edges; give edge_index [2, m] or a torch sparse matrix."
+            )
+        anchor = edge_index
+        how = (num_nodes, norm, loops, flow, dtype)
+        found = _known.get(anchor)  # type: ignore[no-untyped-call]
+        if found is None or found["version"] != _version(anchor):
+            found = _known[anchor] = {"version": _version(anchor)}
+        # A weak key does not tell one weight tensor from another that took its place: the tensor itself is compared.
+        stored = found.get(how)
+        if stored is not None and stored[0] is edge_weight and stored[1] == _version(edge_weight):
+            edges: Edges = stored[2]
+            return edges
+        made = cls._build(found, edge_index, edge_weight, num_nodes, norm, loops, flow, dtype)
+        if edge_weight is None or not edge_weight.requires_grad:
+            found[how] = (edge_weight, _version(edge_weight), made)
+        return made
+
+    @classmethod
+    def _build(
+        cls, known: dict[Any, Any], edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, norm: Norm,
+        loops: float | None, flow: str, dtype: torch.dtype,
+    ) -> Edges:  # fmt: skip
+        ends, weight = _pairs(edge_index, edge_weight, num_nodes, flow)
+        if weight is not None:
+            weight = weight.to(dtype)
+        key = ("structure", num_nodes, flow)
+        if key not in known:
+            known[key] = _structure(ends, num_nodes)
+        adjacency, number, at_loop = known[key]
+        between = None if weight is None else weight[number]
+        loop = _loops(ends, weight, at_loop, num_nodes, loops, dtype)
+        if norm == "sum":
+            return cls(adjacency, between, loop, number)
+        receiver, sender = adjacency.receivers, adjacency.indices.long()
+        if norm == "mean":
+            if weight is not None:
+                raise InputError("a mean over neighbours takes no edge weights; leave `edge_weight` out, or aggregate by sum.")
+            count = torch.bincount(ends[1], minlength=num_nodes).clamp(min=1).to(dtype)
+            return cls(adjacency, (1 / count)[receiver], None if loop is None else loop / count, number)
+        ones = torch.ones(adjacency.num_edges, dtype=dtype, device=receiver.device) if between is None else between
+        degree = torch.zeros(num_nodes, dtype=dtype, device=receiver.device).index_add(0, receiver, ones)
+        if loop is not None:
+            degree = degree + loop
+        root = torch.where(degree > 0, degree.clamp(min=torch.finfo(dtype).tiny).rsqrt(), 0.0)
+        # PyG gives nodes of negative degree NaN; a factor of 0 leaves them without messages instead.
+        return cls(adjacency, root[sender] * ones * root[receiver], None if loop is None else loop * root * root, number)
+
+
+_known = WeakTensorKeyDictionary()
+
+
+def _version(tensor: Tensor | None) -> int:
+    return -1 if tensor is None or tensor.is_inference() else tensor._version
+
+
+def _pairs(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, flow: str) -> tuple[Tensor, Tensor | None]:
+    """Senders and receivers [2, m] and their weights, from either way of giving edges."""
+    if edge_index.layout != torch.strided:
+        if edge_weight is not None:
+            raise InputError("a sparse matrix holds its weights itself; leave `edge_weight` out.")
+        if tuple(edge_index.shape) != (num_nodes, num_nodes):
+            raise ShapeError(f"the sparse matrix is {list(edge_index.shape)}, but x has {num_nodes:,} rows.")
+        matrix = edge_index.to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
+        values = matrix.values()
+        ends = matrix.indices().flip(0)
+        return ends, None if bool((values == 1).all()) else values
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2:
+        raise ShapeError(f"`edge_index` has shape {list(edge_index.shape)}; it is [2, edges], senders and receivers.")
+    if edge_index.is_floating_point():
+        raise GraphError(f"`edge_index` holds {edge_index.dtype} numbers; nodes are whole numbers (torch.long).")
+    if edge_weight is not None and edge_weight.numel() != edge_index.shape[1]:
+        raise ShapeError(f"`edge_weight` has {edge_weight.numel():,} values for {edge_index.shape[1]:,} edges; give one each.")
+    ends = edge_index.as_subclass(Tensor).long()  # PyG's EdgeIndex sorts and caches on its own; a plain tensor is enough
+    ends = ends if flow == "source_to_target" else ends.flip(0)
+    return ends, None if edge_weight is None else edge_weight.flatten()
+
+
+def _structure(ends: Tensor, num_nodes: int) -> tuple[Adjacency, Tensor, Tensor]:
+    """The edges between different nodes, their numbers in adjacency order, and the numbers of the self-loops."""
+    is_loop = ends[0] == ends[1]
+    between = (~is_loop).nonzero().flatten()
+    adjacency = Adjacency.build(ends[:, between], num_nodes)
+    return adjacency, between[adjacency.order], is_loop.nonzero().flatten()
+
+
+def _loops(
+    ends: Tensor, weight: Tensor | None, at: Tensor, num_nodes: int, fill: float | None, dtype: torch.dtype
+) -> Tensor | None:
+    if fill is None and not len(at):
+        return None
+    device = ends.device
+    given = torch.ones(len(at), dtype=dtype, device=device) if weight is None else weight[at]
+    if fill is None:  # loops that were given count like other edges: two of them, twice
+        return torch.zeros(num_nodes, dtype=dtype, device=device).index_add(0, ends[0, at], given)
+    loop = torch.full((num_nodes,), fill, dtype=dtype, device=device)
+    return loop.index_put((ends[0, at],), given)  # as PyG: a loop that was given keeps its weight

@@ -1,0 +1,111 @@
+"""What `sparsify` was asked for, and how a budget is shared over layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from unifews.core.budget import check_sparsity, check_threshold
+from unifews.errors import InputError, unknown_name
+
+LayerEntries = Literal["unit", "block", "feature", "node"]
+Share = Literal["macs", "layers"]
+Phase = Literal["regrow", "monotone", "frozen"]
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """The settings of `sparsify`, checked."""
+
+    edge_sparsity: float | None = None
+    edge_threshold: float | None = None
+    weight_sparsity: float | None = None
+    weight_threshold: float | None = None
+    absolute: bool = False
+    entries: LayerEntries = "unit"
+    budget: Share = "macs"
+    inherit: bool = True
+    ramp: int = 30
+    feedback: bool = True
+
+    def __post_init__(self) -> None:
+        for side in ("edge", "weight"):
+            sparsity, threshold = getattr(self, f"{side}_sparsity"), getattr(self, f"{side}_threshold")
+            if sparsity is not None and threshold is not None:
+                raise InputError(
+                    f"give `{side}_sparsity` (a fraction to remove) or `{side}_threshold` (a magnitude), not both; got "
+                    f"{sparsity} and {threshold}."
+                )
+            if sparsity is not None:
+                check_sparsity(f"{side}_sparsity", sparsity)
+            if threshold is not None:
+                check_threshold(f"{side}_threshold", threshold)
+        for name, kind in (("entries", LayerEntries), ("budget", Share)):
+            if getattr(self, name) not in get_args(kind):
+                raise unknown_name(f"`{name}`", getattr(self, name), get_args(kind))
+        if isinstance(self.ramp, bool) or not isinstance(self.ramp, int) or self.ramp < 1:
+            raise InputError(f"`ramp` is a whole number of training passes, at least 1; got {self.ramp!r}.")
+
+    @property
+    def prunes_edges(self) -> bool:
+        return bool(self.edge_sparsity) or bool(self.edge_threshold)
+
+    @property
+    def prunes_weights(self) -> bool:
+        return bool(self.weight_sparsity) or bool(self.weight_threshold)
+
+    def weights_at(self, training_pass: int, monotone: bool) -> dict[str, Any]:
+        """Arguments of a weight decision at this training pass, counted from 1.
+
+        With a target the share grows over the first `ramp` passes, s·(1 - (1 - t)³), so that what a layer learns first
+        decides what it may forget (docs/adr/0012).
+        """
+        if self.weight_threshold is not None:
+            return {"threshold": self.weight_threshold, "absolute": self.absolute, "monotone": monotone}
+        done = min(1.0, training_pass / self.ramp)
+        return {"sparsity": (self.weight_sparsity or 0.0) * (1 - (1 - done) ** 3), "monotone": monotone}
+
+    def __str__(self) -> str:
+        parts = []
+        for side in ("edge", "weight"):
+            for kind in ("sparsity", "threshold"):
+                value = getattr(self, f"{side}_{kind}")
+                if value:
+                    parts.append(f"{side}_{kind}={value:g}")
+        return ", ".join(parts) + f" ({self.entries})" if parts else "unpruned"
+
+
+def water_level(widths: list[int], sparsity: float) -> list[float]:
+    """Columns that each layer may propagate, so that ``Σ_l k_l = (1 - η) Σ_l w_l`` and ``k_l = min(w_l, κ)``.
+
+    Every layer is left up to the same number κ of columns: a wide layer gives most, and a narrow one, whose few columns
+    carry the classes, is touched last.
+
+    >>> water_level([512, 7], 0.8)
+    [96.8, 7.0]
+    """
+    total = (1 - sparsity) * sum(widths)
+    left, shares = total, [0.0] * len(widths)
+    for rank, i in enumerate(sorted(range(len(widths)), key=lambda i: widths[i])):
+        shares[i] = round(min(float(widths[i]), left / (len(widths) - rank)), 9)
+        left -= shares[i]
+    return shares
+
+
+def whole_columns(shares: list[float]) -> list[int]:
+    """Shares as whole numbers of columns, at least one each, of the same sum."""
+    counts = [max(1, int(share)) for share in shares]
+    by_remainder = sorted(range(len(shares)), key=lambda i: int(shares[i]) - shares[i])
+    for i in by_remainder[: max(0, round(sum(shares)) - sum(counts))]:
+        counts[i] += 1
+    return counts
+
+
+def nested_share(layers: int, sparsity: float) -> list[float]:
+    """Kept shares (1-q)^l of layers that inherit, with the mean removed over layers = sparsity (METHODS 3.13)."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        stay = (low + high) / 2
+        removed = sum(1 - stay ** (i + 1) for i in range(layers)) / layers
+        low, high = (stay, high) if removed > sparsity else (low, stay)
+    return [high ** (i + 1) for i in range(layers)]

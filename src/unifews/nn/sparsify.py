@@ -1,0 +1,165 @@
+"""`sparsify`: a PyG model that prunes its own messages and weights while it trains, and back."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+from torch_geometric.nn import Linear as Dense
+from torch_geometric.nn import MessagePassing
+
+from unifews.errors import InputError, unknown_name
+from unifews.nn.convs import KINDS, PrunedConv
+from unifews.nn.convs.generic import generic
+from unifews.nn.dense import PrunedDense
+from unifews.nn.linear import PrunedLinear, PrunedWeight
+from unifews.nn.pruning import LayerEntries, Phase, Pruning, Share
+from unifews.nn.session import Session
+from unifews.nn.trace import ModelTrace
+
+M = TypeVar("M", bound=nn.Module)
+_PHASES = ("regrow", "monotone", "frozen")
+
+
+def sparsify(
+    model: M,
+    *,
+    edge_sparsity: float | None = None,
+    edge_threshold: float | None = None,
+    weight_sparsity: float | None = None,
+    weight_threshold: float | None = None,
+    absolute: bool = False,
+    entries: LayerEntries = "unit",
+    budget: Share = "macs",
+    inherit: bool = True,
+    ramp: int = 30,
+    feedback: bool = True,
+    inplace: bool = False,
+) -> M:
+    """A copy of a PyG model that skips the products that do not matter; same signature, same training loop.
+
+    Args:
+        model: any module with PyG message-passing layers in it.
+        edge_sparsity: share of the propagation's multiply-adds to remove, over all layers. Or
+        edge_threshold: products smaller than this multiple of the layer's mean are removed (the authors' relative δ_a).
+        weight_sparsity: share of each layer's weights to remove. Or
+        weight_threshold: the authors' relative δ_w (METHODS 3.3).
+        absolute: thresholds are δ itself, as in the paper, not a multiple of a mean.
+        entries: what one decision is about: a ``"unit"`` (one column of a layer's messages, along all edges: the default,
+            because it is the fastest and the most accurate, docs/adr/0014), a ``"block"`` of 16 columns of one edge, a
+            ``"feature"`` of one edge, or a whole edge, ``"node"``, the paper's form.
+        budget: ``"macs"`` shares the multiply-adds that may stay so that wide layers give most; ``"layers"`` removes the same
+            share in each (for nested edges: on average), the paper's mean over layers.
+        inherit: an edge that one layer removes is not seen by the next.
+        ramp: training passes over which the share of weights grows to `weight_sparsity`.
+        feedback: whether removed weights go on learning while they may come back (docs/adr/0012).
+        inplace: change `model` itself.
+
+    A call in training mode with gradients is a training pass: it decides anew what stays. Any other call uses what was
+    decided. Nothing else has to be called; `set_schedule` restricts what later passes may change. The authors' form is
+    ``entries="node", edge_threshold=..., weight_threshold=..., feedback=False``.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"`model` is a {type(model).__name__}; give a torch module that holds PyG layers.")
+    pruning = Pruning(
+        edge_sparsity, edge_threshold, weight_sparsity, weight_threshold, absolute, entries, budget, inherit, ramp, feedback
+    )  # fmt: skip
+    if any(isinstance(module, PrunedConv) for module in model.modules()):
+        raise InputError("this model is sparsified already; call desparsify(model) first to change what it removes.")
+    if not any(isinstance(module, MessagePassing) for module in model.modules()):
+        raise InputError(
+            f"{type(model).__name__} holds no PyG message-passing layer such as GCNConv; there are no edges to prune in it."
+        )
+    _check_lazy(model)
+    model = model if inplace else copy.deepcopy(model)
+    convs: list[PrunedConv] = []
+    session = Session(pruning, convs, [])
+    for module in list(model.modules()):
+        if isinstance(module, nn.Linear | Dense) and type(module) in (nn.Linear, Dense):
+            module.__class__ = PrunedLinear if isinstance(module, nn.Linear) else PrunedDense
+            assert isinstance(module, PrunedWeight)
+            module.begin_pruning()
+    for path, module in list(model.named_modules()):
+        if isinstance(module, MessagePassing):
+            kind = type(module)
+            found = KINDS.get(kind)
+            module.__class__ = found if found is not None and found.supports(module) else generic(kind)  # type: ignore[arg-type]
+            assert isinstance(module, PrunedConv)
+            module.begin_pruning(session, path or kind.__name__)
+            convs.append(module)
+    session.weights = [module for module in model.modules() if isinstance(module, PrunedWeight)]
+    _check_weights(model, pruning)
+    handle = model.register_forward_pre_hook(session.begin)
+    session.handle = handle.id
+    return model
+
+
+def desparsify(model: M, *, inplace: bool = False) -> M:
+    """An ordinary PyG model again, with zeros where weights were removed. Its edges are all used again."""
+    _session(model)
+    model = model if inplace else copy.deepcopy(model)
+    session = _session(model)
+    for weight in session.weights:
+        weight.settle()
+    for conv in session.convs:
+        conv.end_pruning()
+    for module in model.modules():
+        if isinstance(module, PrunedLinear | PrunedDense):
+            del module.keep, module.due, module.feedback, module.rows
+            module.__class__ = nn.Linear if isinstance(module, PrunedLinear) else Dense  # type: ignore[assignment]
+    model._forward_pre_hooks.pop(session.handle, None)
+    return model
+
+
+def set_schedule(model: nn.Module, phase: Phase) -> None:
+    """What training passes may change from now on: ``"regrow"`` decides from scratch each time, so what was removed may come
+    back; ``"monotone"`` only removes more; ``"frozen"`` changes nothing."""
+    if phase not in _PHASES:
+        raise unknown_name("schedule", phase, _PHASES)
+    _session(model).phase = phase
+
+
+def set_node_lock(model: nn.Module, nodes: Tensor | None) -> None:
+    """Leave all edges into these nodes in place in the first layer when judging, and count them: the authors' evaluation
+    (METHODS 3.6), which flatters a model. None takes it back. For ``entries="node"``."""
+    _session(model).node_lock = nodes
+
+
+def trace(model: nn.Module) -> ModelTrace:
+    """What the last forward pass of a sparsified model kept, layer by layer."""
+    session = _session(model)
+    if not session.records:
+        raise InputError("the model has not been called yet; call it once, then ask for its trace.")
+    return session.trace()
+
+
+def _session(model: nn.Module) -> Session:
+    for module in model.modules():
+        if isinstance(module, PrunedConv):
+            return module.session
+    raise InputError(f"{type(model).__name__} is not sparsified; call uf.sparsify(model, ...) first.")
+
+
+def _check_lazy(model: nn.Module) -> None:
+    for name, value in model.named_parameters():
+        if isinstance(value, UninitializedParameter):
+            raise InputError(f"{name} has no shape yet (a lazy layer); call the model once before sparsifying it.")
+
+
+def _check_weights(model: nn.Module, pruning: Pruning) -> None:
+    sparsity = pruning.weight_sparsity
+    if not sparsity:
+        return
+    for path, module in model.named_modules():
+        if isinstance(module, PrunedWeight) and round(sparsity * module.matrix.numel()) >= module.matrix.numel():
+            raise InputError(
+                f"weight_sparsity={sparsity:g} would remove all {module.matrix.numel():,} weights of {path}; give less."
+            )
+
+
+def state_of(model: nn.Module) -> dict[str, Any]:
+    """A copy of everything that belongs to a model, masks included, to come back to with `load_state_dict`."""
+    return {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}

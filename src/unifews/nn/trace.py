@@ -1,0 +1,87 @@
+"""The trace of a model with layers that propagate and transform in turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from unifews.core.trace import HopTrace, Trace
+
+
+@dataclass(frozen=True)
+class ConvTrace(HopTrace):
+    """One call of one message-passing layer. Self-loops are on neither side of any count."""
+
+    name: str = ""
+    """Where the layer sits in the model."""
+    kind: str = ""
+    edges: int = 0
+    """Edges between different nodes that came in, those which an earlier layer removed included."""
+    edges_kept: int = 0
+    """Edges that carry at least one product."""
+    width: int = 0
+    """Columns of the unpruned product."""
+    score_macs: int = 0
+    """Multiply-adds of attention scores: not part of the product with the messages, so listed apart."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ModelTrace(Trace):
+    """What one forward pass of a model kept. `hops` are its message-passing layers in the order they ran."""
+
+    @property
+    def edge_sparsity(self) -> float:
+        """Share of the propagation's multiply-adds removed, over all layers."""
+        return 1 - self.macs / self.dense_macs if self.dense_macs else 0.0
+
+    @property
+    def mean_edge_sparsity(self) -> float:
+        """The paper's: plain mean over layers of the share removed in each."""
+        return sum(hop.sparsity for hop in self.hops) / len(self.hops) if self.hops else 0.0
+
+    @property
+    def score_macs(self) -> int:
+        return sum(hop.score_macs for hop in self.hops if isinstance(hop, ConvTrace))
+
+    def to_dict(self) -> dict[str, Any]:
+        extra = [
+            {
+                "name": hop.name,
+                "kind": hop.kind,
+                "edges": hop.edges,
+                "edges_kept": hop.edges_kept,
+                "width": hop.width,
+                "score_macs": hop.score_macs,
+            }
+            for hop in self.hops
+            if isinstance(hop, ConvTrace)
+        ]
+        record = super().to_dict()
+        record["mean_edge_sparsity"] = self.mean_edge_sparsity
+        record["hops"] = [hop | more for hop, more in zip(record["hops"], extra, strict=True)]
+        return record
+
+    def __str__(self) -> str:
+        lines = [f"{'layer':<24} {'edges':>12} {'kept':>12} {'width':>6} {'MACs':>16} {'removed':>8}"]
+        for hop in self.hops:
+            assert isinstance(hop, ConvTrace)
+            lines.append(
+                f"{hop.name + ' ' + hop.kind:<24} {hop.edges:>12,} {hop.edges_kept:>12,} {hop.width:>6,} {hop.macs:>16,} "
+                f"{hop.sparsity:>8.1%}"
+            )
+        lines.append(
+            f"propagation: {self.macs:,} of {self.dense_macs:,} MACs, {self.edge_sparsity:.1%} removed "
+            f"({self.mean_edge_sparsity:.1%} by the mean over layers)"
+        )
+        if self.score_macs:
+            lines.append(f"attention scores: {self.score_macs:,} MACs, listed apart")
+        for layer in self.layers:
+            lines.append(f"weights {layer.index}: {layer.kept:,} of {layer.weights:,} kept, {layer.macs:,} MACs")
+        if self.layers:
+            lines.append(
+                f"transformation: {self.transform_macs:,} of {self.dense_transform_macs:,} MACs, "
+                f"{self.weight_sparsity:.1%} of weights removed"
+            )
+        lines.extend(self.notes)
+        return "\n".join(lines)
