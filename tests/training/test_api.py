@@ -90,6 +90,27 @@ def test_axes_that_a_head_is_not_fed_count_as_removed_weights():
     assert not any("the head is fed" in note for note in uf.train(DATA, weight_sparsity=0.5, **HOW).trace.notes)
 
 
+@pytest.mark.parametrize(
+    "settings, axes",
+    [
+        (dict(model="sgc", edge_sparsity=0.5), 100),
+        (dict(model="sgc", edge_sparsity=0.9), 48),  # never fewer
+        (dict(model="sgc", edge_sparsity=0.5, rank=30), 30),
+        (dict(model="sgc", edge_sparsity=0.5, skip="identity"), 200),  # a node keeps its own features: all axes matter
+        (dict(model="appnp", edge_sparsity=0.5), 200),
+        (dict(model="sgc", edge_threshold=0.01), 200),
+        (dict(model="sgc", edge_sparsity=0.5, basis="input"), None),
+    ],
+)
+def test_sgc_meets_a_target_by_leaving_axes_out(settings, axes):
+    x = np.random.default_rng(353).normal(size=(120, 200)).astype(np.float32)
+    trace = uf.train(replace(DATA, x=x), **HOW, **settings).trace
+    assert trace.rank == axes
+    if axes == 100:
+        assert trace.edge_sparsity == pytest.approx(0.5, abs=0.01)
+        assert all(hop.macs == DATA.graph.num_edges * 100 for hop in trace.hops)
+
+
 def test_what_a_threshold_keeps_is_averaged_over_seeds():
     run = uf.train(DATA, seeds=3, weight_threshold=0.4, **HOW)
     for i, layer in enumerate(run.trace.layers):

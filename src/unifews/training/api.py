@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from itertools import pairwise
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unifews.core.schemes import Sgc
 from unifews.core.trace import LayerTrace, Trace
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.load import load_dataset
@@ -21,12 +23,15 @@ from unifews.errors import FileFormatError, InputError
 from unifews.nn.decoupled import Decoupled, dense_rows
 from unifews.nn.mlp import Mlp
 from unifews.propagation import propagate
+from unifews.propagation.basis import GRAM_LIMIT
 from unifews.training.ledger import Ledger
 from unifews.training.loop import Epoch, fit, seeded
 from unifews.training.metrics import judge
 from unifews.training.recipe import WeightPruning
 from unifews.training.run import Run, SeedResult
 from unifews.training.spec import TrainSpec
+
+_FEWEST = 48  # axes of SGC: fewer tell too little about many classes
 
 Progress = Callable[[int, int], None]
 Watch = Callable[[int, Epoch], None]
@@ -86,7 +91,7 @@ def train(
     for i in range(len(done), spec.seeds):
         result, head = _one_seed(data, spec, fed.rows, splits[i], spec.seed + i, i, watch)
         if best is None or result.val > best[0]:
-            best = result.val, Decoupled(head, fed.axes, _propagation(spec), fed.exponent).eval()
+            best = result.val, Decoupled(head, fed.axes, _propagation(spec, data.num_features), fed.exponent).eval()
         done.append(result)
         if book and len(done) < spec.seeds:
             book.save_partial(run_id, [asdict(seed) for seed in done])
@@ -122,7 +127,7 @@ class _Feed(NamedTuple):
 
 
 def _feed(data: Dataset, spec: TrainSpec, progress: Progress | None) -> _Feed:
-    how = _propagation(spec)
+    how = _propagation(spec, data.num_features)
     if how is None:
         rows = dense_rows(data.x)
         if not bool(rows.isfinite().all()):
@@ -136,14 +141,26 @@ def _feed(data: Dataset, spec: TrainSpec, progress: Progress | None) -> _Feed:
     return _Feed(rows, axes, out.exponent, out.trace)  # the trace last: rotating back has added to it
 
 
-def _propagation(spec: TrainSpec) -> dict[str, Any] | None:
+def _propagation(spec: TrainSpec, features: int) -> dict[str, Any] | None:
     if spec.model == "mlp":
         return None
     return {
         "scheme": spec.scheme, "hops": spec.hops, "r": spec.r, "edge_sparsity": spec.edge_sparsity,
-        "threshold": spec.edge_threshold, "entries": spec.entries, "basis": spec.basis, "rank": spec.rank,
+        "threshold": spec.edge_threshold, "entries": spec.entries, "basis": spec.basis, "rank": _axes(spec, features),
         "inherit": spec.inherit and spec.prunes_edges,
     }  # fmt: skip
+
+
+def _axes(spec: TrainSpec, features: int) -> int | None:
+    """How many axes to propagate; None leaves it to `propagate`, which keeps all of up to 1,024 features.
+
+    SGC keeps nothing of a node's own features, and what lies outside the leading axes of T X dies out over the hops. So it
+    meets a target by leaving axes out, and sends every message on those that stay (docs/adr/0011).
+    """
+    fades = spec.model == "sgc" and spec.scheme == Sgc(skip="diagonal")
+    if not (fades and spec.rank is None and spec.edge_sparsity and spec.basis == "principal" and features <= GRAM_LIMIT):
+        return spec.rank
+    return min(features, max(_FEWEST, math.ceil(round((1 - spec.edge_sparsity) * features, 6))))
 
 
 def _one_seed(
