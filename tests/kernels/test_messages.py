@@ -102,3 +102,27 @@ def test_sizes_and_dots(level, seed, wide):
     native.edge_dots(**edges, blocks=blocks, x=x, y=y, out=ours, threads=2)
     reference.edge_dots(**edges, blocks=blocks, x=x, y=y, out=plain)
     np.testing.assert_allclose(ours, plain, rtol=1e-3, atol=1e-3)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 2**32 - 1), wide=st.booleans(), weighted=st.booleans(), some=st.booleans(), loops=st.booleans()
+)  # fmt: skip
+def test_diffuse(level, seed, wide, weighted, some, loops):
+    edges, _, _, _, rng = problem(seed, wide, weighted)
+    n, width = len(edges["start"]), int(rng.integers(1, 150))
+    y = rng.standard_normal((n, width)).astype(np.float32)
+    columns = rng.permutation(width)[: int(rng.integers(1, width + 1))].astype(np.int64) if some else None
+    blocks = -(-(width if columns is None else len(columns)) // LANES)
+    loop = rng.standard_normal(n).astype(np.float32) if loops else None
+    table, plain_table = outputs((n, blocks * LANES))
+    native.pick_columns(y=y, columns=columns, blocks=blocks, table=table, threads=2)
+    reference.pick_columns(y=y, columns=columns, blocks=blocks, table=plain_table)
+    assert np.array_equal(table, plain_table)
+    one, many, plain = (np.full_like(y, np.nan) for _ in range(3))
+    arguments = dict(**edges, blocks=blocks, columns=columns, table=table, y=y, loop=loop)
+    native.diffuse(**arguments, out=one, threads=1)
+    native.diffuse(**arguments, out=many, threads=3)
+    reference.diffuse(**arguments, out=plain)
+    assert np.array_equal(one, many)
+    np.testing.assert_allclose(one, plain, rtol=1e-4, atol=1e-4)

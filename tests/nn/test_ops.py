@@ -69,8 +69,10 @@ def test_gather_kept_uses_and_differentiates_the_same_entries(shape, level):
 def test_torch_accepts_the_operators():
     edge_index, x, weight = problem(40, 200, 24)
     a = Adjacency.of(edge_index, len(x))
-    both = (a.start, a.end, a.indices, a.back_start, a.back_end, a.back_indices, a.back_order)
+    both = (a.start, a.end, a.indices, a.back_start, a.back_end, a.back_indices, a.back_order, a.forth_order)
     torch.library.opcheck(torch.ops.unifews.gather.default, (x, weight, *both))
+    columns, loop = torch.tensor([3, 0, 17]), torch.rand(40)
+    torch.library.opcheck(torch.ops.unifews.diffuse.default, (x, columns, weight.detach(), loop, *both))
     torch.library.opcheck(torch.ops.unifews.gather_kept.default, (x, weight.detach(), torch.rand(40), *both))
     torch.library.opcheck(torch.ops.unifews.edge_dots.default, (x.detach(), x.detach(), a.start, a.end, a.indices))
 

@@ -283,6 +283,28 @@ def gather_kept(
     return kept
 
 
+def diffuse(
+    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, columns: Longs | None, table: Floats,
+    y: Floats, loop: Floats | None, out: Floats, threads: int = 1,
+) -> None:  # fmt: skip
+    """out[u] = loop[u] · y[u], and in `columns` (None: all) also Σ_e w_e · table[v]; table [n, blocks · 16]."""
+    width = y.shape[1]
+    where = np.arange(width) if columns is None else columns
+    for u in range(len(start)):
+        total = np.zeros(table.shape[1], dtype=np.float32)
+        for v, w, _ in _row(u, start, end, indices, weight):
+            total += w * table[v]
+        out[u] = 0 if loop is None else loop[u] * y[u]
+        out[u, where] += total[: len(where)]
+
+
+def pick_columns(y: Floats, columns: Longs | None, blocks: int, table: Floats, threads: int = 1) -> None:
+    """table[u, k] = y[u, columns[k]] (None: all), padded with zeros."""
+    picked = y if columns is None else y[:, columns]
+    table[:] = 0
+    table[:, : picked.shape[1]] = picked
+
+
 def block_sizes(x: Floats, blocks: int, size: Floats, threads: int = 1) -> None:
     """size[u, b] = ‖x[u, 16b : 16b + 16]‖₂."""
     size[:] = np.sqrt((_blocks(x, blocks) ** 2).sum(axis=2))

@@ -16,7 +16,8 @@ class Adjacency:
     """n nodes and m edges, by receiver for the product and by sender for its gradient.
 
     Row u receives from ``indices[start[u] : end[u]]``; row v sends to ``back_indices[back_start[v] : back_end[v]]``.
-    ``order`` [m] brings values from the caller's edge order to this one, ``back_order`` from this one to the reversed lists.
+    ``order`` [m] brings values from the caller's edge order to this one, ``back_order`` from this one to the reversed lists,
+    ``forth_order`` back from those.
     """
 
     start: Tensor
@@ -27,6 +28,7 @@ class Adjacency:
     back_end: Tensor
     back_indices: Tensor
     back_order: Tensor
+    forth_order: Tensor
 
     @property
     def num_nodes(self) -> int:
@@ -45,13 +47,14 @@ class Adjacency:
         """The edges where keep [m] is set, in the same order; costs O(m)."""
         back = keep[self.back_order]
         position = keep.long().cumsum(0) - 1
+        back_order = position[self.back_order[back]]
         (start, end), (back_start, back_end) = (
             _left(first, last, flags) for first, last, flags in
             ((self.start, self.end, keep), (self.back_start, self.back_end, back))
         )  # fmt: skip
         return Adjacency(
             start, end, self.indices[keep], self.order[keep], back_start, back_end, self.back_indices[back],
-            position[self.back_order[back]],
+            back_order, _inverse(back_order),
         )  # fmt: skip
 
     @property
@@ -97,7 +100,7 @@ class Adjacency:
         start, end = _rows(receiver, num_nodes)
         back_start, back_end = _rows(sender, num_nodes)
         indices, back_indices = sender.int().contiguous(), receiver[back_order].int().contiguous()
-        return cls(start, end, indices, order, back_start, back_end, back_indices, back_order)
+        return cls(start, end, indices, order, back_start, back_end, back_indices, back_order, _inverse(back_order))
 
 
 _known = WeakTensorKeyDictionary()
@@ -113,3 +116,9 @@ def _left(start: Tensor, end: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
     """Row bounds after the edges without a flag are taken out."""
     before = torch.nn.functional.pad(keep.long().cumsum(0), (1, 0))
     return before[start], before[end]
+
+
+def _inverse(order: Tensor) -> Tensor:
+    inverse = torch.empty_like(order)
+    inverse[order] = torch.arange(len(order), device=order.device)
+    return inverse

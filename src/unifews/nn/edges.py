@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -39,6 +40,18 @@ class Edges:
         return self.adjacency.num_edges
 
     @property
+    def learnt(self) -> bool:
+        """Whether the factors have a gradient."""
+        return any(value is not None and value.requires_grad for value in (self.weight, self.loop))
+
+    @cached_property
+    def sent(self) -> Tensor:
+        """Σ_u T[u,v]² of every sender v, [n]."""
+        square = self.factor.to(self.adjacency.indices.device) ** 2
+        none = torch.zeros(self.adjacency.num_nodes, dtype=square.dtype, device=square.device)
+        return none.index_add(0, self.adjacency.indices.long(), square)
+
+    @property
     def whole(self) -> int:
         """Edges of the graph, those taken out included."""
         return self.count if self.before is None else self.before
@@ -55,7 +68,7 @@ class Edges:
 
     @classmethod
     def of(
-        cls, edge_index: Any, edge_weight: Tensor | None, num_nodes: int, norm: Norm, *, loops: float | None = None,
+        cls, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, norm: Norm, *, loops: float | None = None,
         flow: str = "source_to_target", dtype: torch.dtype = torch.float32,
     ) -> Edges:  # fmt: skip
         """From what a PyG layer is called with: edge_index [2, m] or a sparse matrix [receivers, senders].
@@ -64,15 +77,10 @@ class Edges:
         `loops`: weight of the self-loop that every node without one is given; None adds none. Kept for as long as the given
         tensors live and are not written to, unless the weights are learnt.
         """
-        if not isinstance(edge_index, Tensor):
-            raise InputError(
-                f"a layer is given a {type(edge_index).__name__} as its edges; give edge_index [2, m] or a torch sparse matrix."
-            )
-        anchor = edge_index
         how = (num_nodes, norm, loops, flow, dtype)
-        found = _known.get(anchor)  # type: ignore[no-untyped-call]
-        if found is None or found["version"] != _version(anchor):
-            found = _known[anchor] = {"version": _version(anchor)}
+        found = _known.get(edge_index)  # type: ignore[no-untyped-call]
+        if found is None or found["version"] != _version(edge_index):
+            found = _known[edge_index] = {"version": _version(edge_index)}
         # A weak key does not tell one weight tensor from another that took its place: the tensor itself is compared.
         stored = found.get(how)
         if stored is not None and stored[0] is edge_weight and stored[1] == _version(edge_weight):

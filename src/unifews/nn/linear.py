@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from unifews.errors import InputError
 
+_ROWS = 16_384  # of an input that say how large its columns are, one in every few where there are more
 _TINY = 1e-8  # of the mean input norm: below it the layer has seen nothing to decide by
 _CAP = 0.999  # of the largest entry: a threshold never removes all of them
 
@@ -54,7 +55,7 @@ class PrunedWeight(nn.Module):
         self.rows = x.numel() // x.shape[-1] if x.shape[-1] else 0
         if self.due is not None:
             how, self.due = self.due, None
-            self.decide(x.detach().reshape(-1, x.shape[-1]).norm(dim=0), **how)
+            self.decide(_column_norms(x.detach()), **how)
         return self.effective
 
     @property
@@ -142,6 +143,16 @@ class PrunedParameter(PrunedWeight):
     def matrix(self) -> Tensor:
         found: Tensor = getattr(self._of[0], self._name)
         return found
+
+
+def _column_norms(x: Tensor) -> Tensor:
+    """‖x[:,j]‖₂ of a sparse CSR matrix, or of every few rows of a tall dense one."""
+    if x.layout == torch.sparse_csr:
+        squares: Tensor = x.values().new_zeros(x.shape[1]).index_add(0, x.col_indices(), x.values().square())
+        return squares.sqrt()
+    rows = x.reshape(-1, x.shape[-1])
+    norms: Tensor = rows[:: max(1, len(rows) // _ROWS)].norm(dim=0)
+    return norms
 
 
 def largest(size: Tensor, count: int) -> Tensor:

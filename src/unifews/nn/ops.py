@@ -1,7 +1,8 @@
 """The products of a layer as torch operators: compiled kernels forward and backward, no message per edge in memory.
 
     unifews::gather        y[u] = Σ_e w_e · x[v] over the edges e = (v → u)
-    unifews::gather_kept   the same over the entries (e, block of 16 columns) with |w_e| · ‖x[v, block]‖ ≥ cut[u]
+    unifews::diffuse       loop[u] · y[u] + Σ_e w_e · y[v], the sum in some of the columns only
+    unifews::gather_kept   `gather` over the entries (e, block of 16 columns) with |w_e| · ‖x[v, block]‖ ≥ cut[u]
     unifews::edge_dots     ⟨x[v], g[u]⟩ for every edge: the gradient of w
 
 `torch.compile`, `FlopCounterMode` and double backward work on them; CPU, float32. Whether an entry stays is a constant to the
@@ -39,13 +40,24 @@ def gather_kept(x: Tensor, adjacency: Adjacency, cut: Tensor, weight: Tensor | N
     return y, kept
 
 
+def diffuse(
+    y: Tensor, adjacency: Adjacency, weight: Tensor | None, loop: Tensor | None, columns: Tensor | None = None
+) -> Tensor:
+    """T y = loop · y + `gather` of these columns (int64; None: all), [n, f], in one pass over y and its result."""
+    _check(y)
+    if any(value is not None and value.requires_grad for value in (weight, loop)):
+        raise InputError("weights of edges that learn go through `gather`.")
+    out: Tensor = torch.ops.unifews.diffuse(y, columns, weight, loop, *_both(adjacency))
+    return out
+
+
 def _check(x: Tensor) -> None:
     if x.dtype != torch.float32 or x.device.type != "cpu":
         raise InputError(f"the kernels work on float32 on the CPU; x is {x.dtype} on {x.device}; convert it.")
 
 
 def _both(a: Adjacency) -> tuple[Tensor, ...]:
-    return a.start, a.end, a.indices, a.back_start, a.back_end, a.back_indices, a.back_order
+    return a.start, a.end, a.indices, a.back_start, a.back_end, a.back_indices, a.back_order, a.forth_order
 
 
 # --------------------------------------------------------------------------------------------------------- all entries
@@ -54,7 +66,7 @@ def _both(a: Adjacency) -> tuple[Tensor, ...]:
 @torch.library.custom_op("unifews::gather", mutates_args=())
 def _gather(
     x: Tensor, weight: Tensor | None, start: Tensor, end: Tensor, indices: Tensor, back_start: Tensor, back_end: Tensor,
-    back_indices: Tensor, back_order: Tensor,
+    back_indices: Tensor, back_order: Tensor, forth_order: Tensor,
 ) -> Tensor:  # fmt: skip
     rows, blocks = _padded(x)
     out = rows.new_empty(len(start), rows.shape[1])
@@ -76,19 +88,16 @@ def _gather_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _gather_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight, start, end, indices, back_start, back_end, back_indices, back_order = ctx.saved_tensors
+    x, weight, start, end, indices, back_start, back_end, back_indices, back_order, forth_order = ctx.saved_tensors
     to_x = to_weight = None
     if ctx.needs_input_grad[0]:
-        # The reversed lists, reversed again, are the forward ones: position i went to where back_order has i.
-        again = torch.empty_like(back_order)
-        again[back_order] = torch.arange(len(back_order))
         back_weight = None if weight is None else weight[back_order]
         to_x = torch.ops.unifews.gather(
-            grad, back_weight, back_start, back_end, back_indices, start, end, indices, again
+            grad, back_weight, back_start, back_end, back_indices, start, end, indices, forth_order, back_order
         )  # fmt: skip
     if ctx.needs_input_grad[1]:
         to_weight = torch.ops.unifews.edge_dots(x, grad, start, end, indices)
-    return to_x, to_weight, *[None] * 7
+    return to_x, to_weight, *[None] * 8
 
 
 _gather.register_autograd(_gather_backward, setup_context=_gather_context)
@@ -110,13 +119,57 @@ def _(x: Tensor, y: Tensor, start: Tensor, end: Tensor, indices: Tensor) -> Tens
     return x.new_empty(indices.shape[0])
 
 
+# ------------------------------------------------------------------------------------------------------ some of the columns
+
+
+@torch.library.custom_op("unifews::diffuse", mutates_args=())
+def _diffuse(
+    y: Tensor, columns: Tensor | None, weight: Tensor | None, loop: Tensor | None, start: Tensor, end: Tensor, indices: Tensor,
+    back_start: Tensor, back_end: Tensor, back_indices: Tensor, back_order: Tensor, forth_order: Tensor,
+) -> Tensor:  # fmt: skip
+    y = y.detach().contiguous()
+    picked = None if columns is None else columns.numpy()
+    blocks = max(1, -(-(y.shape[1] if columns is None else len(columns)) // LANES))
+    table = y
+    if columns is not None or y.shape[1] != blocks * LANES or y.data_ptr() % 64:
+        table = y.new_empty(len(y), blocks * LANES)
+        native.pick_columns(y=y.numpy(), columns=picked, blocks=blocks, table=table.numpy(), threads=threads_to_use(None))
+    out = torch.empty_like(y)
+    native.diffuse(
+        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(weight), blocks=blocks, columns=picked,
+        table=table.numpy(), y=y.numpy(), loop=_numbers(loop), out=out.numpy(), threads=threads_to_use(None),
+    )  # fmt: skip
+    return out
+
+
+@_diffuse.register_fake
+def _(y: Tensor, *rest: Tensor | None) -> Tensor:
+    return torch.empty_like(y)
+
+
+def _diffuse_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[1:])
+
+
+def _diffuse_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    columns, weight, loop, start, end, indices, back_start, back_end, back_indices, back_order, forth_order = ctx.saved_tensors
+    back_weight = None if weight is None else weight[back_order]
+    to_y = torch.ops.unifews.diffuse(
+        grad, columns, back_weight, loop, back_start, back_end, back_indices, start, end, indices, forth_order, back_order
+    )  # fmt: skip
+    return to_y, *[None] * 11
+
+
+_diffuse.register_autograd(_diffuse_backward, setup_context=_diffuse_context)
+
+
 # ------------------------------------------------------------------------------------------------------ entries that stay
 
 
 @torch.library.custom_op("unifews::gather_kept", mutates_args=())
 def _gather_kept(
     x: Tensor, weight: Tensor | None, cut: Tensor, start: Tensor, end: Tensor, indices: Tensor, back_start: Tensor,
-    back_end: Tensor, back_indices: Tensor, back_order: Tensor,
+    back_end: Tensor, back_indices: Tensor, back_order: Tensor, forth_order: Tensor,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     rows, blocks = _padded(x)
     out, kept = _kept(rows, blocks, _sizes(rows, blocks), weight, cut, start, end, indices, by_sender=False)
@@ -145,7 +198,7 @@ def _(grad: Tensor, x: Tensor, *rest: Tensor | None) -> Tensor:
 
 
 def _kept_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, weight, cut, _, _, _, back_start, back_end, back_indices, back_order = inputs
+    x, weight, cut, _, _, _, back_start, back_end, back_indices, back_order, _ = inputs
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(x, weight, cut, back_start, back_end, back_indices, back_order)
 
@@ -154,7 +207,7 @@ def _kept_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ..
     x, weight, cut, back_start, back_end, back_indices, back_order = ctx.saved_tensors
     back_weight = None if weight is None else weight[back_order]
     to_x = torch.ops.unifews.scatter_kept(grad, x, back_weight, cut, back_start, back_end, back_indices)
-    return to_x, *[None] * 9
+    return to_x, *[None] * 10
 
 
 _gather_kept.register_autograd(_kept_backward, setup_context=_kept_context)
@@ -211,6 +264,14 @@ def _numbers(values: Tensor | None) -> Any:
 def _gather_flops(x: Any, weight: Any, start: Any, end: Any, indices: Any, *rest: Any, **extra: Any) -> int:
     """A multiply and an add per edge and column."""
     return 2 * int(indices[0]) * int(x[1])
+
+
+@register_flop_formula(torch.ops.unifews.diffuse)  # type: ignore[untyped-decorator]
+def _diffuse_flops(
+    y: Any, columns: Any, weight: Any, loop: Any, start: Any, end: Any, indices: Any, *rest: Any, **extra: Any
+) -> int:
+    """A multiply and an add per edge and column that is sent."""
+    return 2 * int(indices[0]) * int(y[1] if columns is None else columns[0])
 
 
 @register_flop_formula(torch.ops.unifews.gather_kept)  # type: ignore[untyped-decorator]

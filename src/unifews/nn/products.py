@@ -1,4 +1,7 @@
-"""Products of a layer's messages, by what stays of them: on the CPU by kernels, elsewhere by torch, to the same result."""
+"""Products of a layer's messages, by what stays of them: on the CPU by kernels, elsewhere by torch, to the same result.
+
+The diagonal, T[u,u]·y[u], is part of every product and never left out.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,31 @@ from unifews.core.entry import BLOCK
 from unifews.nn import ops
 from unifews.nn.edges import Edges
 
+_SENDERS = 16_384  # whose messages say how large a column is
 _CHUNK = 1 << 24  # message values that the portable path holds at a time
 
 
-def all_products(y: Tensor, edges: Edges) -> Tensor:
-    """Σ_{v≠u} T[u,v]·y[v], [n, width]."""
-    if _has_kernels(y):
-        return ops.gather(y, edges.adjacency, edges.weight)
-    return _portable(y, edges)
+def diffused(y: Tensor, edges: Edges, columns: Tensor | None = None) -> Tensor:
+    """T y, [n, width]: Σ_{v≠u} T[u,v]·y[v] in these columns (None: all) + T[u,u]·y[u] in all."""
+    if columns is not None and len(columns) == y.shape[1]:
+        columns = None
+    if _has_kernels(y) and not edges.learnt and (columns is None or len(columns)):
+        return ops.diffuse(y, edges.adjacency, edges.weight, edges.loop, columns)
+    if columns is None:
+        sent = _all(y, edges)
+    else:
+        sent = torch.zeros_like(y)
+        sent = sent.index_copy(1, columns, _all(y[:, columns], edges)) if len(columns) else sent
+    return sent if edges.loop is None else sent + edges.loop[:, None] * y
 
 
-def products_in_columns(y: Tensor, edges: Edges, columns: Tensor) -> Tensor:
-    """The same, in these columns only; 0 in the others."""
-    if len(columns) == y.shape[1]:
-        return all_products(y, edges)
-    if not len(columns):
-        return torch.zeros_like(y)
-    sent = all_products(y[:, columns], edges)
-    return torch.zeros_like(y).index_copy(1, columns, sent)
+def _all(y: Tensor, edges: Edges) -> Tensor:
+    return ops.gather(y, edges.adjacency, edges.weight) if _has_kernels(y) else _portable(y, edges)
 
 
 def products_on(y: Tensor, edges: Edges, keep: Tensor) -> Tensor:
     """The same, along the edges where keep [m] is set."""
-    return all_products(y, edges if bool(keep.all()) else edges.only(keep))
+    return diffused(y, edges if bool(keep.all()) else edges.only(keep))
 
 
 def products_at_least(y: Tensor, edges: Edges, delta: float, lanes: int) -> tuple[Tensor, int, Tensor]:
@@ -48,14 +53,16 @@ def products_at_least(y: Tensor, edges: Edges, delta: float, lanes: int) -> tupl
         out, _ = ops.gather_kept(y, edges.adjacency, cut, edges.weight)
     else:
         out = _portable(y, edges, size, delta, lanes)
+    if edges.loop is not None:
+        out = out + edges.loop[:, None] * y
     return out, _multiply_adds(size, factor, sender, delta, width, lanes), used
 
 
 def column_sizes(y: Tensor, edges: Edges) -> Tensor:
-    """‖messages in column j‖ = (Σ_e T_e²·y[v,j]²)^½, [width], from one weight per sender."""
-    square = edges.factor.to(y.device, y.dtype) ** 2
-    sent = torch.zeros(len(y), dtype=y.dtype, device=y.device).index_add(0, edges.adjacency.indices.long(), square)
-    size: Tensor = (sent @ y.square()).sqrt()
+    """‖messages in column j‖ ∝ (Σ_e T_e²·y[v,j]²)^½, [width], over the messages of every few senders where there are many."""
+    stride = max(1, len(y) // _SENDERS)
+    rows = y[::stride]
+    size: Tensor = (edges.sent[::stride].to(y.dtype) @ rows.square()).sqrt() * stride**0.5
     return size
 
 

@@ -16,7 +16,7 @@ from unifews.core.entry import BLOCK
 from unifews.errors import GraphError, InputError
 from unifews.nn.edges import Edges
 from unifews.nn.linear import largest
-from unifews.nn.products import all_products, column_sizes, products_at_least, products_in_columns, products_on, row_sizes
+from unifews.nn.products import column_sizes, diffused, products_at_least, products_on, row_sizes
 from unifews.nn.session import Session
 from unifews.nn.trace import ConvTrace
 
@@ -109,6 +109,10 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         by_edge = self.session.pruning.prunes_edges and self.session.pruning.entries != "unit"
         return outputs if by_edge else min(outputs, inputs)
 
+    def before_weights(self, x: Tensor, weight: Tensor) -> bool:
+        """Whether T x is multiplied before the weights: unpruned, where it is narrower. Sparse features meet them first."""
+        return x.shape[1] < weight.shape[0] and not self.session.pruning.prunes_edges and x.layout == torch.strided
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in self._FREE:
             if prefix + name in state_dict:
@@ -132,11 +136,6 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
 
     # ---------------------------------------------------------------------------------------------------------- products
 
-    def diffuse(self, y: Tensor, edges: Edges) -> Tensor:
-        """T y = (products that stay) + diag(loop) y, [n, width]."""
-        out = self.products(y, edges)
-        return out if edges.loop is None else out + edges.loop[:, None] * y
-
     def held(self, x: Tensor, edges: Edges) -> Tensor:
         """T x, made once for features that do not change from pass to pass: full-batch training needs it only once."""
         if x.requires_grad or torch.compiler.is_compiling():
@@ -149,13 +148,13 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         out: Tensor = found[2]
         return out
 
-    def products(self, y: Tensor, edges: Edges) -> Tensor:
-        """Σ_{v≠u} T[u,v]·y[v] over what stays, [n, width]; the diagonal is the caller's."""
+    def diffuse(self, y: Tensor, edges: Edges) -> Tensor:
+        """T y over the products that stay, [n, width]; the diagonal always does."""
         began = perf_counter()
         pruning, session = self.session.pruning, self.session
         alive = session.alive(edges.adjacency)
         if not pruning.prunes_edges:
-            out = all_products(y, edges)
+            out = diffused(y, edges)
             self.put_on_record(edges, y, edges.count, edges.count * y.shape[1], None, began)
             return out
         if pruning.entries == "unit":
@@ -169,7 +168,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         if self.session.deciding or len(self.columns) != width:
             self.choose_columns(column_sizes(y.detach(), edges))
         columns = self.columns.nonzero().flatten()
-        out = products_in_columns(y, edges, columns)
+        out = diffused(y, edges, columns)
         used = edges.count if len(columns) else 0
         self.put_on_record(edges, y, used, edges.count * len(columns), float(self.delta), began)
         return out
@@ -266,18 +265,18 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
 
     @torch.no_grad()
     def choose_delta(self, size: Tensor, width: int) -> None:
-        """δ from the sizes of entries, or of a sample of them; those of edges that are gone are negative."""
+        """δ from the sizes of entries [edges, per edge], or of a sample of them; those of edges that are gone are negative."""
         pruning = self.session.pruning
         if pruning.edge_sparsity is not None:
-            count = min(round(self.session.share(self) / width * len(size)), int((size >= 0).sum()))
-            delta = float(size.kthvalue(len(size) - count + 1).values) if count else math.inf
+            delta = _delta_for(size, self.session.share(self) / width, width)
         else:
             assert pruning.edge_threshold is not None
             there = size[size >= 0]
             mean = float(there.mean()) if len(there) else 0.0
             delta = pruning.edge_threshold * (1.0 if pruning.absolute else mean)
         before = float(self.delta) if self.session.phase == "monotone" and bool(self.decided) else 0.0
-        self.delta.fill_(max(delta, before, 0.0))
+        # A hair below, so that rounding in another order cannot drop the entry that it was taken from.
+        self.delta.fill_(max(delta * (1 - 1e-6), before, 0.0))
         self.decided.fill_(True)
 
     # ------------------------------------------------------------------------------------------------------------- trace
@@ -318,4 +317,28 @@ def _sampled_sizes(y: Tensor, edges: Edges, alive: Tensor | None, lanes: int) ->
     sample = edges.factor[::stride, None] * size[edges.adjacency.indices[::stride].long()]
     if alive is not None:
         sample = torch.where(alive[::stride, None], sample, -1.0)
-    return sample.flatten()
+    return sample
+
+
+def _delta_for(size: Tensor, share: float, width: int) -> float:
+    """The size that leaves this share of the multiply-adds; the last entry of an edge may be narrower than the others."""
+    edges, per_edge = size.shape
+    lanes = -(-width // max(per_edge, 1))
+    lanes = BLOCK if lanes > 1 else 1
+    there = int((size >= 0).sum())
+    if per_edge * lanes == width:
+        count = min(round(share * size.numel()), there)
+        return float(size.flatten().kthvalue(size.numel() - count + 1).values) if count else math.inf
+    widths = torch.full((per_edge,), lanes, device=size.device)
+    widths[-1] = width - lanes * (per_edge - 1)
+    order = size.flatten().sort(descending=True)
+    work = widths.repeat(edges)[order.indices].cumsum(0)
+    count = min(int((work <= round(share * edges * width)).sum()), there)
+    return float(order.values[count - 1]) if count else math.inf
+
+
+def check_edges(edge_index: Any, path: str) -> None:
+    if not isinstance(edge_index, Tensor):
+        raise InputError(
+            f"{path} is given a {type(edge_index).__name__} for its edges; give edge_index [2, m] or a torch sparse matrix."
+        )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch_geometric.nn import GCNConv, MessagePassing
 
 from unifews.errors import InputError
-from unifews.nn.convs.base import PrunedConv, check_precision, prunes
+from unifews.nn.convs.base import PrunedConv, check_edges, check_precision, prunes
 from unifews.nn.edges import Edges, Norm
 
 
@@ -28,10 +29,13 @@ class PrunedGCNConv(PrunedConv, GCNConv):  # type: ignore[misc]
         check_precision(x, "GCNConv")
         if isinstance(x, tuple | list):
             raise InputError("GCNConv takes one matrix of features, not a pair; SAGEConv and GATv2Conv take pairs.")
+        check_edges(edge_index, self.path)
         norm: Norm = "gcn" if self.normalize else "sum"
-        loops = (2.0 if self.improved else 1.0) if self.add_self_loops else None
+        # As PyG's `gcn_norm`: without edge weights every loop weighs 1, `improved` or not.
+        fill = 2.0 if self.improved and (edge_weight is not None or edge_index.layout != torch.strided) else 1.0
+        loops = fill if self.add_self_loops else None
         edges = Edges.of(edge_index, edge_weight, len(x), norm, loops=loops, flow=self.flow, dtype=x.dtype)
-        first = x.shape[1] < self.lin.weight.shape[0] and not self.session.pruning.prunes_edges
+        first = self.before_weights(x, self.lin.weight)
         out = self.lin(self.held(x, edges)) if first else self.diffuse(self.lin(x), edges)
         return out if self.bias is None else out + self.bias
 

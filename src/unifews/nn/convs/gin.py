@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch_geometric.nn import GINConv, MessagePassing
 
-from unifews.nn.convs.base import check_precision, prunes
+from unifews.nn.convs.base import check_edges, check_precision, prunes
 from unifews.nn.convs.gcn import sums
 from unifews.nn.convs.messages import ByMessages
 from unifews.nn.edges import Edges
@@ -33,6 +33,7 @@ class PrunedGINConv(ByMessages, GINConv):  # type: ignore[misc]
             return self.by_messages(x, edge_index, size=size)
         x = x[0] if isinstance(x, tuple | list) else x
         check_precision(x, "GINConv")
+        check_edges(edge_index, self.path)
         self.see_width(x.shape[1])
         edges = Edges.of(edge_index, None, len(x), "sum", flow=self.flow, dtype=x.dtype)
         out: Tensor = self.nn(self.diffuse(x, edges) + (1 + self.eps) * x)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from unifews.core.entry import BLOCK
-from unifews.errors import InputError
-from unifews.nn.convs.base import PrunedConv
+from unifews.nn.convs.base import PrunedConv, check_edges
 from unifews.nn.edges import Edges
 
 _SUMMING = ("add", "sum", "mean")
@@ -29,6 +28,9 @@ class ByMessages(PrunedConv):
         return out
 
     def propagate(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
+        check_edges(edge_index, self.path)
+        if edge_index.layout not in (torch.strided, torch.sparse_csr):
+            edge_index = edge_index.to_sparse_csr()  # messages then come row by row
         self._edges = self._ends(edge_index, size, kwargs)
         self._dropped = None
         out: Tensor = super().propagate(edge_index, size=size, **kwargs)
@@ -51,11 +53,6 @@ class ByMessages(PrunedConv):
 
     def _ends(self, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Edges:
         """The edges that the messages will run along; of two different sets of nodes, none is a self-loop."""
-        if not isinstance(edge_index, Tensor):
-            raise InputError(
-                f"{self.path} is given a {type(edge_index).__name__} for its edges; give edge_index [2, m] or a torch sparse "
-                f"matrix."
-            )
         ends = edge_index
         if edge_index.layout == torch.strided:
             rows = [len(x) for value in kwargs.values() for x in (value if isinstance(value, tuple | list) else [value])
@@ -105,7 +102,7 @@ class ByMessages(PrunedConv):
             if alive is not None:
                 size = torch.where(alive[:, None], size, -1.0)
             if session.deciding:
-                self.choose_delta(size.flatten(), width)
+                self.choose_delta(size, width)
             keep &= (size >= float(self.delta)).repeat_interleave(lanes, dim=1)[:, :width]
         used = keep.any(dim=1)
         session.leave(edges.adjacency, used)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import MessagePassing, SAGEConv
 
-from unifews.nn.convs.base import check_precision, prunes
+from unifews.nn.convs.base import check_edges, check_precision, prunes
 from unifews.nn.convs.messages import ByMessages
 from unifews.nn.edges import Edges
 
@@ -33,11 +33,12 @@ class PrunedSAGEConv(ByMessages, SAGEConv):  # type: ignore[misc]
             return self.by_messages(x, edge_index, size=size)
         x = x[0] if isinstance(x, tuple | list) else x
         check_precision(x, "SAGEConv")
+        check_edges(edge_index, self.path)
         around = self.lin(x).relu() if self.project else x
         edges = Edges.of(
             edge_index, None, len(x), "mean" if self.aggr == "mean" else "sum", flow=self.flow, dtype=x.dtype
         )  # fmt: skip
-        if around.shape[1] < self.lin_l.weight.shape[0] and not self.session.pruning.prunes_edges:
+        if self.before_weights(around, self.lin_l.weight):
             out = self.lin_l(self.held(around, edges))
         else:
             sent = torch.nn.functional.linear(around, self.lin_l.prepare(around))

@@ -1,0 +1,163 @@
+"""How fast does a sparsified model train? Epoch time and peak memory beside PyG's own layers, from one interleaved run.
+
+python benchmarks/training.py                          # GCN on the arxiv graph, 2 layers, hidden 256, full batch
+python benchmarks/training.py --models gat --trials 3  # GATv2, 8 heads: PyG's own needs about 15 GB
+
+PyG gets its best form: normalisation cached (edge_index), or done beforehand (torch.sparse CSR). Without the real graph
+(UNIFEWS_DATA) a generated one of the same size stands in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from data import folder, load
+from rich.console import Console
+from torch import Tensor, nn
+from torch_geometric.nn import GATv2Conv, GCNConv
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+
+from unifews import powerlaw, sparsify, trace
+from unifews.bench.timing import interleave, peak_bytes, ratio, summary
+
+HIDDEN, HEADS = 256, 8
+CASES = {
+    "gcn": {
+        "PyG, edge_index": ("index", None),
+        "PyG, torch.sparse CSR": ("csr", None),
+        "unpruned": ("index", {}),
+        "edge .8": ("index", {"edge_sparsity": 0.8}),
+        "edge .8, weight .9": ("index", {"edge_sparsity": 0.8, "weight_sparsity": 0.9}),
+    },
+    "gat": {
+        "PyG, edge_index": ("index", None),
+        "unpruned": ("index", {}),
+        "edge .8": ("index", {"edge_sparsity": 0.8}),
+    },
+}
+RIVALS = ("PyG, edge_index", "PyG, torch.sparse CSR")
+
+
+class Gcn(nn.Module):
+    def __init__(self, inputs: int, classes: int, **how: Any) -> None:
+        super().__init__()
+        self.first, self.second = GCNConv(inputs, HIDDEN, **how), GCNConv(HIDDEN, classes, **how)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        h = nn.functional.dropout(self.first(x, edges).relu(), 0.5, self.training)
+        out: Tensor = self.second(h, edges)
+        return out
+
+
+class Gat(nn.Module):
+    def __init__(self, inputs: int, classes: int, **how: Any) -> None:
+        super().__init__()
+        self.first, self.second = GATv2Conv(inputs, HIDDEN // HEADS, HEADS), GATv2Conv(HIDDEN, classes, 1)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        h = nn.functional.dropout(self.first(x, edges).relu(), 0.5, self.training)
+        out: Tensor = self.second(h, edges)
+        return out
+
+
+def graph() -> tuple[str, Tensor, Tensor, Tensor]:
+    """Features, labels and edges [2, m] of an arxiv-sized graph."""
+    if folder() is not None:
+        real = load("arxiv-sub")
+        name, g, x, y = "arxiv-sub", real.graph, torch.tensor(real.x), torch.tensor(real.y)
+    else:
+        made = powerlaw(169_343, 14.0, features=128, classes=40, seed=0)
+        name, g, x, y = "a generated graph of arxiv's size", made.graph, torch.tensor(made.x), torch.tensor(made.y)
+    receiver = torch.repeat_interleave(torch.tensor(g.degree))
+    return name, x, y.long(), torch.stack([torch.tensor(g.indices).long(), receiver])
+
+
+def contestant(model: str, form: str, how: dict[str, Any] | None, x: Tensor, y: Tensor, edges: Tensor) -> Callable[[], Any]:
+    """One epoch of this case as a function."""
+    torch.manual_seed(0)
+    classes = int(y.max()) + 1
+    known = (y >= 0).nonzero().flatten()
+    given = edges
+    options: dict[str, Any] = {}
+    if model == "gcn":
+        options = {"cached": True} if how is None else {}
+        if form == "csr":
+            index, weight = gcn_norm(edges, None, len(x))
+            given = torch.sparse_coo_tensor(index.flip(0), weight, (len(x), len(x))).to_sparse_csr()
+            options = {"normalize": False}
+    net: nn.Module = (Gcn if model == "gcn" else Gat)(x.shape[1], classes, **options)
+    if how is not None:
+        net = sparsify(net, **how, ramp=1)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    net.train()
+
+    def epoch() -> float:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(net(x, given)[known], y[known])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return float(loss)
+
+    epoch.net = net  # type: ignore[attr-defined]
+    return epoch
+
+
+def memory(model: str, case: str) -> int:
+    """Peak bytes of the third epoch beyond graph, features and model: a fresh process each, so that none hides another."""
+    _, x, y, edges = graph()
+    epoch = contestant(model, *CASES[model][case], x, y, edges)  # type: ignore[misc]
+    epoch()
+    return peak_bytes(epoch) or 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="gcn", help="of gcn, gat")
+    parser.add_argument("--trials", type=int, default=5)
+    parser.add_argument("--skip", default="", help="cases to leave out, for a machine with little memory")
+    parser.add_argument("--json", default=None, help="also write the figures to this file")
+    parser.add_argument("--memory-of", nargs=2, default=None, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.memory_of:
+        print(memory(*options.memory_of))
+        return
+    console, results = Console(width=110), []
+    for model in options.models.split(","):
+        cases = {name: how for name, how in CASES[model].items() if name not in options.skip.split(";")}
+        peaks = {}
+        for name in cases:
+            command = [sys.executable, __file__, "--memory-of", model, name]
+            peaks[name] = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        label, x, y, edges = graph()
+        runs = {name: contestant(model, *how, x, y, edges) for name, how in cases.items()}  # type: ignore[misc]
+        interleave(runs, 2)  # warm
+        times = interleave(runs, options.trials)
+        console.print(f"[bold]{model}[/] on {label}: one epoch, full batch, hidden {HIDDEN}")
+        for name, run in runs.items():
+            against = [
+                f"{value['median']:.2f}x ({value['low']:.2f} - {value['high']:.2f}) {rival}"
+                for rival in RIVALS
+                if rival in times and rival != name
+                for value in [ratio(times[rival], times[name])]
+            ]
+            seen = trace(run.net) if cases[name][1] else None  # type: ignore[attr-defined]
+            kept = f", {seen.edge_sparsity:.1%} of edge and {seen.weight_sparsity:.1%} of weights removed" if seen else ""
+            console.print(
+                f"  {name:<24} {summary(times[name])['median']:7.3f} s  {peaks[name] / 2**20:7,.0f} MiB{kept}"
+            )
+            for line in against if name not in RIVALS else []:
+                console.print(f"      {line}")
+            results.append({"model": model, "case": name, "seconds": times[name], "peak": peaks[name]})
+    if options.json:
+        with open(options.json, "w") as file:  # noqa: PTH123
+            json.dump(results, file)
+
+
+if __name__ == "__main__":
+    main()

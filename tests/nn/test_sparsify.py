@@ -1,0 +1,553 @@
+"""`sparsify` on PyG's layers: the same model when nothing is removed, and exactly what was asked for when something is."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn import (
+    GAT,
+    GCN,
+    GIN,
+    ChebConv,
+    GATConv,
+    GATv2Conv,
+    GCN2Conv,
+    GCNConv,
+    GINConv,
+    GraphConv,
+    GraphSAGE,
+    SAGEConv,
+    TransformerConv,
+)
+
+import unifews as uf
+from unifews.errors import GraphError, InputError
+from unifews.nn.convs.base import PrunedConv
+from unifews.nn.pruning import nested_share, water_level, whole_columns
+
+
+def graph(n=60, m=300, f=20, seed=0):
+    """Random features and directed edges, self-loops, duplicates and isolated nodes among them."""
+    made = torch.Generator().manual_seed(seed)
+    edge_index = torch.randint(0, max(1, n - 3), (2, m), generator=made)
+    edge_index[:, :3] = edge_index[:1, :3]
+    edge_index[:, 5] = edge_index[:, 6]
+    return torch.randn(n, f, generator=made), edge_index
+
+
+def mlp(a, b):
+    return nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Linear(b, b))
+
+
+KINDS = {
+    "gcn": GCNConv,
+    "gcn improved": lambda a, b: GCNConv(a, b, improved=True),
+    "gcn without loops": lambda a, b: GCNConv(a, b, add_self_loops=False),
+    "gcn as it is": lambda a, b: GCNConv(a, b, normalize=False, bias=False),
+    "gcn backwards": lambda a, b: GCNConv(a, b, flow="target_to_source"),
+    "sage": SAGEConv,
+    "sage sum": lambda a, b: SAGEConv(a, b, aggr="add", root_weight=False, normalize=True),
+    "sage project": lambda a, b: SAGEConv(a, b, project=True),
+    "sage max": lambda a, b: SAGEConv(a, b, aggr="max"),
+    "gin": lambda a, b: GINConv(mlp(a, b), train_eps=True),
+    "gat": lambda a, b: GATConv(a, b, heads=2, concat=False),
+    "gatv2": lambda a, b: GATv2Conv(a, b, heads=2, concat=False),
+    "graph": GraphConv,
+    "cheb": lambda a, b: ChebConv(a, b, K=3),
+    "transformer": TransformerConv,
+}
+FUSED = {"gcn", "sage", "gin"}
+
+
+class Net(nn.Module):
+    def __init__(self, conv, f=20, width=48, classes=7):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = conv(f, width), conv(width, classes)
+
+    def forward(self, x, edge_index, *rest):
+        return self.second(self.first(x, edge_index, *rest).relu(), edge_index, *rest)
+
+
+class Deep(nn.Module):
+    """GCNII, with a residual from the first layer."""
+
+    def __init__(self, layers=3, width=24, shared=True):
+        super().__init__()
+        torch.manual_seed(0)
+        self.into, self.out = nn.Linear(20, width), nn.Linear(width, 7)
+        self.convs = nn.ModuleList(GCN2Conv(width, 0.1, 0.5, i + 1, shared_weights=shared) for i in range(layers))
+
+    def forward(self, x, edge_index):
+        x = x0 = self.into(x).relu()
+        for conv in self.convs:
+            x = conv(x, x0, edge_index).relu()
+        return self.out(x)
+
+
+def gradients(model, x, *rest):
+    x = x.clone().requires_grad_()
+    out = model(x, *rest)
+    out.square().sum().backward()
+    return out.detach(), x.grad, [p.grad for p in model.parameters()]
+
+
+def assert_same(a, b):
+    for ours, theirs in zip(a, b, strict=True):
+        if isinstance(ours, list):
+            assert_same(ours, theirs)
+        elif ours is not None:
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+# ------------------------------------------------------------------------------------------------------ nothing removed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_nothing_removed_it_is_the_same_model(kind):
+    x, edge_index = graph()
+    model = Net(KINDS[kind])
+    assert_same(gradients(uf.sparsify(model), x, edge_index), gradients(model, x, edge_index))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_gcnii_is_the_same_model(shared):
+    x, edge_index = graph()
+    model = Deep(shared=shared)
+    assert_same(gradients(uf.sparsify(model), x, edge_index), gradients(model, x, edge_index))
+
+
+@pytest.mark.parametrize("kind", ["gcn", "gcn improved", "gcn as it is", "graph"])
+def test_edge_weights(kind):
+    x, edge_index = graph()
+    weight = torch.rand(edge_index.shape[1])
+    model = Net(KINDS[kind])
+    assert_same(gradients(uf.sparsify(model), x, edge_index, weight), gradients(model, x, edge_index, weight))
+
+
+def test_edge_weights_that_learn_get_their_gradient():
+    x, edge_index = graph()
+    model = Net(GCNConv)
+    ours, theirs = (torch.rand(edge_index.shape[1], generator=torch.Generator().manual_seed(1)) for _ in range(2))
+    uf.sparsify(model)(x, edge_index, ours.requires_grad_()).square().sum().backward()
+    model(x, edge_index, theirs.requires_grad_()).square().sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gin", "graph"])
+@pytest.mark.parametrize("layout", ["to_sparse_csr", "to_sparse_coo", "to_sparse_csc"])
+def test_a_sparse_matrix_for_edge_index(kind, layout):
+    x, edge_index = graph()
+    pairs = torch.unique(edge_index[:, edge_index[0] != edge_index[1]], dim=1)
+    dense = torch.zeros(len(x), len(x))
+    dense[pairs[1], pairs[0]] = 1
+    model = uf.sparsify(Net(KINDS[kind]))
+    matrix = getattr(dense, layout)()
+    torch.testing.assert_close(model(x, matrix), model(x, pairs), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: GCN(20, 32, 3, 7, jk="cat"), lambda: GraphSAGE(20, 32, 2, 7), lambda: GIN(20, 32, 2, 7),
+        lambda: GAT(20, 32, 2, 7, v2=True, heads=4), lambda: GCN(20, 32, 3, 7, jk="lstm", norm="batch"),
+    ],
+)  # fmt: skip
+def test_pygs_ready_models(model):
+    x, edge_index = graph()
+    made = model().eval()
+    pruned = uf.sparsify(made, edge_sparsity=0.5, weight_sparsity=0.5, ramp=1)
+    torch.testing.assert_close(uf.sparsify(made)(x, edge_index), made(x, edge_index), rtol=1e-4, atol=1e-4)
+    pruned.train()
+    for _ in range(2):
+        pruned(x, edge_index).sum().backward()
+    assert uf.trace(pruned).edge_sparsity == pytest.approx(0.5, abs=0.02)
+    assert uf.trace(pruned).weight_sparsity == pytest.approx(0.5, abs=0.01)
+
+
+def test_in_any_precision_and_place_the_numbers_are_those_of_the_kernels():
+    """float64 takes the portable path, which is also what a GPU takes."""
+    x, edge_index = graph()
+    for entries in ("unit", "block", "feature", "node"):
+        model = uf.sparsify(Net(GCNConv), edge_sparsity=0.5, entries=entries)
+        double = copy.deepcopy(model).double()
+        ours, theirs = model(x, edge_index), double(x.double(), edge_index)
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-4)
+        assert uf.trace(model).macs == uf.trace(double).macs
+
+
+# -------------------------------------------------------------------------------------------------------- what is removed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("entries", ["unit", "node", "feature", "block"])
+def test_the_share_asked_for_is_removed(kind, entries):
+    x, edge_index = graph(80, 900)
+    model = uf.sparsify(
+        Net(KINDS[kind], width=64, classes=32), edge_sparsity=0.6, weight_sparsity=0.7, entries=entries, ramp=1,
+        inherit=entries == "node",
+    )  # fmt: skip
+    for _ in range(2):  # a generic layer tells how wide its messages are only when it runs
+        model(x, edge_index).sum().backward()
+    seen = uf.trace(model)
+    assert seen.edge_sparsity == pytest.approx(0.6, abs=0.02)
+    assert seen.weight_sparsity == pytest.approx(0.7, abs=0.001)
+    if kind in FUSED:
+        assert not seen.notes
+    if kind in ("cheb", "graph", "sage max"):
+        assert "generic" in seen.notes[0]
+
+
+def test_counts_are_those_of_a_hand():
+    x, edge_index = graph()
+    model = uf.sparsify(Net(GCNConv), edge_sparsity=0.5, weight_sparsity=0.5, ramp=1)
+    model(x, edge_index).sum().backward()
+    seen = uf.trace(model)
+    between = int((edge_index[0] != edge_index[1]).sum())
+    # 20 columns into the first layer are fewer than the 48 out of it: the unpruned product has 20 + 7, half of that is 14.
+    assert [hop.width for hop in seen.hops] == [20, 7]
+    assert [int(conv.columns.sum()) for conv in (model.first, model.second)] == [7, 7]
+    assert seen.macs == between * 14
+    assert seen.dense_macs == between * 27
+    assert seen.transform_macs == 60 * (20 * 48 // 2 + 48 * 7 // 2)
+    assert seen.hops[0].edges == between
+    assert seen.to_dict()["mean_edge_sparsity"] == pytest.approx(1 - (7 / 20 + 1) / 2)
+    assert "propagation" in str(seen)
+
+
+def test_units_are_the_columns_that_send_most():
+    x, edge_index = graph()
+    model = Net(GCNConv)
+    with torch.no_grad():
+        model.first.lin.weight[5:] *= 1e-3
+    pruned = uf.sparsify(model, edge_sparsity=1 - 10 / 27)  # five columns for each layer
+    pruned(x, edge_index)
+    assert pruned.first.columns.nonzero().flatten().tolist() == [0, 1, 2, 3, 4]
+    plain = model.first(x, edge_index)
+    ours = pruned.first(x, edge_index)
+    torch.testing.assert_close(ours[:, :5], plain[:, :5], rtol=1e-4, atol=1e-4)
+
+
+def by_hand(model, x, edge_index, threshold):
+    """The authors' layer, message by message (METHODS 3.2): removed below threshold · mean, loops in the mean and locked."""
+    n = len(x)
+    loops = torch.arange(n).expand(2, n)
+    edges = torch.cat([edge_index[:, edge_index[0] != edge_index[1]], loops], dim=1)
+    degree = torch.bincount(edges[1], minlength=n).float()
+    weight = degree[edges[0]].rsqrt() * degree[edges[1]].rsqrt()
+    counts = []
+    for conv in (model.first, model.second):
+        y = x @ conv.lin.weight.T
+        message = weight[:, None] * y[edges[0]]
+        size = message.norm(dim=1)
+        keep = (size >= threshold * size.mean()) | (edges[0] == edges[1])
+        out = torch.zeros_like(y).index_add(0, edges[1][keep], message[keep]) + conv.bias
+        x, edges, weight = out.relu() if conv is model.first else out, edges[:, keep], weight[keep]
+        counts.append(int((edges[0] != edges[1]).sum()))
+    return x, counts
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.8, 1.2])
+def test_the_authors_form(threshold):
+    x, edge_index = graph()
+    edge_index = torch.unique(edge_index[:, edge_index[0] != edge_index[1]], dim=1)
+    model = Net(GCNConv)
+    pruned = uf.sparsify(model, edge_threshold=threshold, entries="node")
+    ours = pruned(x, edge_index)
+    theirs, counts = by_hand(model, x, edge_index, threshold)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    assert [hop.edges_kept for hop in uf.trace(pruned).hops] == counts
+
+
+def test_an_edge_that_is_gone_is_not_seen_by_later_layers():
+    x, edge_index = graph()
+    for entries in ("node", "block"):
+        model = uf.sparsify(GCN(20, 32, 3, 16), edge_sparsity=0.8, entries=entries)
+        model.train()(x, edge_index)
+        kept = [hop.edges_kept for hop in uf.trace(model).hops]
+        assert kept[0] >= kept[1] >= kept[2] > 0
+    loose = uf.sparsify(GCN(20, 32, 3, 16), edge_threshold=1.2, entries="node", inherit=False)
+    loose.train()(x, edge_index)
+    known = [set(conv.removed.tolist()) for conv in loose.convs]
+    assert not known[0] <= known[1]
+
+
+def test_absolute_thresholds():
+    x, edge_index = graph()
+    for entries in ("unit", "node", "block", "feature"):
+        everything = uf.sparsify(Net(GCNConv), edge_threshold=1e9, absolute=True, entries=entries)
+        out = everything(x, edge_index)
+        assert uf.trace(everything).macs == 0
+        assert bool(out.isfinite().all())
+        nothing = uf.sparsify(Net(GCNConv), edge_threshold=1e-30, absolute=True, entries=entries)
+        torch.testing.assert_close(nothing(x, edge_index), Net(GCNConv)(x, edge_index), rtol=1e-4, atol=1e-4)
+
+
+def test_budgets():
+    assert water_level([512, 7], 0.8) == pytest.approx([96.8, 7.0])
+    assert water_level([10, 10, 10], 0.5) == pytest.approx([5, 5, 5])
+    assert whole_columns([96.8, 7.0]) == [97, 7]
+    assert whole_columns([0.2, 0.2]) == [1, 1]
+    shares = nested_share(3, 0.6)
+    assert sum(1 - share for share in shares) / 3 == pytest.approx(0.6)
+    assert shares[0] > shares[1] > shares[2]
+
+
+def test_node_budget_by_layers_is_the_mean_over_layers():
+    x, edge_index = graph()
+    model = uf.sparsify(GCN(20, 32, 3, 7), edge_sparsity=0.6, entries="node", budget="layers")
+    model.train()(x, edge_index)
+    assert uf.trace(model).mean_edge_sparsity == pytest.approx(0.6, abs=0.01)
+
+
+# ------------------------------------------------------------------------------------------------------------- training
+
+
+def train(model, x, edge_index, passes=3, lr=0.01):
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    model.train()
+    for _ in range(passes):
+        optimizer.zero_grad()
+        model(x, edge_index).square().mean().backward()
+        optimizer.step()
+
+
+def test_only_training_passes_decide():
+    x, edge_index = graph()
+    for entries in ("unit", "node", "block", "feature"):
+        model = uf.sparsify(Net(GCNConv), edge_sparsity=0.5, weight_sparsity=0.5, entries=entries, ramp=2)
+        train(model, x, edge_index)
+        before = copy.deepcopy(model.state_dict())
+        model.eval()(x * 2, edge_index)
+        with torch.no_grad():
+            model.train()(x + 1, edge_index)
+        for name, value in model.state_dict().items():
+            assert torch.equal(value, before[name]), name
+
+
+def test_weights_ramp_up_and_the_trace_tells():
+    x, edge_index = graph()
+    model = uf.sparsify(Net(GCNConv), weight_sparsity=0.9, ramp=5)
+    seen = []
+    for _ in range(6):
+        train(model, x, edge_index, 1)
+        seen.append(uf.trace(model).weight_sparsity)
+    assert seen == sorted(seen)
+    assert seen[0] < 0.6
+    assert seen[4] == seen[5] == pytest.approx(0.9, abs=0.001)
+    assert not uf.trace(model).notes
+    early = uf.sparsify(Net(GCNConv), weight_sparsity=0.9, ramp=5)
+    train(early, x, edge_index, 1)
+    assert "1 of the 5" in uf.trace(early).notes[0]
+
+
+def test_schedules():
+    x, edge_index = graph()
+    for entries in ("unit", "node"):
+        model = uf.sparsify(Net(GCNConv), edge_sparsity=0.5, weight_sparsity=0.6, entries=entries, ramp=1, feedback=False)
+        train(model, x, edge_index)
+        uf.set_schedule(model, "monotone")
+        keep, columns, removed = model.first.lin.keep.clone(), model.first.columns.clone(), model.first.removed.clone()
+        train(model, x + torch.randn_like(x), edge_index, 3, lr=0.5)
+        assert not bool((model.first.lin.keep & ~keep).any())
+        assert not bool((model.first.columns & ~columns).any())
+        assert set(removed.tolist()) <= set(model.first.removed.tolist())
+        uf.set_schedule(model, "frozen")
+        before = copy.deepcopy(dict(model.named_buffers()))
+        train(model, x + torch.randn_like(x), edge_index, 2, lr=0.5)
+        for name, value in model.named_buffers():
+            assert torch.equal(value, before[name]), name
+
+
+def test_removed_weights_learn_by_feedback_only():
+    x, edge_index = graph()
+    for feedback in (True, False):
+        model = uf.sparsify(Net(GCNConv), weight_sparsity=0.5, ramp=1, feedback=feedback)
+        model(x, edge_index).square().sum().backward()
+        gone = model.first.lin.weight.grad[~model.first.lin.keep]
+        assert bool((gone != 0).any()) == feedback
+
+
+@pytest.mark.parametrize("entries", ["unit", "node", "block", "feature"])
+def test_masks_go_with_the_model(entries):
+    """state_dict, deepcopy and a saved file bring masks along: METHODS 3.5's lost masks."""
+    x, edge_index = graph()
+    for build in (lambda: Net(GCNConv), lambda: Net(GraphConv), Deep):
+        how = dict(edge_sparsity=0.5, weight_sparsity=0.5, entries=entries, ramp=1)
+        model = uf.sparsify(build(), **how)
+        train(model, x, edge_index)
+        model.eval()
+        expected = model(x, edge_index)
+        torch.testing.assert_close(copy.deepcopy(model)(x, edge_index), expected)
+        file = io.BytesIO()
+        torch.save(model.state_dict(), file)
+        file.seek(0)
+        other = uf.sparsify(build(), **how).eval()
+        assert not other.load_state_dict(torch.load(file, weights_only=True), strict=True).missing_keys
+        torch.testing.assert_close(other(x, edge_index), expected)
+        best = copy.deepcopy(model.state_dict())
+        train(model, torch.randn_like(x), edge_index, 5, lr=0.3)
+        model.load_state_dict(best)
+        torch.testing.assert_close(model.eval()(x, edge_index), expected)
+
+
+def test_desparsified_models_are_ordinary_again():
+    x, edge_index = graph()
+    for build in (lambda: Net(GCNConv), lambda: Net(GraphConv), Deep, lambda: GIN(20, 32, 2, 7)):
+        plain = build()
+        model = uf.sparsify(plain, weight_sparsity=0.5, ramp=1)
+        train(model, x, edge_index)
+        back = uf.desparsify(model)
+        assert [type(module) for module in back.modules()] == [type(module) for module in plain.modules()]
+        assert list(back.state_dict()) == list(plain.state_dict())
+        torch.testing.assert_close(back.eval()(x, edge_index), model.eval()(x, edge_index), rtol=1e-4, atol=1e-4)
+        assert any(bool((value == 0).any()) for value in back.parameters())
+        uf.sparsify(back, edge_sparsity=0.5)  # and may be sparsified again
+
+
+def test_the_given_model_stays_as_it_was_unless_in_place():
+    model = Net(GCNConv)
+    assert uf.sparsify(model) is not model
+    assert type(model.first) is GCNConv
+    assert uf.sparsify(model, inplace=True) is model
+    assert isinstance(model.first, GCNConv)
+    assert isinstance(model.first, PrunedConv)
+
+
+def test_mini_batches_of_a_neighbour_loader():
+    """Sampled by hand: PyG's loader needs a compiled extra. Every batch is another graph with other numbers of nodes."""
+    x, edge_index = graph(200, 1500)
+    model = uf.sparsify(Net(SAGEConv), edge_sparsity=0.5, weight_sparsity=0.5, ramp=2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for batch in range(4):
+        chosen = torch.randperm(200, generator=torch.Generator().manual_seed(batch))[: 100 + batch]
+        part = Data(x=x, edge_index=edge_index).subgraph(chosen)
+        optimizer.zero_grad()
+        model(part.x, part.edge_index).square().mean().backward()
+        optimizer.step()
+    assert uf.trace(model).edge_sparsity == pytest.approx(0.5, abs=0.02)
+    model.eval()(x, edge_index)
+    assert uf.trace(model).hops[0].edges > 1000
+
+
+def test_two_sets_of_nodes():
+    x, edge_index = graph()
+    to_ten = edge_index[:, edge_index[1] < 10]
+    conv = SAGEConv((20, 20), 8)
+    model = uf.sparsify(nn.ModuleList([conv])[0], edge_sparsity=0.5)
+    model.eval()
+    out = model((x, x[:10]), to_ten)
+    assert out.shape == (10, 8)
+    plain = uf.sparsify(conv)
+    torch.testing.assert_close(plain((x, x[:10]), to_ten), conv((x, x[:10]), to_ten), rtol=1e-4, atol=1e-4)
+
+
+# --------------------------------------------------------------------------------- the reference code's mistakes (METHODS)
+
+
+def test_gcnii_prunes_weights_by_the_input_axis():
+    x, edge_index = graph()
+    model = uf.sparsify(Deep(1), weight_sparsity=0.5, ramp=1)
+    with torch.no_grad():
+        model.into.weight[:12] = 0
+        model.into.bias[:12] = 0  # twelve input columns of the first layer are nothing but their neighbours' nothing
+    model(x, edge_index).sum().backward()
+    keep = model.convs[0].weight1_mask.keep
+    assert not bool(keep[:12].any())
+    assert bool(keep[12:].all())
+
+
+def test_gcnii_is_judged_with_the_weights_that_were_just_trained():
+    x, edge_index = graph()
+    model = uf.sparsify(Deep(2), weight_sparsity=0.5, ramp=1)
+    train(model, x, edge_index, 1)
+    conv = model.convs[0]
+    torch.testing.assert_close(conv.weight1_mask.effective, conv.weight1 * conv.weight1_mask.keep)
+
+
+def test_a_node_lock_counts_the_edges_it_locks():
+    x, edge_index = graph()
+    model = uf.sparsify(Net(GCNConv), edge_sparsity=0.9, entries="node")
+    train(model, x, edge_index, 1)
+    model.eval()(x, edge_index)
+    honest = uf.trace(model)
+    uf.set_node_lock(model, torch.arange(30))
+    model(x, edge_index)
+    locked = uf.trace(model)
+    into = (edge_index[1] < 30) & (edge_index[0] != edge_index[1])
+    assert locked.hops[0].edges_kept >= int(into.sum()) > honest.hops[0].edges_kept
+    uf.set_node_lock(model, None)
+    model(x, edge_index)
+    assert uf.trace(model).macs == honest.macs
+
+
+def test_self_loops_are_never_pruned_nor_counted():
+    x, edge_index = graph()
+    loops = edge_index[:, edge_index[0] == edge_index[1]]
+    for entries in ("unit", "node", "block", "feature"):
+        model = uf.sparsify(Net(GCNConv), edge_sparsity=0.9, entries=entries)
+        model(x, loops)
+        assert uf.trace(model).dense_macs == 0
+        torch.testing.assert_close(model(x, loops), Net(GCNConv)(x, loops), rtol=1e-4, atol=1e-4)
+
+
+def test_masks_are_known_by_the_ends_of_edges():
+    x, edge_index = graph()
+    edge_index = torch.unique(edge_index, dim=1)
+    model = uf.sparsify(Net(GCNConv), edge_sparsity=0.5, entries="node")
+    train(model, x, edge_index, 1)
+    model.eval()
+    shuffled = edge_index[:, torch.randperm(edge_index.shape[1], generator=torch.Generator().manual_seed(3))]
+    torch.testing.assert_close(model(x, shuffled), model(x, edge_index), rtol=1e-4, atol=1e-4)
+
+
+def test_counts_do_not_wrap():
+    from unifews.nn.trace import ConvTrace, ModelTrace
+
+    hop = ConvTrace(0, 1, 1, 0, 2**62, 2**63 + 2**62, 0, None, 0.0)
+    assert ModelTrace((hop, hop)).macs == 2**63
+
+
+# --------------------------------------------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda: uf.sparsify(nn.Linear(3, 3)), "no PyG message-passing"),
+        (lambda: uf.sparsify("gcn"), "is a str"),
+        (lambda: uf.sparsify(Net(GCNConv), edge_sparsity=50), "edge_sparsity"),
+        (lambda: uf.sparsify(Net(GCNConv), edge_sparsity=0.5, edge_threshold=0.5), "not both"),
+        (lambda: uf.sparsify(Net(GCNConv), entries="blok"), "Did you mean 'block'"),
+        (lambda: uf.sparsify(Net(GCNConv, classes=1, width=2), weight_sparsity=0.9), "all 2 weights of second"),
+        (lambda: uf.sparsify(uf.sparsify(Net(GCNConv))), "already"),
+        (lambda: uf.sparsify(Net(lambda a, b: SAGEConv(-1, b))), "lazy"),
+        (lambda: uf.trace(Net(GCNConv)), "not sparsified"),
+        (lambda: uf.trace(uf.sparsify(Net(GCNConv))), "not been called"),
+        (lambda: uf.desparsify(Net(GCNConv)), "not sparsified"),
+        (lambda: uf.set_schedule(uf.sparsify(Net(GCNConv)), "grow"), "regrow"),
+        (lambda: uf.sparsify(Net(GCNConv))(graph()[0].half(), graph()[1]), "x.float"),
+        (lambda: uf.sparsify(Net(GCNConv))(graph()[0], graph()[1].float()), "whole numbers"),
+        (lambda: uf.sparsify(Net(GCNConv))(graph()[0], graph()[1].T), r"\[2, edges\]"),
+        (lambda: uf.sparsify(Net(GCNConv))(graph()[0], [1, 2]), "list"),
+        (lambda: uf.sparsify(Net(GCNConv))(graph()[0], graph()[1] + 50), "names node"),
+        (lambda: uf.sparsify(Net(GCNConv))(graph()[0], graph()[1], torch.ones(3)), "one each"),
+        (lambda: uf.sparsify(Net(GCNConv))(graph()[0], torch.eye(3).to_sparse_csr()), "60 rows"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_in_a_sentence(act, message):
+    with pytest.raises(InputError, match=message):
+        act()
+
+
+def test_masks_of_another_graph():
+    x, edge_index = graph()
+    model = uf.sparsify(Net(GCNConv), edge_sparsity=0.5, entries="node")
+    train(model, x, edge_index, 1)
+    with pytest.raises(GraphError, match="chosen on a graph of 60 nodes and this one has 40"):
+        model.eval()(*graph(40, 100))
