@@ -126,11 +126,27 @@ struct KeptGather {
   int threads;
 };
 
+struct Diffuse {
+  Edges edges;
+  int64_t width;
+  int blocks;              // of the table
+  int64_t count;           // columns that are sent
+  const int64_t* columns;  // [count], or nullptr: all
+  const float* table;      // [n][blocks][16] what is sent
+  const float* y;          // [n][width]
+  const float* loop;       // [n], or nullptr: 0
+  float* out;              // [n][width]
+  int threads;
+};
+
 struct Messages {
   void (*gather)(const Edges&, int blocks, const float* gain, const float* x, float* out, int threads);
   int64_t (*gather_kept)(const KeptGather&);  // entries used
   void (*block_sizes)(int64_t n, int blocks, const float* x, float* size, int threads);
   void (*edge_dots)(const Edges&, int blocks, const float* x, const float* y, float* out, int threads);
+  void (*diffuse)(const Diffuse&);
+  void (*pick_columns)(int64_t n, int64_t width, const float* y, const int64_t* columns, int64_t count, int blocks,
+                       float* table, int threads);
 };
 
 const Messages& messages_base();

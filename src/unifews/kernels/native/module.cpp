@@ -11,11 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "attention.h"
 #include "kernels.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 using namespace unifews;
+
+void bind_attention(nb::module_& m);  // attention_module.cpp
 
 namespace {
 
@@ -31,16 +34,18 @@ struct Level {
   const char* name;
   const Table& (*table)();
   const Messages& (*messages)();
+  const Attentions& (*attention)();
 };
 
 std::vector<Level> levels() {
-  std::vector<Level> found{{"base", table_base, messages_base}};
+  std::vector<Level> found{{"base", table_base, messages_base, attention_base}};
 #if defined(UNIFEWS_X86)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found.push_back({"avx2", table_avx2, messages_avx2});
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    found.push_back({"avx2", table_avx2, messages_avx2, attention_avx2});
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl"))
-    found.push_back({"avx512", table_avx512, messages_avx512});
+    found.push_back({"avx512", table_avx512, messages_avx512, attention_avx512});
 #endif
   return found;
 }
@@ -75,6 +80,8 @@ Edges edges(const Input<int64_t>& start, const Input<int64_t>& end, const nb::nd
 using Indices = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
 }  // namespace
+
+const Attentions& unifews::attention_in_use() { return current.attention(); }
 
 NB_MODULE(_native, m) {
   m.doc() = "Compiled kernels of unifews; unifews.kernels.reference says what each computes.";
@@ -220,6 +227,30 @@ NB_MODULE(_native, m) {
       "by_sender"_a, "out"_a, "threads"_a);
 
   m.def(
+      "diffuse",
+      [](Input<int64_t> start, Input<int64_t> end, Indices indices, Maybe<Input<float>> weight, int blocks,
+         Maybe<Input<int64_t>> columns, Input<float> table, Input<float> y, Maybe<Input<float>> loop, Array<float> out,
+         int threads) {
+        const int64_t width = int64_t(y.shape(1));
+        const Diffuse d{edges(start, end, indices, weight), width, blocks, columns ? int64_t(columns->shape(0)) : width,
+                        data(columns), table.data(), y.data(), data(loop), out.data(), threads};
+        nb::gil_scoped_release free;
+        current.messages().diffuse(d);
+      },
+      "start"_a, "end"_a, "indices"_a, "weight"_a.none(), "blocks"_a, "columns"_a.none(), "table"_a, "y"_a,
+      "loop"_a.none(), "out"_a, "threads"_a);
+
+  m.def(
+      "pick_columns",
+      [](Input<float> y, Maybe<Input<int64_t>> columns, int blocks, Array<float> table, int threads) {
+        const int64_t width = int64_t(y.shape(1));
+        nb::gil_scoped_release free;
+        current.messages().pick_columns(int64_t(y.shape(0)), width, y.data(), data(columns),
+                                        columns ? int64_t(columns->shape(0)) : width, blocks, table.data(), threads);
+      },
+      "y"_a, "columns"_a.none(), "blocks"_a, "table"_a, "threads"_a);
+
+  m.def(
       "block_sizes",
       [](Input<float> x, int blocks, Array<float> size, int threads) {
         const int64_t n = int64_t(x.shape(0));
@@ -237,4 +268,6 @@ NB_MODULE(_native, m) {
         current.messages().edge_dots(e, blocks, x.data(), y.data(), out.data(), threads);
       },
       "start"_a, "end"_a, "indices"_a, "blocks"_a, "x"_a, "y"_a, "out"_a, "threads"_a);
+
+  bind_attention(m);
 }
