@@ -1,0 +1,201 @@
+"""Graph attention, of the second kind and of the first: softmax over the edges into a node, head by head."""
+
+from __future__ import annotations
+
+import math
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.nn import GATConv, GATv2Conv, MessagePassing
+
+from unifews.core.entry import BLOCK
+from unifews.nn import heads
+from unifews.nn.convs.base import check_precision, prunes
+from unifews.nn.convs.gcn import sums
+from unifews.nn.convs.messages import ByMessages
+from unifews.nn.edges import Edges
+from unifews.nn.heads import Rows
+from unifews.nn.linear import largest
+
+_SAMPLED = 1 << 21  # entries that a quantile is taken of
+
+
+class Attending(ByMessages):
+    """out[u] = Σ_v α[u,v]·x[v] + α[u,u]·x[u]; a message is α·x[v], of all heads.
+
+    Scores and their softmax are always those of all edges that are there; only what is sent is pruned, without making up
+    for it. An edge that a layer does without (`entries` other than "unit") is not there for the next one, whose softmax runs
+    over the others. Attention dropout comes after the decision. With edge features, with different sets of nodes on both
+    sides, and when the attention is asked for, the layer's own messages are pruned instead.
+    """
+
+    why = ""
+    """Why this call goes by messages."""
+
+    @classmethod
+    def supports(cls, conv: MessagePassing) -> bool:
+        return sums(conv)
+
+    @property
+    def width(self) -> int:
+        return int(self.heads * self.out_channels)
+
+    def notes(self) -> tuple[str, ...]:
+        if not self.why:
+            return ()
+        return (f"{self.path} is called with {self.why}: all its messages are made before some are taken out, so pruning its "
+                f"edges saves operations on paper only",)  # fmt: skip
+
+    def instead(self, why: str, *args: Any, **kwargs: Any) -> Any:
+        """By messages, and the reason on record."""
+        self.why = why
+        try:
+            return self.by_messages(*args, **kwargs)
+        finally:
+            self.why = ""
+
+    def attend(self, x: Tensor, own_scores: tuple[Rows, Rows, Tensor], edge_index: Any, residual: Tensor | None) -> Tensor:
+        """The layer from its transformed rows x [n, heads·channels] on. `own_scores`: what LeakyReLU sees of senders and of
+        receivers, and what its values are multiplied by."""
+        began = perf_counter()
+        loops = 1.0 if self.add_self_loops else None
+        whole = Edges.of(edge_index, None, len(x), "sum", loops=loops, flow=self.flow, dtype=x.dtype)
+        alive = self.session.alive(whole.adjacency)
+        edges = whole if alive is None else whole.only(alive)
+        loop = whole.loop
+        if loop is not None and whole.weight is not None:  # of a sparse matrix only the places of its values count
+            loop = (loop != 0).to(x.dtype)
+        sender, receiver, att = own_scores
+        score, own = heads.scores(sender, receiver, att, self.negative_slope, edges.adjacency, loops=loop is not None)
+        alpha, own = heads.softmax(score, own, loop, edges.adjacency)
+        rows = sender if sender.x is x else Rows(x, self.heads)
+        out = self._sent(rows, alpha, own, edges, whole, alive, edges.count * sender.x.shape[1], began)
+        out = out if self.concat else out.view(-1, self.heads, self.out_channels).mean(dim=1)
+        out = out if residual is None else out + residual
+        return out if self.bias is None else out + self.bias
+
+    def _sent(
+        self, x: Rows, alpha: Tensor, own: Tensor | None, edges: Edges, whole: Edges, alive: Tensor | None, score_macs: int,
+        began: float,
+    ) -> Tensor:  # fmt: skip
+        pruning, session, decided = self.session.pruning, self.session, alpha.detach()
+        alpha = torch.nn.functional.dropout(alpha, self.dropout, self.training)
+        mine = None if own is None else torch.nn.functional.dropout(own, self.dropout, self.training)
+        width, adjacency, delta = x.x.shape[1], edges.adjacency, None
+        if not pruning.prunes_edges:
+            out, used, macs = heads.gather(x, alpha, mine, adjacency), edges.count, edges.count * width
+        elif pruning.entries == "unit":
+            if session.deciding or len(self.columns) != width:
+                self.choose_columns(heads.column_sizes(x, decided, adjacency))
+            columns = self.columns.nonzero().flatten()
+            out = heads.gather(x, alpha, mine, adjacency, columns=columns)
+            used, macs, delta = edges.count if len(columns) else 0, edges.count * len(columns), float(self.delta)
+        elif pruning.entries == "node":
+            keep = self._edges_that_stay(x, decided, own, edges)
+            at = None if bool(keep.all()) else keep.nonzero().flatten()
+            out = heads.gather(x, alpha, mine, adjacency if at is None else adjacency.only(keep), at=at)
+            session.leave(whole.adjacency, keep if alive is None else alive.masked_scatter(alive, keep))
+            used = int(keep.sum())
+            macs, delta = used * width, float(self.delta)
+        else:
+            lanes = 1 if pruning.entries == "feature" else BLOCK
+            if session.deciding and whole.count:
+                self.choose_delta(_sampled(x, decided, edges, lanes), width)
+            delta = float(self.delta)
+            out, macs, keep = heads.gather_at_least(x, alpha, decided, mine, adjacency, delta, lanes)
+            session.leave(whole.adjacency, keep if alive is None else alive.masked_scatter(alive, keep))
+            used = int(keep.sum())
+        self.put_on_record(edges, x.x, used, macs, delta, began, score_macs=score_macs)
+        return out
+
+    @torch.no_grad()
+    def _edges_that_stay(self, x: Rows, alpha: Tensor, own: Tensor | None, edges: Edges) -> Tensor:
+        """By the authors' score a·s: a = ‖α[e]‖₂ / heads, s = ‖x[v]‖; their threshold is a multiple of the mean s."""
+        adjacency = edges.adjacency
+        if not self.session.deciding:
+            keep = self.stored_edges(None, edges)
+        else:
+            norm = torch.linalg.vector_norm(x.x.detach(), dim=1)
+            sent = norm[adjacency.indices.long()]
+            size = torch.linalg.vector_norm(alpha, dim=1) / self.heads * sent
+            pruning = self.session.pruning
+            if pruning.edge_sparsity is not None:
+                share = self.session.share(self) / max(self.width, 1)
+                if self.session.phase == "monotone" and bool(self.decided):
+                    size = torch.where(self._known_edges(edges), size, -1.0)
+                keep = largest(size, min(round(share * edges.whole), int((size >= 0).sum()))) if len(size) else size >= 0
+                delta = float(size[keep].min()) if bool(keep.any()) else math.inf
+            else:
+                assert pruning.edge_threshold is not None
+                mean = float((sent if own is None else torch.cat([sent, norm])).mean()) if len(norm) else 0.0
+                delta = pruning.edge_threshold * (1.0 if pruning.absolute else mean)
+                keep = size >= delta
+                if self.session.phase == "monotone" and bool(self.decided):
+                    keep &= self._known_edges(edges)
+            self.delta.fill_(delta)
+            self.decided.fill_(True)
+            self.removed = adjacency.keys[~keep].sort().values
+            self.nodes.fill_(adjacency.num_nodes)
+        lock = self.session.node_lock
+        if lock is not None and not self.training and self.session.is_first(self):
+            locked = torch.zeros(adjacency.num_nodes, dtype=torch.bool, device=keep.device)
+            locked[lock] = True
+            keep = keep | locked[adjacency.receivers]
+        return keep
+
+
+@prunes(GATv2Conv)
+class PrunedGATv2Conv(Attending, GATv2Conv):  # type: ignore[misc]
+    """Scores att_h · LeakyReLU(x_l[v,h] + x_r[u,h])."""
+
+    def forward(self, x: Any, edge_index: Any, edge_attr: Tensor | None = None, return_attention_weights: Any = None) -> Any:
+        if isinstance(x, tuple | list) and x[0] is x[1]:
+            x = x[0]
+        why = _why(x, edge_attr, return_attention_weights)
+        if why:
+            return self.instead(why, x, edge_index, edge_attr, return_attention_weights)
+        check_precision(x, "GATv2Conv")
+        residual = None if self.res is None else self.res(x)
+        sent = self.lin_l(x)
+        left = Rows(sent, self.heads)
+        right = left if self.share_weights else Rows(self.lin_r(x), self.heads)
+        return self.attend(sent, (left, right, self.att[0]), edge_index, residual)
+
+
+@prunes(GATConv)
+class PrunedGATConv(Attending, GATConv):  # type: ignore[misc]
+    """Scores LeakyReLU(att_src_h · x[v,h] + att_dst_h · x[u,h]): one value per node and head."""
+
+    def forward(
+        self, x: Any, edge_index: Any, edge_attr: Tensor | None = None, size: Any = None, return_attention_weights: Any = None
+    ) -> Any:
+        if isinstance(x, tuple | list) and x[0] is x[1]:
+            x = x[0]
+        why = _why(x, edge_attr, return_attention_weights) or ("a size" if size is not None else "")
+        why = why or ("weights for two sets of nodes" if self.lin is None else "")
+        if why:
+            return self.instead(why, x, edge_index, edge_attr, size, return_attention_weights)
+        check_precision(x, "GATConv")
+        residual = None if self.res is None else self.res(x)
+        sent = self.lin(x)
+        by_head = sent.view(-1, self.heads, self.out_channels)
+        left, right = (Rows(torch.einsum("nhc,hc->nh", by_head, a[0]), self.heads) for a in (self.att_src, self.att_dst))
+        return self.attend(sent, (left, right, torch.ones_like(self.att_src[0, :, :1])), edge_index, residual)
+
+
+def _why(x: Any, edge_attr: Tensor | None, weights: Any) -> str:
+    if not isinstance(x, Tensor):
+        return "a pair of features"
+    if edge_attr is not None:
+        return "edge features"
+    return "return_attention_weights" if weights is not None else ""
+
+
+def _sampled(x: Rows, alpha: Tensor, edges: Edges, lanes: int) -> Tensor:
+    """Sizes of entries [edges, blocks], of every few edges where there are many; -1 for those of edges that are gone."""
+    blocks = -(-x.x.shape[1] // lanes)
+    stride = max(1, edges.whole * blocks // _SAMPLED)
+    size = heads.entry_sizes(x, alpha[::stride], edges.adjacency.indices[::stride].long(), lanes)
+    return torch.cat([size, size.new_full(((edges.whole - edges.count) // stride, blocks), -1.0)])
