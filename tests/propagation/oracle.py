@@ -77,7 +77,9 @@ def pruned(a, x, scheme, hops, r, entries, *, delta=None, relative=None, inherit
 
     mean = x.T @ phi / (phi @ phi) if deflate else np.zeros(f)
     z = x - np.outer(phi, mean)
+    outside = 0.0
     if axes is not None:
+        outside = z - z @ axes @ axes.T
         z = z @ axes
     width = z.shape[1]
     size = {"block": 16, "feature": 1, "node": max(width, 1)}[entries]
@@ -115,7 +117,8 @@ def pruned(a, x, scheme, hops, r, entries, *, delta=None, relative=None, inherit
         answer.magnitudes.append(magnitude[nonzero])
 
     if axes is not None:
-        total = total @ axes.T
+        # No message is sent outside the axes, but the skip connection is not pruned.
+        total = total @ axes.T + sum(theta[hop] * keep**hop for hop in range(hops + 1))[:, None] * outside
     # The stationary part is carried along unpruned.
     answer.embedding = total + np.outer(dense(a, phi[:, None], scheme, r, hops)[:, 0], mean)
     return answer

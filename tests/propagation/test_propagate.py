@@ -334,9 +334,29 @@ def test_coordinates_on_the_basis_are_the_embedding(generated):
         k = out.coordinates.shape[1]
         assert out.basis.shape == (64, k) and out.coordinates.shape == (3_000, k)
         near(out.basis.T @ out.basis, np.eye(k), 1e-5)
-        near(out.coordinates @ out.basis.T, out.embedding, 1e-6)
+        near(out.embedding @ out.basis, out.coordinates, 1e-5)
+        if rank is None:
+            near(out.coordinates @ out.basis.T, out.embedding, 1e-6)
     plain = propagate(generated.graph, generated.x, hops=3)
     assert plain.basis is None and np.array_equal(plain.coordinates, plain.embedding)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_array])
+@pytest.mark.parametrize("options", [{}, {"edge_sparsity": 0.9}, {"threshold": np.inf, "deflate": False}])
+@pytest.mark.parametrize("scheme", [Appnp(), *(Sgc(skip) for skip in SKIPS), Polynomial([0.5, 0.2, 0.3])])
+def test_what_a_node_has_outside_the_axes_it_keeps(scheme, options, kind):
+    """Axes left out lose their messages and nothing else: the skip connection is never pruned."""
+    a, graph, _ = small(n=40)
+    x = np.random.default_rng(5).standard_normal((40, 24)).astype(np.float32)
+    hops = None if isinstance(scheme, Polynomial) else 4
+    out = propagate(graph, kind(x), scheme, hops, rank=5, every_hop=True, **options)
+    theta = scheme.coefficients(len(out.trace.hops))
+    keep = keep_of(scheme.skip, a)
+    own = sum(weight * keep**power for power, weight in enumerate(theta))
+    outside = np.eye(24) - out.basis.astype(float) @ out.basis.T
+    np.testing.assert_allclose(out.embedding @ outside, own[:, None] * (x @ outside), atol=1e-5 * np.abs(out.embedding).max())
+    near(out.hop_embeddings[0], x, 1e-5)
+    near(sum(weight * hop for weight, hop in zip(theta, out.hop_embeddings, strict=True)), out.embedding, 1e-5)
 
 
 def test_rotating_back_is_paid_for_when_asked_for(generated):

@@ -7,7 +7,7 @@ A budget is asked for δ once per hop and told what became of it. All thresholds
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -48,6 +48,9 @@ class Budget(Protocol):
     def record(self, hop: int, kept: float) -> None:
         """What share of the nonzero products this hop kept."""
 
+    def inherit(self, other: Budget) -> None:
+        """Take over what the budget of another group of columns did not use, or pay for what it used too much."""
+
     def __str__(self) -> str: ...
 
 
@@ -63,6 +66,9 @@ class Absolute:
         return math.ldexp(self.delta, -exponent) if math.isfinite(self.delta) else self.delta
 
     def record(self, hop: int, kept: float) -> None:
+        pass
+
+    def inherit(self, other: Budget) -> None:
         pass
 
     def __str__(self) -> str:
@@ -81,6 +87,9 @@ class Relative:
         return self.ratio * mean
 
     def record(self, hop: int, kept: float) -> None:
+        pass
+
+    def inherit(self, other: Budget) -> None:
         pass
 
     def __str__(self) -> str:
@@ -109,9 +118,12 @@ class Target:
     hops: int
     influence: NDArray[np.float64]
     focus: float = 0.0
+    part: float = 1.0
+    """Share of the columns this budget is for, where they are propagated in groups."""
     needs_sample: bool = field(default=True, init=False)
     needs_mean: bool = field(default=False, init=False)
     _left: float = field(init=False)
+    _over: float = field(default=0.0, init=False)
     _given_up: bool = field(default=False, init=False)
     _means: list[tuple[float, int]] = field(default_factory=list, init=False)
 
@@ -128,8 +140,7 @@ class Target:
         magnitude = ascending[::-1]
         kept = np.concatenate([[0.0], share])
         # δ = the value of the last entry kept, so that exactly the planned share reaches it.
-        shrink = self._decay(hop) ** (-self.focus * np.arange(self.hops - hop))
-        least = min(WORTHWHILE, (1 - self.sparsity) / 4)
+        shrink, least = self._shrink(hop), self._least
         lowest, highest = 0, len(magnitude)  # number of sampled entries kept at this hop
         while lowest < highest:
             middle = (lowest + highest + 1) // 2
@@ -146,6 +157,52 @@ class Target:
             return math.inf
         return float(magnitude[lowest - 1])
 
+    @property
+    def _least(self) -> float:
+        return self.part * min(WORTHWHILE, (1 - self.sparsity) / 4)
+
+    def _shrink(self, hop: int) -> NDArray[np.float64]:
+        """Thresholds of this hop and those after it, as multiples of this hop's."""
+        return np.asarray(self._decay(hop) ** (-self.focus * np.arange(self.hops - hop)), dtype=np.float64)
+
+    def divide(self, groups: list[Messages], fading: NDArray[np.float64]) -> list[Target]:
+        """Budgets for groups of columns that are propagated one after the other, by one plan for all of them.
+
+        `groups` are the messages of the first hop, `fading` [hops, groups] what becomes of their size by itself; thresholds
+        follow the mean of all with exponent ``1 - focus``, as they do hop by hop.
+        """
+        fading = np.asarray(fading * (self.influence / max(self.influence[0], 1e-300))[:, None], dtype=np.float64)
+        weight = np.array([float(np.dot(each.magnitude, each.width)) for each in groups])
+        mean = fading @ (weight / max(weight.sum(), 1e-30))
+        level = np.maximum(mean / max(mean[0], 1e-300), 1e-12) ** (1 - self.focus)
+        order = [each.by_size() for each in groups]
+        least = self._least
+
+        def planned(delta: float) -> NDArray[np.float64]:
+            """Share kept of each group at each hop [hops, groups]."""
+            cuts = [
+                np.searchsorted(sizes, delta * level / np.maximum(fading[:, g], 1e-300)) for g, (sizes, _) in enumerate(order)
+            ]
+            kept = [np.concatenate([[0.0], share])[len(share) - cut] for cut, (_, share) in zip(cuts, order, strict=True)]
+            shares = np.stack(kept, axis=1)
+            shares[shares.sum(axis=1) < least] = 0
+            return shares
+
+        largest = max((float(sizes[-1]) for sizes, _ in order if len(sizes)), default=0.0)
+        low, high = 0.0, 2 * largest * float(fading.max() / level.min())  # keeps everything, keeps nothing
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if planned(middle).sum() > self._left else (low, middle)
+        width = np.array([float(each.width.sum()) for each in groups])
+        budgets = [replace(self, part=float(own)) for own in width / max(width.sum(), 1e-30)]
+        for budget, left in zip(budgets, planned(high).sum(axis=0).tolist(), strict=True):
+            budget._left = left
+        return budgets
+
+    def inherit(self, other: Budget) -> None:
+        if isinstance(other, Target):
+            self._left = max(self._left + other._left - other._over, 0.0)
+
     def _decay(self, hop: int) -> float:
         """Expected ratio of message sizes from one hop to the next, at most 1."""
         fade = self.influence[min(hop + 1, self.hops - 1)] / max(self.influence[hop], 1e-300)
@@ -157,6 +214,7 @@ class Target:
         return float(np.clip(fade * contraction, 1e-3, 1.0))
 
     def record(self, hop: int, kept: float) -> None:
+        self._over += max(kept - self._left, 0.0)
         self._left = max(self._left - kept, 0.0)
 
     def __str__(self) -> str:

@@ -29,7 +29,7 @@ class HopTrace:
     zero_macs: int
     """What of `dense_macs` would have multiplied exact zeros."""
     threshold: float | None
-    """δ of this hop in message units; None = unpruned."""
+    """δ of this hop in message units; None = unpruned. Where columns are propagated in groups, that of the leading ones."""
     seconds: float
 
     @property

@@ -21,7 +21,7 @@ from unifews.propagation import local
 from unifews.propagation.basis import Basis, principal, stationary_mean
 from unifews.propagation.features import Features, Floats
 from unifews.propagation.operator import Operator, stationary
-from unifews.propagation.result import Hops, Propagated
+from unifews.propagation.result import Hops, Propagated, Remainder
 from unifews.propagation.view import View
 
 Axes = Literal["principal", "input"]
@@ -117,11 +117,12 @@ def propagate(
     macs = view.macs + (chosen.macs if chosen else 0)
     if phi is not None and mean is not None:
         if axes is not None:
-            values, axes = _with_mean_axis(values, axes, op.column(phi, outcome.growth), mean)
+            values, axes = _with_mean_axis(values, axes, features, op, phi, mean, outcome.growth)
         if scheme.skip != "diagonal":
             macs += graph.num_edges * hops
     exponent = _scale_back(values, outcome.growth + features.exponent)
-    kept_hops = _hops(outcome, features, op, phi, chosen, mean) if every_hop else None
+    remainder = Remainder(features, op) if chosen is not None and chosen.rank < features.f else None
+    kept_hops = _hops(outcome, features, op, phi, chosen, mean, remainder) if every_hop else None
     setup += perf_counter() - began - sum(hop.seconds for hop in outcome.hops) - view.seconds
     trace = Trace(
         tuple(outcome.hops),
@@ -132,9 +133,9 @@ def propagate(
         basis_seconds=basis_seconds + view.seconds,
         setup_seconds=max(setup, 0.0),
         dropped_norm=local.scaled(view.dropped_norm(), features.exponent),
-        notes=_notes(budget, exponent, view),
+        notes=_notes(budget, exponent, view, outcome.groups),
     )
-    return Propagated(values, axes, trace, exponent, kept_hops, _caller_kind(features))
+    return Propagated(values, axes, trace, exponent, kept_hops, _caller_kind(features), remainder)
 
 
 def _scale_back(values: Floats, exponent: int) -> int:
@@ -149,24 +150,35 @@ def _scale_back(values: Floats, exponent: int) -> int:
 
 
 def _hops(
-    outcome: local.Outcome, features: Features, op: Operator, phi: Floats | None, basis: Basis | None, mean: Floats | None
+    outcome: local.Outcome,
+    features: Features,
+    op: Operator,
+    phi: Floats | None,
+    basis: Basis | None,
+    mean: Floats | None,
+    remainder: Remainder | None,
 ) -> Hops:
     shift = features.exponent
     columns = [] if phi is None else [(column, grown + shift) for column, grown in op.powers(phi)]
     values = [(hop, grown + shift) for hop, grown in outcome.snapshots]
-    return Hops(values, columns, basis.axes if basis else None, mean)
+    return Hops(values, columns, basis.axes if basis else None, mean, remainder)
 
 
-def _with_mean_axis(values: Floats, axes: Floats, carried: Floats, mean: Floats) -> tuple[Floats, Floats]:
-    """Where the axes do not span the stationary part's features c, add one axis so that nothing of it is lost."""
+def _with_mean_axis(
+    values: Floats, axes: Floats, features: Features, op: Operator, phi: Floats, mean: Floats, growth: int
+) -> tuple[Floats, Floats]:
+    """Where the axes do not span the stationary part's features c, add one axis so that nothing of it is lost.
+
+    Only the stationary part is propagated on it; of the rest a node keeps its own, as on every axis left out.
+    """
     outside = mean - axes @ (mean @ axes)
     size = float(np.linalg.norm(outside))
     if axes.shape[0] == axes.shape[1] or size <= 1e-6 * float(np.linalg.norm(mean)):
         return values, axes
-    return (
-        np.concatenate([values, carried[:, None] * np.float32(size)], axis=1),
-        np.concatenate([axes, (outside / size)[:, None]], axis=1),
-    )
+    axis = (outside / size)[:, None]
+    rest = features.times(axis, op.threads)[:, 0] - phi * np.float32(size)
+    column = op.column(phi, growth) * np.float32(size) + op.alone(growth) * rest
+    return np.concatenate([values, column[:, None]], axis=1), np.concatenate([axes, axis], axis=1)
 
 
 def _budget(
@@ -219,8 +231,10 @@ def _caller_kind(features: Features) -> Callable[[Floats], Any]:
     return to_torch
 
 
-def _notes(budget: Budget | None, exponent: int, view: View) -> tuple[str, ...]:
+def _notes(budget: Budget | None, exponent: int, view: View, groups: int) -> tuple[str, ...]:
     notes = []
+    if groups > 1:
+        notes.append(f"columns were propagated in {groups} groups; the thresholds told are those of the leading one")
     if exponent:
         notes.append(f"values lie outside float32 and are given divided by 2^{exponent}")
     if isinstance(budget, Target) and view.basis is not None:

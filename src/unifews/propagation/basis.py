@@ -10,7 +10,8 @@ Propagation is linear, so ``P = h(S) X`` can be computed on rotated features and
   to. It is the same for all classes, yet it is what hubs mostly send. It is carried exactly, as one column, so only the
   departures from it are ever pruned, and a node that loses all its messages keeps the average instead of nothing.
 * **Dropped axes**: for wide features only the leading `rank` axes are propagated; ``‖X - φcᵀ - Z Vᵀ‖_F`` is known exactly
-  and bounds the error it causes, since ‖T‖₂ ≤ 1.
+  and bounds the error it causes, since ‖T‖₂ ≤ 1. What a node keeps of its own features there needs no propagation: it is part
+  of the embedding (see `Remainder`).
 """
 
 from __future__ import annotations

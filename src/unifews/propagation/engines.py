@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.entry import Entries
 from unifews.errors import GraphError
 from unifews.kernels import LANES, native
 from unifews.propagation.operator import HUGE, Operator
-from unifews.propagation.tiles import Floats, Tile, cut
+from unifews.propagation.tiles import Floats, Shape, Tile
 from unifews.propagation.view import View
 
 
@@ -24,9 +23,9 @@ class Engine(ABC):
     growth = 0
     """True values are the stored ones times 2^growth."""
 
-    def __init__(self, op: Operator, view: View, entries: Entries, inherit: bool) -> None:
+    def __init__(self, op: Operator, view: View, shapes: list[Shape], inherit: bool) -> None:
         self.op, self.view, self.inherit = op, view, inherit
-        self.width, self.input_width = view.width, view.features.f
+        self.first, self.width, self.input_width = shapes[0].column, sum(shape.width for shape in shapes), view.features.f
         self.tiles: list[Tile] = []
 
     @abstractmethod
@@ -49,7 +48,7 @@ class Engine(ABC):
         """S^hop Z as it stands, without the stationary part; float32 [n, width]."""
         values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32)
         for tile in self.tiles:
-            finish(tile, self.op, hop, values, accumulated=False)
+            finish(tile, self.op, hop, values, first=self.first, accumulated=False)
         return values
 
     def result(self) -> Floats:
@@ -59,21 +58,21 @@ class Engine(ABC):
             return take(self.tiles.pop(), self.op, carried)
         values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32)
         while self.tiles:
-            finish(self.tiles.pop(), self.op, self.op.hops, values, carried)
+            finish(self.tiles.pop(), self.op, self.op.hops, values, carried, first=self.first)
         return values
 
 
 class BlockEngine(Engine):
     """One decision per (edge, block) or (edge, feature)."""
 
-    def __init__(self, op: Operator, view: View, entries: Entries, inherit: bool) -> None:
-        super().__init__(op, view, entries, inherit)
+    def __init__(self, op: Operator, view: View, shapes: list[Shape], inherit: bool, *, by_feature: bool) -> None:
+        super().__init__(op, view, shapes, inherit)
         graph = op.diffusion.graph
         if graph.num_nodes >= 2**32:
             raise GraphError(f"a pruned hop handles up to 2^32 nodes; this graph has {graph.num_nodes:,}. Use entries='node'.")
-        self.by_feature = entries == "feature"
+        self.by_feature = by_feature
         self.current = 0  # which of the two size tables is this hop's
-        for shape in cut(view.width):
+        for shape in shapes:
             tile = Tile(graph.num_nodes, shape, accumulate=op.accumulate, lazy=True, by_feature=self.by_feature)
             view.fill(tile)
             self.tiles.append(tile)
@@ -171,11 +170,11 @@ class BlockEngine(Engine):
 class NodeEngine(Engine):
     """One decision per edge, by the norm of the whole row ([P] Algorithm 1): survivors are compacted, then summed."""
 
-    def __init__(self, op: Operator, view: View, entries: Entries, inherit: bool) -> None:
-        super().__init__(op, view, entries, inherit)
+    def __init__(self, op: Operator, view: View, shapes: list[Shape], inherit: bool) -> None:
+        super().__init__(op, view, shapes, inherit)
         graph = op.diffusion.graph
         self.square = np.zeros(graph.num_nodes, dtype=np.float32)
-        for shape in cut(view.width):
+        for shape in shapes:
             tile = Tile(graph.num_nodes, shape, accumulate=op.accumulate, lazy=False)
             view.fill(tile, self.square)
             if tile.out is not None:
@@ -247,15 +246,24 @@ class Carried:
 
 
 def finish(
-    tile: Tile, op: Operator, hop: int, result: Floats, carried: Carried | None = None, *, accumulated: bool = True
+    tile: Tile,
+    op: Operator,
+    hop: int,
+    result: Floats,
+    carried: Carried | None = None,
+    *,
+    first: int = 0,
+    accumulated: bool = True,
 ) -> None:
+    """The tile's values after `hop` hops, into its place in a result that begins with column `first`."""
     shape = tile.shape
     native.finish(
         blocks=shape.blocks, width=shape.width, hop=hop, keep=op.keep, source=op.diffusion.source,
         offset=carried.column if carried else None,
         direction=carried.direction[shape.column : shape.column + shape.width] if carried else None,
         even=tile.buffers[0], odd=tile.buffers[1], stamp=tile.stamp, out=tile.out if accumulated else None,
-        coefficient=op.coefficients, result=result, column0=0 if result is tile.room else shape.column, threads=op.threads,
+        coefficient=op.coefficients, result=result, column0=0 if result is tile.room else shape.column - first,
+        threads=op.threads,
     )  # fmt: skip
 
 

@@ -57,6 +57,12 @@ class Features:
             return np.asarray(self.sparse[first:last].toarray(), dtype=np.float32)
         return np.ascontiguousarray(self.dense[first:last], dtype=np.float32)  # type: ignore[index]
 
+    def some(self, rows: NDArray[Any]) -> Floats:
+        """Some rows as a dense float32 array."""
+        if self.sparse is not None:
+            return np.asarray(self.sparse[rows].toarray(), dtype=np.float32)
+        return np.ascontiguousarray(self.dense[rows], dtype=np.float32)  # type: ignore[index]
+
     def columns(self, first: int, last: int) -> Floats:
         """Columns first..last as a dense float32 array."""
         if self.sparse is not None:
@@ -99,6 +105,16 @@ class Features:
         for first, last in self.chunks():
             out += y[first:last].T @ self.rows(first, last)
         return np.ascontiguousarray(out.T)
+
+    def add_scaled(self, factor: Floats, to: Floats) -> None:
+        """to += factor ∘ X, row by row; `to` is float32 [n, f], factor [n]."""
+        for first, last in self.chunks():
+            if self.sparse is not None:
+                part = self.sparse[first:last]
+                row = np.repeat(np.arange(first, last), np.diff(part.indptr))
+                to[row, part.indices] += factor[row] * part.data.astype(np.float32)
+            else:
+                to[first:last] += factor[first:last, None] * self.rows(first, last)
 
     def column_squares(self) -> NDArray[np.float64]:
         """‖X[:, j]‖² of each column, float64 [f]."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.budget import Budget, Messages
+from unifews.core.budget import Absolute, Budget, Messages, Target
 from unifews.core.entry import Entries
 from unifews.core.trace import HopTrace
 from unifews.kernels import native
@@ -21,6 +21,8 @@ from unifews.propagation.view import View
 
 Progress = Callable[[int, int], None]
 
+LARGE = 512 << 20  # bytes of values from which saving memory is worth a second pass over the edges
+PILOT_HOPS = 3  # hops of one column that tell how fast a group of columns fades
 _SAMPLE_EDGES = 4096
 
 
@@ -34,6 +36,8 @@ class Outcome:
     """The true values are ``values · 2^growth`` (what would have outgrown float32 was scaled away)."""
     snapshots: list[tuple[Floats, int]] = field(default_factory=list)
     """S^l Z for l = 0..L, each with its own growth, if asked for; without the stationary part."""
+    groups: int = 1
+    """Groups of columns propagated one after the other."""
 
 
 def unpruned(op: Operator, view: View, every_hop: bool, progress: Progress | None) -> Outcome:
@@ -102,20 +106,110 @@ def pruned(
     progress: Progress | None,
 ) -> Outcome:
     """Only the entries that reach δ, decided hop by hop."""
-    engine: Engine = (NodeEngine if entries == "node" else BlockEngine)(op, view, entries, inherit)
-    f = view.features.f
+    groups = grouped(op, view, entries, budget)
+    budgets = _divided(op, view, groups, budget)
+    outcomes: list[Outcome] = []
+    # The trailing columns go first: they need least, and the leading ones make good use of what is left over.
+    for number, (shapes, own) in enumerate(zip(reversed(groups), reversed(budgets), strict=True)):
+        if entries == "node":
+            engine: Engine = NodeEngine(op, view, shapes, inherit)
+        else:
+            engine = BlockEngine(op, view, shapes, inherit, by_feature=entries == "feature")
+        outcomes.insert(0, _run(op, engine, own, every_hop, _later(progress, number * op.hops, len(groups) * op.hops)))
+        if number + 1 < len(groups):
+            budgets[-number - 2].inherit(own)
+    return outcomes[0] if len(groups) == 1 else _joined(groups, outcomes)
+
+
+def _later(progress: Progress | None, before: int, steps: int) -> Callable[[int], None] | None:
+    """Progress of one group of columns, told as that of all."""
+    if progress is None:
+        return None
+    return lambda done: progress(before + done, steps)
+
+
+def grouped(op: Operator, view: View, entries: Entries, budget: Budget) -> list[list[Shape]]:
+    """The tiles, in groups that are propagated one after the other (docs/adr/0007).
+
+    A propagation works on three copies of its values; only one group of columns stands three times. Leading columns fade
+    more slowly than trailing ones, so groups with thresholds of their own also lose less. Where there is one tile, and it is
+    large, two are made, at the price of a second pass over the edges. Decisions about whole rows and thresholds
+    relative to the mean of all columns need all columns at once.
+    """
+    if entries == "node" or not isinstance(budget, Target | Absolute):
+        return [cut(view.width)]
+    large = op.diffusion.graph.num_nodes * view.width * 4 > LARGE
+    return [[shape] for shape in cut(view.width, least=2 if large else 1)]
+
+
+def _divided(op: Operator, view: View, groups: list[list[Shape]], budget: Budget) -> list[Budget]:
+    if len(groups) == 1 or not isinstance(budget, Target):
+        return [budget] * len(groups)
+    sample = _Sample(op, inherit=False)
+    weight = float(op.scheme.influence(op.hops)[0])
+    fading = np.stack([_fading(op, view, shapes, sample) for shapes in groups], axis=1)
+    return [*budget.divide([sample.first(view, shapes, weight) for shapes in groups], fading)]
+
+
+def _fading(op: Operator, view: View, shapes: list[Shape], sample: _Sample) -> NDArray[np.float64]:
+    """How large messages of these columns are at each hop, as multiples of the first; float64 [hops].
+
+    Seen on one random combination of the columns over the first hops, and expected to go on like the last of them.
+    """
+    mix = np.zeros(view.width, dtype=np.float32)
+    for shape in shapes:
+        mix[shape.column : shape.column + shape.width] = np.random.default_rng(shape.column).standard_normal(shape.width)
+    q = view.column(mix) * op.diffusion.source
+    seen = []
+    for _ in range(min(PILOT_HOPS, op.hops - 1) + 1):
+        seen.append(float(sample.factor @ np.abs(q[sample.source])))
+        after = np.empty_like(q)
+        native.column_hop(**op.edges, keep=op.keep, gain=op.gain, q=q, q_out=after, threads=op.threads)
+        q = after
+    last = seen[-1] / max(seen[-2], 1e-30) if len(seen) > 1 else 1.0
+    size = np.array(seen + [seen[-1] * last**k for k in range(1, op.hops - len(seen) + 1)])
+    return np.asarray(size / max(size[0], 1e-30))
+
+
+def _joined(groups: list[list[Shape]], outcomes: list[Outcome]) -> Outcome:
+    """The columns of all groups side by side, their counts added up; the thresholds told are those of the leading columns."""
+    shapes = [shape for group in groups for shape in group]
+    hops = [
+        replace(
+            parts[0], kept=sum(part.kept for part in parts), zeros=sum(part.zeros for part in parts),
+            macs=sum(part.macs for part in parts), zero_macs=sum(part.zero_macs for part in parts),
+            seconds=sum(part.seconds for part in parts),
+        )
+        for parts in zip(*(outcome.hops for outcome in outcomes), strict=True)
+    ]  # fmt: skip
+    values, growth = _side_by_side(shapes, [(outcome.values, outcome.growth) for outcome in outcomes])
+    snapshots = [_side_by_side(shapes, list(parts)) for parts in zip(*(outcome.snapshots for outcome in outcomes), strict=True)]
+    return Outcome(values, hops, growth, snapshots, len(groups))
+
+
+def _side_by_side(shapes: list[Shape], parts: list[tuple[Floats, int]]) -> tuple[Floats, int]:
+    """Columns of several parts, each with its own growth, as one matrix with one."""
+    values = np.concatenate([part for part, _ in parts], axis=1)
+    growth = np.array([grown for _, grown in parts])
+    _level(values, shapes, growth)
+    return values, int(growth.max())
+
+
+def _run(op: Operator, engine: Engine, budget: Budget, every_hop: bool, progress: Callable[[int], None] | None) -> Outcome:
+    """All hops of one engine."""
+    features = engine.view.features
     influence = op.scheme.influence(op.hops)
-    sample = _Sample(op, inherit) if budget.needs_sample else None
+    sample = _Sample(op, engine.inherit) if budget.needs_sample else None
     hops: list[HopTrace] = []
     snapshots = [(engine.snapshot(0), 0)] if every_hop else []
     for hop in range(op.hops):
         began = perf_counter()
         engine.rescale()
         # Magnitudes are in stored units here, 2^exponent times smaller than true ones; a threshold is told in true ones.
-        exponent = engine.growth + view.features.exponent
+        exponent = engine.growth + features.exponent
         weight = float(influence[hop])
         mean = weight * engine.mean() if budget.needs_mean else 0.0
-        seen = sample.look(engine, weight, f) if sample else None
+        seen = sample.look(engine, weight, features.f) if sample else None
         delta = budget.threshold(hop, seen, mean, exponent)
         if sample:
             sample.remember(delta)
@@ -126,7 +220,7 @@ def pruned(
         if snapshots:
             snapshots.append((engine.snapshot(hop + 1), engine.growth))
         if progress:
-            progress(hop + 1, op.hops)
+            progress(hop + 1)
     return Outcome(engine.result(), hops, engine.growth, snapshots)
 
 
@@ -171,6 +265,13 @@ class _Sample:
         if usable.all():
             return Messages(magnitude.ravel(), widths.ravel(), total)
         return Messages(magnitude[usable], widths[usable], total)
+
+    def first(self, view: View, shapes: list[Shape], scale: float) -> Messages:
+        """Messages of the first hop in some of the columns, without filling a tile."""
+        size, width = view.sizes(self.source, shapes)
+        magnitude = (np.float32(scale) * self.factor)[:, None] * size
+        total = float(len(self.source) * view.features.f)
+        return Messages(magnitude.ravel(), np.broadcast_to(width, magnitude.shape).ravel(), total)
 
     def remember(self, delta: float) -> None:
         if self.alive is not None:

@@ -100,6 +100,20 @@ class Operator:
                 total += math.ldexp(weight, grown - exponent) * column.astype(np.float64)
         return total.astype(np.float32)
 
+    def alone(self, exponent: int, hop: int | None = None) -> Floats:
+        """h(keep) = Σ θ_l keep^l over 2^exponent, what a value becomes at a node that receives nothing; float32 [n].
+
+        With `hop`, that power of keep alone.
+        """
+        theta = self.scheme.coefficients(self.hops) if hop is None else np.eye(1, hop + 1, hop)[0]
+        with np.errstate(divide="ignore"):  # keep may be 0, and its powers must not overflow before they are scaled
+            log = np.log2(self.keep.astype(np.float64))
+        total = np.full(len(log), math.ldexp(float(theta[0]), -exponent))
+        for power, weight in enumerate(theta.tolist()):
+            if power and weight:
+                total += weight * np.exp2(power * log - exponent)
+        return total.astype(np.float32)
+
 
 def stationary(diffusion: Diffusion) -> Floats:
     """φ = d^r, the fixed point T φ = φ of every diffusion (row u of Ā sums to d(u)); float32 [n]."""

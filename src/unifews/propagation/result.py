@@ -12,7 +12,24 @@ import numpy as np
 
 from unifews.core.trace import Trace
 from unifews.errors import InputError
+from unifews.propagation.features import Features
+from unifews.propagation.operator import Operator
 from unifews.propagation.tiles import Floats
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """What lies outside the axes is not propagated, but the skip connection is never pruned: every node keeps its own."""
+
+    features: Features
+    op: Operator
+
+    def embedding(self, coordinates: Floats, axes: Floats, exponent: int, hop: int | None = None) -> Floats:
+        """coordinates · Aᵀ + h(keep) ∘ X (I - A Aᵀ), over 2^exponent; with `hop`, keep^hop in place of h(keep)."""
+        factor = self.op.alone(exponent - self.features.exponent, hop)
+        whole = rotate_back(coordinates - factor[:, None] * self.features.times(axes, self.op.threads), axes)
+        self.features.add_scaled(factor, whole)
+        return whole
 
 
 @dataclass(frozen=True)
@@ -24,14 +41,23 @@ class Hops:
     """S^l φ; empty when the stationary part was not split off."""
     axes: Floats | None
     mean: Floats | None
+    remainder: Remainder | None = None
 
     def embedding(self, hop: int, exponent: int) -> Floats:
         """S^hop X over 2^exponent."""
         values, grown = self.values[hop]
-        whole = rotate_back(values, self.axes) * np.float32(math.ldexp(1, grown - exponent))
+        values = values * np.float32(math.ldexp(1, grown - exponent))
+        if self.remainder is None or self.axes is None:
+            whole = rotate_back(values, self.axes)
+        else:
+            whole = self.remainder.embedding(values, self.axes, exponent, hop)
         if self.columns and self.mean is not None:
             column, grown = self.columns[hop]
             whole += (column * np.float32(math.ldexp(1, grown - exponent)))[:, None] * self.mean
+            if self.remainder is not None and self.axes is not None:
+                # The stationary part is carried whole, so what of it lies outside the axes is no remainder.
+                factor = self.remainder.op.alone(exponent - self.remainder.features.exponent, hop)
+                whole -= (factor * self.columns[0][0])[:, None] * (self.mean - self.axes @ (self.mean @ self.axes))
         return whole
 
 
@@ -39,7 +65,8 @@ class Propagated:
     """The result of `propagate`.
 
     ``embedding`` is ``coordinates @ basis.T``, made when first asked for: a head can train on the narrower coordinates and
-    never pay for the rotation back. Arrays are of the kind that `x` was (numpy or torch).
+    never pay for the rotation back. Where axes were left out, it also has what a node keeps of its own features outside of
+    them; ``coordinates`` is ``embedding @ basis`` in any case. Arrays are of the kind that `x` was (numpy or torch).
     """
 
     def __init__(
@@ -50,8 +77,10 @@ class Propagated:
         exponent: int,
         hops: Hops | None,
         to_caller: Callable[[Floats], Any],
+        remainder: Remainder | None = None,
     ) -> None:
         self._coordinates, self._axes, self._hops, self._to_caller = coordinates, axes, hops, to_caller
+        self._remainder = remainder
         self._embedding: Floats | None = coordinates if axes is None else None
         self.trace = trace
         """What was kept and what it cost, a `Trace`."""
@@ -63,11 +92,15 @@ class Propagated:
         """P, float32 [n, f], on the input axes."""
         if self._embedding is None:
             began = perf_counter()
-            self._embedding = rotate_back(self._coordinates, self._axes)
             n, k = self._coordinates.shape
+            if self._remainder is None or self._axes is None:
+                self._embedding, extra = rotate_back(self._coordinates, self._axes), 0
+            else:
+                self._embedding = self._remainder.embedding(self._coordinates, self._axes, self.exponent)
+                extra = self._remainder.features.nnz * (k + 1)
             self.trace = replace(
                 self.trace,
-                basis_macs=self.trace.basis_macs + n * k * self._embedding.shape[1],
+                basis_macs=self.trace.basis_macs + n * k * self._embedding.shape[1] + extra,
                 basis_seconds=self.trace.basis_seconds + perf_counter() - began,
             )
         return self._to_caller(self._embedding)

@@ -31,13 +31,13 @@ class Shape:
         return np.clip(self.width - LANES * np.arange(self.blocks), 0, LANES)
 
 
-def cut(width: int) -> list[Shape]:
-    """The tiles for `width` features: as few as possible, of equal size, at most 15 columns of padding each."""
+def cut(width: int, least: int = 1) -> list[Shape]:
+    """The tiles for `width` features: as few as possible but `least`, of like size, at most 15 columns of padding in all."""
     total = -(-width // LANES)
-    count = -(-total // MAX_BLOCKS)
-    blocks = -(-total // count)
-    step = blocks * LANES
-    return [Shape(at, min(step, width - at), blocks) for at in range(0, width, step)]
+    count = max(-(-total // MAX_BLOCKS), min(least, total))
+    step = -(-total // max(count, 1)) * LANES
+    shapes = [(at, min(step, width - at)) for at in range(0, width, max(step, 1))]
+    return [Shape(at, columns, -(-columns // LANES)) for at, columns in shapes]
 
 
 class Tile:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unifews.core.diffusion import Diffusion
 from unifews.kernels import LANES, aligned, native
 from unifews.propagation.basis import Basis
 from unifews.propagation.features import Features, Floats
-from unifews.propagation.tiles import Tile
+from unifews.propagation.tiles import Shape, Tile
 
 
 @dataclass
@@ -61,6 +63,26 @@ class View:
             for first, last in features.chunks():
                 self._ingest(tile, features.rows(first, last), first, shape.column, square)
         self.seconds += perf_counter() - began
+
+    def column(self, mix: Floats) -> Floats:
+        """Z · mix, one column; float32 [n]."""
+        v = mix if self.basis is None else self.basis.axes @ mix
+        column = self.features.times(np.ascontiguousarray(v[:, None], dtype=np.float32), self.threads)[:, 0]
+        return np.asarray(column if self.phi is None or self.mean is None else column - self.phi * (self.mean @ v))
+
+    def sizes(self, nodes: NDArray[Any], shapes: list[Shape]) -> tuple[Floats, Floats]:
+        """Block sizes of some nodes before the first hop, as tiles would hold them [k, blocks], and the features in each."""
+        values = self.features.some(nodes)
+        if self.phi is not None and self.mean is not None:
+            values = values - self.phi[nodes][:, None] * self.mean
+        values = values if self.basis is None else values @ self.basis.axes
+        size, width = [], []
+        for shape in shapes:
+            for block, columns in enumerate(shape.widths().tolist()):
+                at = shape.column + block * LANES
+                size.append(np.linalg.norm(values[:, at : at + columns], axis=1) * self.diffusion.source[nodes])
+                width.append(columns)
+        return np.stack(size, axis=1), np.array(width, dtype=np.float32)
 
     def _ingest(self, tile: Tile, rows: Floats, first: int, column: int, square: Floats | None) -> None:
         shape = tile.shape
