@@ -13,13 +13,16 @@ from unifews.datasets.folder import open_dataset, save_dataset
 from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError, InputError, MissingFileError, UnknownNameError
 from unifews.training.recipe import Recipe
-from unifews.training.spec import PAPER, TrainSpec, read_toml, write_toml
+from unifews.training.spec import PAPER, TrainSpec, paper_form, read_toml, write_toml
 
 DATA = small()
 OTHER = dict(
     dataset="other", model="sgc", edge_sparsity=0.5, edge_threshold=0.1, weight_sparsity=0.5, weight_threshold=0.1,
     weight_reference="head", weight_ramp=5, weight_feedback=False, seeds=3, seed=7, split="stored", hops=3, alpha=0.2, r=0.4,
     skip="identity", entries="node", basis="input", rank=4, inherit=True, head="embedding", standardise="column",
+)  # fmt: skip
+LAYERED = dict(
+    model="gcnii", entries="node", inherit=False, alpha=0.2, theta=0.3, task="links", budget="layers", absolute=True,
 )  # fmt: skip
 RECIPE = dict(
     width=8, layers=3, dropout=0.1, batch=64, epochs=9, patience=4, lr=0.5, weight_decay=0.25, plateau=2
@@ -28,7 +31,8 @@ RECIPE = dict(
 
 def test_every_setting_has_its_alternative_here():
     """So that the tests below cover a setting that is added later."""
-    assert set(OTHER) == {field.name for field in fields(TrainSpec)} - {"recipe", "method"}
+    names = {field.name for field in fields(TrainSpec)} - {"recipe", "method"}
+    assert set(OTHER) | set(LAYERED) | {"heads", "node_lock"} == names
     assert set(RECIPE) == set(Recipe.names())
 
 
@@ -38,6 +42,57 @@ def test_any_setting_changes_the_id_and_the_same_ones_give_it_again():
     assert len(set(ids)) == len(ids) == 1 + len(OTHER) + len(RECIPE)
     assert [TrainSpec.of(spec.to_dict()).id(DATA) for spec in specs] == ids
     assert all(len(one) == 12 and int(one, 16) for one in ids)
+
+
+def test_any_setting_of_layers_changes_the_id_too():
+    plain = [{}, *({k: v} for k, v in (LAYERED | RECIPE).items() if k not in ("model", "batch"))]
+    specs = [TrainSpec.of({"dataset": "small", "model": "gcnii"} | change) for change in plain]
+    specs.append(TrainSpec.of({"dataset": "small", "model": "gat", "heads": 4}))
+    specs.append(TrainSpec.of({"dataset": "small", "model": "gat"}))
+    locked = dict(dataset="small", model="gcn", entries="node", edge_sparsity=0.5)
+    specs += [TrainSpec.of(locked), TrainSpec.of(locked | {"node_lock": True})]
+    ids = [spec.id(DATA) for spec in specs]
+    assert len(set(ids)) == len(ids)
+    assert [TrainSpec.of(spec.to_dict()).id(DATA) for spec in specs] == ids
+
+
+def test_a_model_has_its_own_defaults():
+    gcn, appnp = TrainSpec.of(dict(dataset="small", model="gcn")), TrainSpec.of(dict(dataset="small"))
+    assert (gcn.entries, gcn.inherit, gcn.recipe.dropout) == ("unit", True, 0.5)
+    assert (appnp.entries, appnp.inherit, appnp.recipe.dropout) == ("block", False, 0.7)
+    assert TrainSpec.of(dict(dataset="small", model="gcn", recipe=Recipe(dropout=0.7))).recipe.dropout == 0.7
+    assert TrainSpec.of(dict(dataset="small", model="gcn", task="links")).recipe.layers == 3
+
+
+def test_a_record_holds_only_what_the_model_has():
+    gcn, gat, appnp = (TrainSpec.of(dict(dataset="small", model=model)).to_dict() for model in ("gcn", "gat", "appnp"))
+    assert "hops" not in gcn and "heads" not in gcn and "batch" not in gcn["recipe"] and gcn["budget"] == "macs"
+    assert gat["heads"] == 8 and "theta" not in gat
+    assert "budget" not in appnp and "task" not in appnp and appnp["recipe"]["batch"] == 512
+
+
+@pytest.mark.parametrize(
+    "settings, sentence",
+    [
+        (dict(model="gcn", hops=3), "`hops` is about propagating once before training, and gcn does so in every layer"),
+        (dict(model="gcn", recipe={"batch": 8}), "gcn is trained on the whole graph at once, so it has no `batch`"),
+        (dict(model="gcn", alpha=0.1), "`alpha` belongs to model='gcnii' or 'appnp'; gcn has no such setting"),
+        (dict(model="sgc", heads=4), "`heads` belongs to model='gat'; sgc has no such setting"),
+        (dict(task="links"), "`task` is about layers that propagate, and appnp has none; take model='gcn'"),
+        (dict(model="gcn", task="links", split="stored"), "draws its own split of the edges by seed"),
+        (dict(model="gcn", node_lock=True), "node_lock leaves edges into judged nodes in place; it needs pruned edges"),
+        (dict(entries="unit"), "no entries named 'unit'"),
+    ],
+)
+def test_what_a_model_does_not_have(settings, sentence):
+    with pytest.raises(InputError) as error:
+        TrainSpec.of(dict(dataset="small") | settings)
+    assert sentence in str(error.value)
+
+
+def test_the_unpruned_run_of_layers_has_the_plain_settings():
+    pruned = TrainSpec.of(dict(dataset="small", model="gcn", edge_sparsity=0.5, **paper_form("gcn")))
+    assert pruned.unpruned() == TrainSpec.of(dict(dataset="small", model="gcn"))
 
 
 def test_two_ways_to_write_a_value_are_one_run():
@@ -85,9 +140,10 @@ FULL = {k: v for k, v in OTHER.items() if k not in ("edge_threshold", "weight_sp
         {"dataset": "cora"},
         FULL | RECIPE,
         {"dataset": "cora", **PAPER, "edge_threshold": 1e-17, "lr": 3e22, "weight_decay": 0},
+        {"dataset": "cora", **LAYERED, "edge_sparsity": 0.5, "lr": 0.5},
         {"dataset": 'C:\\data\\"größe"\n\U0001f600\x7f.npz', "seed": 2**62},
     ],
-    ids=["defaults", "everything", "numbers", "text"],
+    ids=["defaults", "everything", "numbers", "layers", "text"],
 )
 def test_a_run_file_says_it_all(tmp_path, settings):
     spec = TrainSpec.of(settings)

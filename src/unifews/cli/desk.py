@@ -31,7 +31,7 @@ class Desk:
     def run(self, spec: TrainSpec) -> dict[str, Any]:
         """The record of a run: from the ledger if it is there, else from training."""
         from unifews.training.api import splits_of, train
-        from unifews.training.warm import warm_up
+        from unifews.training.warm import warm_up, warm_up_layers
 
         splits_of(self.data, spec)
         what, name = "sparsified" if spec.prunes else "unpruned", spec.id(self.data)
@@ -44,11 +44,14 @@ class Desk:
             if self.again:
                 self.book.drop_partial(name)
         warm_up()
+        if spec.is_layered:
+            warm_up_layers()
         settings = spec.to_dict()
         settings.pop("dataset")
         try:
             with ExitStack() as stack:
-                progress, watch = stack.enter_context(live.training(what, spec.seed, spec.seeds))
+                first = "starting" if spec.is_layered else "propagating"
+                progress, watch = stack.enter_context(live.training(what, spec.seed, spec.seeds, first))
                 if self.log:
                     from unifews.training.log import TensorBoard
 

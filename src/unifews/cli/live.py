@@ -15,8 +15,13 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def training(what: str, seed: int, seeds: int) -> Iterator[tuple[Progress | None, Watch | None]]:
-    """`progress` and `watch` for `train`, shown as one line that vanishes; None where stderr is no terminal."""
+def training(
+    what: str, seed: int, seeds: int, first: str = "propagating"
+) -> Iterator[tuple[Progress | None, Watch | None]]:  # fmt: skip
+    """`progress` and `watch` for `train`, shown as one line that vanishes; None where stderr is no terminal.
+
+    `first`: what comes before the first epoch.
+    """
     if not sys.stderr.isatty():
         yield None, None
         return
@@ -29,7 +34,7 @@ def training(what: str, seed: int, seeds: int) -> Iterator[tuple[Progress | None
         TextColumn("{task.fields[told]}"), TimeElapsedColumn(),
     )  # fmt: skip
     with Bar(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(f"{what}: propagating", total=None, told="")
+        task = shown.add_task(f"{what}: {first}", total=None, told="")
 
         def progress(done: int, total: int) -> None:
             shown.update(task, completed=done, total=total)

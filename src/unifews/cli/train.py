@@ -36,7 +36,16 @@ def train(
         Path | None,
         typer.Option("--run-file", "-f", metavar="RUN.toml", help="Settings; an option given here wins over the file."),
     ] = None,
-    model: Annotated[str | None, typer.Option(metavar="appnp|sgc|mlp", help="What is trained, appnp unless given.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="appnp (unless given), sgc or mlp, propagated once; gcn, gat, sage, gcnii or gin, whose layers propagate.",
+        ),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="nodes|links", help="Classify nodes, or predict hidden edges (gcn and the like).")
+    ] = None,
     edge_sparsity: Annotated[float | None, _Fraction] = None,
     edge_threshold: Annotated[float | None, typer.Option(metavar="D", help="Instead: remove messages below this.")] = None,
     weight_sparsity: Annotated[float | None, typer.Option(metavar="S", help="Share of the weights to remove.")] = None,
@@ -44,7 +53,7 @@ def train(
         float | None, typer.Option(metavar="T", help="Instead: remove weights whose products are below T times the mean.")
     ] = None,
     paper_form: Annotated[
-        bool, typer.Option("--paper-form", help="Prune as the paper does: whole nodes on the input axes, nested.")
+        bool, typer.Option("--paper-form", help="Prune as the paper does: whole edges on the input axes, nested.")
     ] = False,
     baseline: Annotated[
         bool, typer.Option("--baseline/--no-baseline", help="Beside a pruned model, train the unpruned one: same seeds.")
@@ -55,15 +64,31 @@ def train(
         str | None, typer.Option(metavar="stratified|stored", help="50/25/25 by seed, or the dataset's own; as it is meant.")
     ] = None,
     hops: Annotated[int | None, typer.Option(metavar="L", help="Propagation steps, 20 unless given.")] = None,
-    alpha: Annotated[float | None, typer.Option(metavar="A", help="APPNP: share of its own features a node keeps.")] = None,
+    alpha: Annotated[float | None, typer.Option(metavar="A", help="APPNP, GCNII: share of its own that a node keeps.")] = None,
     r: Annotated[float | None, typer.Option("--r", metavar="R", help="T = D^-(1-r) (A + I) D^-r, 0.5 unless given.")] = None,
     skip: Annotated[
         str | None, typer.Option(metavar="KIND", help="Skip connection: diagonal unless given, identity, identity+loop, none.")
     ] = None,
     entries: Annotated[
         str | None,
-        typer.Option(metavar="block|feature|node", help="What one decision covers: 16 features unless given, one, or all."),
+        typer.Option(
+            metavar="KIND",
+            help="What one decision covers: of an edge a block of 16 features, one feature or all (node); in layers also a "
+            "unit, one feature of all edges. block unless given, in layers unit.",
+        ),
     ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="macs|layers", help="Layers: share of all MACs, wide ones giving most, or of each layer alike."),
+    ] = None,
+    absolute: Annotated[
+        bool | None, typer.Option("--absolute/--relative", help="Layers: thresholds are magnitudes, or multiples of the mean.")
+    ] = None,
+    node_lock: Annotated[
+        bool | None, typer.Option("--node-lock/--no-node-lock", help="Layers: judge as the authors do; it flatters.")
+    ] = None,
+    heads: Annotated[int | None, typer.Option(metavar="N", help="GAT: heads of hidden layers, 8 unless given.")] = None,
+    theta: Annotated[float | None, typer.Option(metavar="X", help="GCNII: how much a layer transforms, 0.5.")] = None,
     basis: Annotated[
         str | None, typer.Option(metavar="principal|input", help="The axes that are pruned, principal unless given.")
     ] = None,
@@ -72,9 +97,9 @@ def train(
         bool | None, typer.Option("--inherit/--no-inherit", help="What is removed at a hop stays removed at later ones.")
     ] = None,
     width: Annotated[int | None, typer.Option(metavar="N", help="Hidden units of a layer.")] = None,
-    layers: Annotated[int | None, typer.Option(metavar="N", help="Layers of the classifier.")] = None,
+    layers: Annotated[int | None, typer.Option(metavar="N", help="Layers of the classifier, or of the model.")] = None,
     dropout: Annotated[float | None, typer.Option(metavar="P", help="Share of hidden units left out while training.")] = None,
-    batch: Annotated[int | None, typer.Option(metavar="N", help="Nodes per step.")] = None,
+    batch: Annotated[int | None, typer.Option(metavar="N", help="Nodes per step, where propagated once.")] = None,
     epochs: Annotated[int | None, typer.Option(metavar="N", help="Epochs at most.")] = None,
     patience: Annotated[
         int | None, typer.Option(metavar="N", help="Stop after so many epochs without a better validation score; 0: never.")
@@ -102,7 +127,8 @@ def train(
         "weight_threshold": weight_threshold, "seeds": seeds, "seed": seed, "split": split, "hops": hops, "alpha": alpha,
         "r": r, "skip": skip, "entries": entries, "basis": basis, "rank": rank, "inherit": inherit, "width": width,
         "layers": layers, "dropout": dropout, "batch": batch, "epochs": epochs, "patience": patience, "lr": lr,
-        "weight_decay": weight_decay,
+        "weight_decay": weight_decay, "task": task, "budget": budget, "absolute": absolute, "node_lock": node_lock,
+        "heads": heads, "theta": theta,
     }  # fmt: skip
     _check_log(log)
     settings = _settings(dataset, run_file, {name: value for name, value in given.items() if value is not None}, paper_form)
@@ -125,19 +151,20 @@ def train(
 # ------------------------------------------------------------------------------------------------------------- settings
 
 
-def _settings(dataset: str | None, run_file: Path | None, given: dict[str, Any], paper_form: bool) -> dict[str, Any]:
+def _settings(dataset: str | None, run_file: Path | None, given: dict[str, Any], as_paper: bool) -> dict[str, Any]:
     """The run file's settings with those of the command line on top, checked before anything is loaded."""
-    from unifews.training.spec import PAPER, read_toml
+    from unifews.training.spec import TrainSpec, paper_form, read_toml
 
     if dataset is not None and dataset.endswith(".toml"):
         raise InputError(f"{dataset} is a run file by its name; give it with --run-file {dataset}.")
-    if paper_form:
-        for name, value in PAPER.items():
+    file = read_toml(run_file) if run_file is not None else {}
+    if as_paper:
+        for name, value in paper_form({**file, **given}.get("model", TrainSpec.model)).items():
             if given.setdefault(name, value) != value:
                 raise InputError(
                     f"--paper-form means {name}={value}, but --{name} asks for {given[name]}; leave out one of them."
                 )
-    settings: dict[str, Any] = {"seeds": SEEDS, **(read_toml(run_file) if run_file is not None else {})}
+    settings: dict[str, Any] = {"seeds": SEEDS, **file}
     for one, other in (("edge_sparsity", "edge_threshold"), ("weight_sparsity", "weight_threshold")):
         if given.keys() & {one, other}:  # either replaces both of the file
             settings.pop(one, None)
@@ -161,7 +188,7 @@ def _spec(settings: dict[str, Any]) -> TrainSpec:
 
 def _check_sense(spec: TrainSpec, given: dict[str, Any]) -> None:
     """An option that cannot matter is a misunderstanding."""
-    if "alpha" in given and spec.model != "appnp":
+    if "alpha" in given and spec.model not in ("appnp", "gcnii"):
         raise InputError(f"--alpha belongs to --model appnp; {spec.model} has no such term.")
     if spec.model == "mlp":
         for name in ("hops", "r", "skip", "entries", "basis", "rank", "inherit"):
@@ -226,9 +253,9 @@ def _show(data: Dataset, records: list[dict[str, Any]], desk: Desk) -> None:
     table = table_of(records)
     console = output.console(table)
     spec = records[-1]["spec"]
-    hops = "" if spec["model"] == "mlp" else f", {spec['hops']} hops"
+    depth = "" if spec["model"] == "mlp" else f", {spec['hops']} hops" if "hops" in spec else f", {_layers(spec)}"
     seeds = len(records[-1]["seeds"])
-    about = f"{spec['model'].upper()}{hops}, {seeds} {'seeds' if seeds > 1 else 'seed'}: {data!r}"
+    about = f"{spec['model'].upper()}{depth}, {seeds} {'seeds' if seeds > 1 else 'seed'}: {data!r}"
     console.print(about, soft_wrap=True, markup=False)
     console.print(table)
     console.print(*legend(records), sep="\n", soft_wrap=True)
@@ -237,3 +264,8 @@ def _show(data: Dataset, records: list[dict[str, Any]], desk: Desk) -> None:
     if desk.book:
         files = " and ".join(map(str, desk.files))
         console.print(f"kept in {desk.book.path}; settings in {files}", soft_wrap=True, markup=False)
+
+
+def _layers(spec: dict[str, Any]) -> str:
+    layers = spec["recipe"]["layers"]
+    return f"{layers} {'layers' if layers > 1 else 'layer'}{', links' if spec['task'] == 'links' else ''}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from unifews.core.trace import HopTrace, Trace
+from unifews.core.trace import HopTrace, LayerTrace, Trace
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,13 @@ class ModelTrace(Trace):
     @property
     def score_macs(self) -> int:
         return sum(hop.score_macs for hop in self.hops if isinstance(hop, ConvTrace))
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> ModelTrace:
+        """From its fields, as `dataclasses.asdict` and a file give them."""
+        hops = tuple(ConvTrace(**hop | {"notes": tuple(hop["notes"])}) for hop in values["hops"])
+        layers = tuple(LayerTrace(**layer) for layer in values["layers"])
+        return cls(**dict(values) | {"hops": hops, "layers": layers, "notes": tuple(values["notes"])})
 
     def to_dict(self) -> dict[str, Any]:
         extra = [

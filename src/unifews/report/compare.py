@@ -111,8 +111,10 @@ def label_of(record: Record) -> str:
             parts.append(f"{what}s {f'{share:g}'.removeprefix('0')}")
         elif delta:
             parts.append(f"{what}s ≥ {delta:g}")
-    if parts and all(spec[name] == PAPER[name] for name in ("entries", "basis", "inherit")):
+    if parts and all(spec.get(name, PAPER[name]) == PAPER[name] for name in ("entries", "basis", "inherit")):
         parts.insert(0, "paper's form")
+    if spec.get("node_lock"):
+        parts.append("node lock")
     return ", ".join(parts) or "unpruned"
 
 
@@ -133,7 +135,7 @@ def baseline_of(record: Record, records: Sequence[Record]) -> Record | None:
 
 def _beside_pruning(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that an unpruned run has too."""
-    how = ("entries", "basis", "rank", "inherit", "head")
+    how = ("entries", "basis", "rank", "inherit", "head", "budget", "absolute", "node_lock")
     return {name: value for name, value in spec.items() if name not in how and not name.startswith(("edge_", "weight_"))}
 
 

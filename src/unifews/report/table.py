@@ -39,8 +39,9 @@ def table_of(records: Sequence[Record]) -> Table:
 def quantities(records: Sequence[Record]) -> list[str]:
     """What is compared, in the order of `numbers` and `gains`."""
     metrics = " or ".join(sorted({NAMES[record["metric"]] for record in records}))
+    asked = " or ".join(sorted({record["spec"].get("task", "nodes") for record in records}))
     return [
-        f"{metrics}, % on test nodes", "propagation MACs", "principal axes MACs", "transformation MACs", "MACs in all",
+        f"{metrics}, % on test {asked}", "propagation MACs", "principal axes MACs", "transformation MACs", "MACs in all",
         "edge entries removed", "weights removed", "propagation seconds", "training seconds",
     ]  # fmt: skip
 
@@ -73,7 +74,9 @@ def legend(records: Sequence[Record]) -> list[str]:
     if max(len(record["seeds"]) for record in records) > 1:
         paired = any(baseline_of(record, records) for record in records)
         sentences.append(f"±: standard deviation over seeds{'; differences are taken seed by seed' if paired else ''}.")
-    sentences.append("MACs: propagating and classifying all nodes once. Training: one seed, the mean.")
+    links = any(record["spec"].get("task") == "links" for record in records)
+    done = "encoding all nodes once, without the decoder of pairs" if links else "propagating and classifying all nodes once"
+    sentences.append(f"MACs: {done}. Training: one seed, the mean.")
     if any(record["trace"]["basis_macs"] for record in records):
         sentences.append("Principal axes are found and rotated to once per graph; propagation seconds include it.")
     return sentences

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import pairwise
 from os import PathLike
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -48,11 +49,12 @@ def train(
     watch: Watch | None = None,
     **settings: Any,
 ) -> Run:
-    """Propagate, then train and judge a classifier on the embedding, over one or several seeds.
+    """Train and judge a model over one or several seeds: on an embedding propagated once, or on the whole graph.
 
     Args:
         dataset: a `Dataset`, or what `load_dataset` takes.
-        model: ``"appnp"``, ``"sgc"`` or ``"mlp"`` (no edges: what the graph is worth).
+        model: ``"appnp"``, ``"sgc"`` or ``"mlp"`` (no edges: what the graph is worth), propagated once and then trained; or
+            ``"gcn"``, ``"gat"`` (GATv2), ``"sage"``, ``"gcnii"``, ``"gin"``, whose layers propagate themselves.
         method: who decides what goes.
         ledger: file (or folder) the record is appended to; finished seeds of an interrupted run are taken from there.
         progress: called with (steps done, steps in all) while propagating.
@@ -70,6 +72,11 @@ def train(
             ``"auto"`` takes the coordinates where there are any, which spares rotating back and makes the head narrower.
             standardise: by the training rows, all columns by one ``"common"`` scale or each ``"column"`` by its own.
             recipe (or its settings one by one): width, layers, dropout, batch, epochs, patience, lr, weight_decay, plateau.
+            Of models whose layers propagate only (see `sparsify`; `hops` and the like are of the others only):
+            entries, budget, absolute, inherit: of `sparsify`.
+            task: ``"nodes"`` are classified, or ``"links"`` predicted (5 % of edges to choose by, 10 % to judge by, ROC-AUC).
+            heads: of gat. alpha, theta: of gcnii.
+            node_lock: judge with all edges into the judged nodes in place, as the authors do: it flatters (METHODS 3.6).
 
     The epoch is chosen by validation; the test set is judged once per seed. Same settings, same numbers.
     """
@@ -84,21 +91,20 @@ def train(
         done = _finished(book, run_id)
 
     began = perf_counter()
-    fed = _feed(data, spec, progress)
-    propagate_seconds = perf_counter() - began
+    work = _work(data, spec, splits, progress)
+    propagate_seconds = 0.0 if spec.is_layered else perf_counter() - began
 
-    best: tuple[float, Decoupled] | None = None
+    best: tuple[float, torch.nn.Module] | None = None
     for i in range(len(done), spec.seeds):
-        result, head = _one_seed(data, spec, fed.rows, splits[i], spec.seed + i, i, watch)
+        result, trained = work.one_seed(i, spec.seed + i, None if watch is None else partial(watch, i))
         if best is None or result.val > best[0]:
-            best = result.val, Decoupled(head, fed.axes, _propagation(spec, data.num_features), fed.exponent).eval()
+            best = result.val, trained
         done.append(result)
         if book and len(done) < spec.seeds:
             book.save_partial(run_id, [asdict(seed) for seed in done])
-    inputs = fed.rows.shape[1]
     run = Run(
-        spec, run_id, data.about.metric, done, _with_layers(fed.trace, data, spec, inputs, done), _sizes(data, spec, inputs),
-        _describe(data), propagate_seconds, best[1] if best else None,
+        spec, run_id, work.metric, done, work.trace(done), work.sizes(done), _describe(data), propagate_seconds,
+        best[1] if best else None,
     )  # fmt: skip
     if book:
         book.append(run.to_dict())
@@ -112,6 +118,51 @@ def _finished(book: Ledger, run_id: str) -> list[SeedResult]:
         return [SeedResult.of(seed) for seed in book.partial(run_id)]
     except (KeyError, TypeError) as error:
         raise FileFormatError(f"{book.partial_file(run_id)} is damaged; delete it to start this run afresh.") from error
+
+
+class _Work(Protocol):
+    """A dataset made ready for a kind of model, to be trained once per seed."""
+
+    @property
+    def metric(self) -> str: ...
+
+    def one_seed(self, number: int, seed: int, watch: Callable[[Epoch], None] | None) -> tuple[SeedResult, torch.nn.Module]: ...
+
+    def trace(self, seeds: Sequence[SeedResult]) -> Trace: ...
+
+    def sizes(self, seeds: Sequence[SeedResult]) -> tuple[int, ...]: ...
+
+
+def _work(data: Dataset, spec: TrainSpec, splits: list[Split], progress: Progress | None) -> _Work:
+    if not spec.is_layered:
+        return _OnEmbedding(data, spec, splits, _feed(data, spec, progress))
+    from unifews.training.iterative import OnGraph  # PyG: decoupled models do without
+    from unifews.training.links import OnLinks
+
+    return (OnLinks if spec.task == "links" else OnGraph)(data, spec, splits)
+
+
+class _OnEmbedding:
+    """What was propagated once, for a head that is trained on it."""
+
+    def __init__(self, data: Dataset, spec: TrainSpec, splits: list[Split], fed: _Feed) -> None:
+        self.data, self.spec, self.splits, self.fed = data, spec, splits, fed
+        self.inputs = fed.rows.shape[1]
+
+    @property
+    def metric(self) -> str:
+        return self.data.about.metric
+
+    def one_seed(self, number: int, seed: int, watch: Callable[[Epoch], None] | None) -> tuple[SeedResult, Decoupled]:
+        data, spec, fed = self.data, self.spec, self.fed
+        result, head = _one_seed(data, spec, fed.rows, self.splits[number], seed, watch)
+        return result, Decoupled(head, fed.axes, _propagation(spec, data.num_features), fed.exponent).eval()
+
+    def trace(self, seeds: Sequence[SeedResult]) -> Trace:
+        return _with_layers(self.fed.trace, self.data, self.spec, self.inputs, seeds)
+
+    def sizes(self, seeds: Sequence[SeedResult]) -> tuple[int, ...]:
+        return _sizes(self.data, self.spec, self.inputs)
 
 
 class _Feed(NamedTuple):
@@ -164,7 +215,7 @@ def _axes(spec: TrainSpec, features: int) -> int | None:
 
 
 def _one_seed(
-    data: Dataset, spec: TrainSpec, rows: Tensor, split: Split, seed: int, number: int, watch: Watch | None
+    data: Dataset, spec: TrainSpec, rows: Tensor, split: Split, seed: int, watch: Callable[[Epoch], None] | None
 ) -> tuple[SeedResult, Mlp]:
     recipe = spec.recipe
     with seeded(seed):
@@ -172,7 +223,7 @@ def _one_seed(
     head.standardise(rows[torch.tensor(split.train)], per_column=spec.standardise == "column")
     fitted = fit(
         head, rows, data.y, split, recipe, metric=data.about.metric, pruning=_pruning(data, spec, rows.shape[1]), seed=seed,
-        watch=None if watch is None else lambda epoch: watch(number, epoch),
+        watch=watch,
     )  # fmt: skip
     kept = tuple(layer.kept for layer in head.linears())
     return SeedResult(seed=seed, **asdict(fitted), kept=kept), head.eval()
@@ -191,7 +242,7 @@ def _sizes(data: Dataset, spec: TrainSpec, inputs: int) -> tuple[int, ...]:
     return tuple(a * b for a, b in pairwise(widths))
 
 
-def _with_layers(trace: Trace, data: Dataset, spec: TrainSpec, inputs: int, seeds: list[SeedResult]) -> Trace:
+def _with_layers(trace: Trace, data: Dataset, spec: TrainSpec, inputs: int, seeds: Sequence[SeedResult]) -> Trace:
     """Weights and multiply-adds of classifying all nodes, beside those of the unpruned head, which is fed all features.
 
     What a threshold keeps varies with the seed: the mean, rounded.
@@ -223,7 +274,12 @@ def _describe(data: Dataset) -> dict[str, Any]:
 
 
 def splits_of(data: Dataset, spec: TrainSpec) -> list[Split]:
-    """The split of every seed, each of them fit to train and judge on."""
+    """The split of every seed, each of them fit to train and judge on; links are split by seed when it is their turn."""
+    if spec.task == "links":
+        from unifews.training.links import check_links
+
+        check_links(data.name, data.graph)
+        return []
     splits = [data.split(spec.seed + i, spec.split) for i in range(spec.seeds)]
     for split in splits:
         check_split(data, split)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from unifews.datasets.splits import Split
 from unifews.errors import InputError
+from unifews.nn.linear import PrunedWeight
 from unifews.nn.mlp import Mlp
 from unifews.training.metrics import judge
 from unifews.training.recipe import Recipe, WeightPruning
@@ -86,38 +87,62 @@ def _fit(
     labels = torch.from_numpy(y.astype(np.int64 if y.ndim == 1 else np.float32))
     train, val, test = (torch.from_numpy(part.astype(np.int64)) for part in split)
     val_rows, val_labels = rows[val], labels[val]
+
+    def learn(number: int, optimizer: torch.optim.Optimizer) -> float:
+        return _epoch(model, rows, labels, train, optimizer, recipe, pruning, number)
+
+    def look() -> tuple[float, float]:
+        scores = predict(model, val_rows)
+        return judge(metric, scores.numpy(), y[split.val]), float(loss_of(scores, val_labels))
+
+    best_epoch, epochs = climb(model, recipe, learn, look, counts=lambda i: pruning.reached(i, recipe.epochs), watch=watch)
+    at = [judge(metric, predict(model, rows[part]).numpy(), y[part.numpy()]) for part in (train, val, test)]
+    return Fitted(at[0], at[1], at[2], best_epoch, epochs, perf_counter() - began)
+
+
+def climb(
+    model: nn.Module,
+    recipe: Recipe,
+    learn: Callable[[int, torch.optim.Optimizer], float],
+    look: Callable[[], tuple[float, float]],
+    *,
+    counts: Callable[[int], bool] = lambda number: True,
+    watch: Watch | None = None,
+) -> tuple[int, int]:
+    """Epoch after epoch until validation no longer gets better; the model is left at its best one, settled.
+
+    `learn` trains epoch number 0, 1, … and gives its loss; `look` gives validation score and loss, by which, in this order,
+    the best of the epochs that count is chosen. Returns the best epoch and how many there were.
+    """
     optimizer = torch.optim.Adam(model.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay)
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
         optimizer, mode="max", factor=0.5, patience=recipe.plateau, threshold=1e-4
     )
+    pruned = [module for module in model.modules() if isinstance(module, PrunedWeight)]
     best, best_epoch = (-math.inf, -math.inf), -1
     state: dict[str, Tensor] = {}
     for number in range(recipe.epochs):
-        loss = _epoch(model, rows, labels, train, optimizer, recipe, pruning, number)
+        loss = learn(number, optimizer)
         if not math.isfinite(loss):
             raise InputError(
                 f"training went astray: the loss of epoch {number + 1} is {loss}. Lower `lr`, which is {recipe.lr:g}."
             )
-        scores = predict(model, val_rows)
-        val_score = judge(metric, scores.numpy(), y[split.val])
-        plateau.step(val_score)
-        now = (val_score, -float(_loss(scores, val_labels)))
-        if pruning.reached(number, recipe.epochs) and now > best:
-            best, best_epoch = now, number
+        score, val_loss = look()
+        plateau.step(score)
+        if counts(number) and (score, -val_loss) > best:
+            best, best_epoch = (score, -val_loss), number
             state = {name: value.clone() for name, value in model.state_dict().items()}
         if watch:
-            kept = sum(layer.kept for layer in model.linears())
-            weights = sum(layer.weight.numel() for layer in model.linears())
+            kept, weights = sum(weight.kept for weight in pruned), sum(weight.matrix.numel() for weight in pruned)
             lr = float(optimizer.param_groups[0]["lr"])
             with torch.random.fork_rng(devices=[]):
-                watch(Epoch(number, recipe.epochs, loss, val_score, best[0], kept, weights, lr))
+                watch(Epoch(number, recipe.epochs, loss, score, best[0], kept, weights, lr))
         if recipe.patience and best_epoch >= 0 and number - best_epoch >= recipe.patience:
             break
     model.load_state_dict(state)
-    for layer in model.linears():
-        layer.settle()
-    at = [judge(metric, predict(model, rows[part]).numpy(), y[part.numpy()]) for part in (train, val, test)]
-    return Fitted(at[0], at[1], at[2], best_epoch, number + 1, perf_counter() - began)
+    for weight in pruned:
+        weight.settle()
+    return best_epoch, number + 1
 
 
 def _epoch(
@@ -145,14 +170,15 @@ def _epoch(
                 layer.due = pruning.at(number, recipe.epochs)
                 layer.feedback = pruning.feedback and not layer.due["monotone"]
         optimizer.zero_grad(set_to_none=True)
-        loss = _loss(model(x), labels[batch])
+        loss = loss_of(model(x), labels[batch])
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         total += float(loss.detach()) * len(batch)
     return total / len(order)
 
 
-def _loss(scores: Tensor, labels: Tensor) -> Tensor:
+def loss_of(scores: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of class numbers [rows], or of 0/1 columns [rows, labels]."""
     if labels.ndim == 2:
         return nn.functional.binary_cross_entropy_with_logits(scores, labels)
     return nn.functional.cross_entropy(scores, labels)

@@ -32,6 +32,13 @@ class Recipe:
         """The authors' configuration of decoupled models (METHODS 3.9): 200 epochs, never stopped early."""
         return cls(lr=1e-2, dropout=0.5, patience=0)
 
+    @classmethod
+    def layered(cls, *, links: bool = False) -> dict[str, Any]:
+        """What models that propagate in every layer are trained by, where it differs: METHODS 3.9, 3.11."""
+        if links:
+            return {"width": 256, "layers": 3, "dropout": 0.5, "epochs": 500, "patience": 50}
+        return {"dropout": 0.5}
+
     def __post_init__(self) -> None:
         for name, least in (("width", 1), ("layers", 1), ("batch", 2), ("epochs", 1), ("patience", 0), ("plateau", 1)):
             object.__setattr__(self, name, whole(name, getattr(self, name), least))
@@ -86,15 +93,20 @@ class WeightPruning:
 
     def at(self, epoch: int, epochs: int) -> dict[str, Any]:
         """Arguments of `PrunedLinear.decide` for this epoch, counted from 0."""
-        monotone = epoch >= self.settle * epochs
+        monotone = self.settles(epoch, epochs)
         if self.threshold is not None:
             return {"threshold": self.threshold, "monotone": monotone}
-        share = 1.0 if self.reached(epoch, epochs) else 1 - (1 - (epoch + 1) / self._ramp(epochs)) ** 3
+        share = 1.0 if self.reached(epoch, epochs) else 1 - (1 - (epoch + 1) / self.ramp_within(epochs)) ** 3
         return {"sparsity": share * (self.sparsity or 0.0), "monotone": monotone}
 
     def reached(self, epoch: int, epochs: int) -> bool:
         """Whether the weights of this epoch are as sparse as asked for."""
-        return not self.sparsity or epoch + 1 >= self._ramp(epochs)
+        return not self.sparsity or epoch + 1 >= self.ramp_within(epochs)
 
-    def _ramp(self, epochs: int) -> int:
+    def settles(self, epoch: int, epochs: int) -> bool:
+        """Whether what is removed in this epoch stays removed."""
+        return epoch >= self.settle * epochs
+
+    def ramp_within(self, epochs: int) -> int:
+        """Epochs until the share is reached: half of a short training at most."""
         return max(1, min(self.ramp, epochs // 2))

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from unifews import __version__
 from unifews.core.trace import Trace
+from unifews.nn.trace import ModelTrace
 from unifews.training.metrics import NAMES
 from unifews.training.spec import TrainSpec
 
 if TYPE_CHECKING:
-    from unifews.nn.decoupled import Decoupled
+    from torch.nn import Module
 
 FORMAT = 1
 
@@ -40,11 +41,22 @@ class SeedResult(Fitted):
     seed: int
     kept: tuple[int, ...]
     """Weights left in each layer."""
+    trace: ModelTrace | None = None
+    """Of the pass that was judged, where layers propagate: accuracy and cost belong together."""
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> SeedResult:
         """From what was written to a file."""
-        return cls(**values | {"kept": tuple(values["kept"])})
+        trace = values.get("trace")
+        return cls(**values | {"kept": tuple(values["kept"]), "trace": None if trace is None else ModelTrace.of(trace)})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The seed's part of the record."""
+        record = self.__dict__ | {"kept": list(self.kept)}
+        trace = record.pop("trace")
+        if trace is not None:
+            record |= {"macs": trace.macs, "transform_macs": trace.transform_macs, "edge_sparsity": trace.edge_sparsity}
+        return record
 
 
 @dataclass(frozen=True)
@@ -80,7 +92,7 @@ class Run:
     dataset: dict[str, Any]
     propagate_seconds: float
     """From features to what the head is fed, once for all seeds."""
-    model: Decoupled | None = field(default=None, repr=False, compare=False)
+    model: Module | None = field(default=None, repr=False, compare=False)
     """The model of the seed that is best on validation, among those trained by this call: seeds that were finished before
     an interruption are known by their scores alone."""
     finished: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
@@ -111,7 +123,7 @@ class Run:
             "dataset": self.dataset,
             "metric": self.metric,
             "scores": {"train": scores.train, "val": scores.val, "test": scores.test, "test_std": scores.std},
-            "seeds": [seed.__dict__ | {"kept": list(seed.kept)} for seed in self.seeds],
+            "seeds": [seed.to_dict() for seed in self.seeds],
             "seconds": {"propagate": self.propagate_seconds, "train": self.train_seconds},
             "trace": self.trace.to_dict(),
             "head": {"weights": list(self.head), "sparsity": self.head_sparsity},

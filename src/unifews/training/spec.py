@@ -13,25 +13,45 @@ from typing import Any, Literal
 
 from unifews import __version__
 from unifews.core.budget import check_sparsity, check_threshold
-from unifews.core.entry import Entries
 from unifews.core.schemes import Appnp, Scheme, Sgc
 from unifews.datasets.dataset import Dataset, SplitKind
 from unifews.errors import FileFormatError, InputError, MissingFileError, unknown_name
+from unifews.nn import zoo
+from unifews.nn.pruning import LayerEntries, Share
 from unifews.training.checks import real, whole
 from unifews.training.fingerprint import fingerprint
 from unifews.training.recipe import Recipe, WeightPruning
 
-MODELS = ("appnp", "sgc", "mlp")
+DECOUPLED = ("appnp", "sgc", "mlp")
+"""Models that propagate once, then train; the others, of the zoo, propagate in every layer."""
+MODELS = (*DECOUPLED, *zoo.MODELS)
 METHODS = ("unifews",)
 _SEEDS = 2**63  # what torch's generator takes
 
 PAPER: dict[str, Any] = {"entries": "node", "basis": "input", "inherit": True, "weight_ramp": 1, "weight_feedback": False}
 """Settings of the paper's own form: whole rows, on the input axes, nested; weights pruned fully from the first epoch."""
 
+ONCE = ("weight_reference", "hops", "r", "skip", "basis", "rank", "head", "standardise", "batch")
+"""Settings of decoupled models only."""
+LAYERED: dict[str, Any] = {"entries": "unit", "inherit": True}
+"""Defaults of models that propagate in every layer, where they differ."""
+OF_LAYERS = ("task", "budget", "absolute", "node_lock")
+"""Settings of those models only, beside what each has of its own (`zoo.own_settings`)."""
+
+
+def paper_form(model: str) -> dict[str, Any]:
+    """`PAPER` for this model. In layers, the share is the mean over layers and there are no axes to choose."""
+    if model not in zoo.MODELS:
+        return PAPER
+    return {name: value for name, value in PAPER.items() if name not in ONCE} | {"budget": "layers"}
+
 
 @dataclass(frozen=True)
 class TrainSpec:
-    """The settings of `unifews.train`; see there for what each means."""
+    """The settings of `unifews.train`; see there for what each means.
+
+    Defaults here are those of decoupled models; `of` knows each model's own.
+    """
 
     dataset: str
     model: str = "appnp"
@@ -50,33 +70,42 @@ class TrainSpec:
     alpha: float = 0.1
     r: float = 0.5
     skip: str | None = None
-    entries: Entries = "block"
+    entries: LayerEntries = "block"
     basis: Literal["principal", "input"] = "principal"
     rank: int | None = None
     inherit: bool = False
     head: Literal["auto", "embedding", "coordinates"] = "auto"
     standardise: Literal["common", "column"] = "common"
+    task: Literal["nodes", "links"] = "nodes"
+    budget: Share = "macs"
+    absolute: bool = False
+    node_lock: bool = False
+    heads: int = 8
+    theta: float = 0.5
     recipe: Recipe = field(default_factory=Recipe)
 
     def __post_init__(self) -> None:
         _known("model", self.model, MODELS)
         _known("method", self.method, METHODS)
-        _known("entries", self.entries, ("block", "feature", "node"))
+        _known("entries", self.entries, (*(["unit"] if self.is_layered else []), "block", "feature", "node"))
+        _known("task", self.task, ("nodes", "links"))
+        _known("budget", self.budget, ("macs", "layers"))
         _known("basis", self.basis, ("principal", "input"))
         _known("head input", self.head, ("auto", "embedding", "coordinates"))
         _known("weight reference", self.weight_reference, ("unpruned", "head"))
         _known("standardisation", self.standardise, ("common", "column"))
         if self.split is not None:
             _known("split", self.split, ("stratified", "stored"))
-        for name, least in (("seeds", 1), ("seed", 0), ("hops", 1), ("weight_ramp", 1)):
+        for name, least in (("seeds", 1), ("seed", 0), ("hops", 1), ("weight_ramp", 1), ("heads", 1)):
             object.__setattr__(self, name, whole(name, getattr(self, name), least))
         if self.seed + self.seeds > _SEEDS:
             raise InputError(f"seeds are numbers below 2^63; got seed={self.seed}.")
         for name in ("alpha", "r"):
             object.__setattr__(self, name, real(name, getattr(self, name), 1.0, including=True))
+        object.__setattr__(self, "theta", real("theta", self.theta))
         if self.rank is not None:
             object.__setattr__(self, "rank", whole("rank", self.rank, 1))
-        for name in ("inherit", "weight_feedback"):
+        for name in ("inherit", "weight_feedback", "absolute", "node_lock"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"`{name}` is true or false; got {getattr(self, name)!r}.")
         if self.edge_sparsity is not None and self.edge_threshold is not None:
@@ -93,7 +122,16 @@ class TrainSpec:
             raise InputError("an MLP sees no edges, so none can be pruned; take model='appnp' or 'sgc'.")
         if self.head == "coordinates" and (self.basis == "input" or not (self.prunes_edges or self.rank)):
             raise InputError("head='coordinates' needs principal axes: prune edges or give `rank`, without basis='input'.")
+        if self.node_lock and not (self.prunes_edges and self.entries == "node" and self.task == "nodes"):
+            raise InputError("node_lock leaves edges into judged nodes in place; it needs pruned edges, with entries='node'.")
+        if self.task == "links" and self.split is not None:
+            raise InputError("task='links' draws its own split of the edges by seed; leave `split` out.")
         self.pruning, self.scheme  # noqa: B018 - both check what they are made of
+
+    @property
+    def is_layered(self) -> bool:
+        """Whether the model propagates in every layer, not once before training."""
+        return self.model in zoo.MODELS
 
     @property
     def prunes_edges(self) -> bool:
@@ -116,10 +154,11 @@ class TrainSpec:
 
     def unpruned(self) -> TrainSpec:
         """The same run with nothing removed."""
+        how: dict[str, Any] = {"entries": TrainSpec.entries, "inherit": False} | (LAYERED if self.is_layered else {})
         return replace(
             self, edge_sparsity=None, edge_threshold=None, weight_sparsity=None, weight_threshold=None, rank=None, head="auto",
-            basis="principal", entries="block", inherit=False, weight_reference=TrainSpec.weight_reference,
-            weight_ramp=TrainSpec.weight_ramp, weight_feedback=TrainSpec.weight_feedback,
+            basis="principal", weight_reference=TrainSpec.weight_reference, weight_ramp=TrainSpec.weight_ramp,
+            weight_feedback=TrainSpec.weight_feedback, budget=TrainSpec.budget, absolute=False, node_lock=False, **how,
         )  # fmt: skip
 
     def id(self, dataset: Dataset) -> str:
@@ -128,7 +167,11 @@ class TrainSpec:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """The settings that this model has."""
+        settings = asdict(self)
+        for name in foreign(self.model):
+            (settings["recipe"] if name in Recipe.names() else settings).pop(name)
+        return settings
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> TrainSpec:
@@ -139,17 +182,51 @@ class TrainSpec:
             raise InputError(f"`recipe` is a table of settings such as width and epochs; got {given!r}.")
         numbers = asdict(given) if isinstance(given, Recipe) else dict(given)
         own = {item.name for item in fields(cls)} - {"recipe"}
-        for name in [name for name in settings if name in Recipe.names()]:
-            numbers[name] = settings.pop(name)
         for name in settings:
             _known("setting", name, own | set(Recipe.names()))
         for name in numbers:
             _known("setting of the recipe", name, Recipe.names())
+        model = settings.get("model", cls.model)
+        _known("model", model, MODELS)
+        _check_own(model, [*settings, *(given if isinstance(given, dict) else ())])
+        for name in [name for name in settings if name in Recipe.names()]:
+            numbers[name] = settings.pop(name)
+        if model in zoo.MODELS:
+            settings = LAYERED | settings
+            if not isinstance(given, Recipe):
+                numbers = Recipe.layered(links=settings.get("task") == "links") | numbers
         if "dataset" not in settings:
             raise InputError('no dataset is named; add a line such as dataset = "cora".')
         if not isinstance(settings["dataset"], str):
             raise InputError(f"`dataset` is a name or a path, in quotes; got {settings['dataset']!r}.")
         return cls(**settings, recipe=Recipe(**numbers))
+
+
+def foreign(model: str) -> list[str]:
+    """Settings that this model does not have."""
+    own = [name for other in zoo.MODELS for name in zoo.own_settings(other)]
+    if model not in zoo.MODELS:
+        return [*OF_LAYERS, *(name for name in dict.fromkeys(own) if name != "alpha")]
+    return [*ONCE, *(name for name in dict.fromkeys(own) if name not in zoo.own_settings(model))]
+
+
+def _check_own(model: str, given: list[str]) -> None:
+    """A setting that cannot matter is a misunderstanding."""
+    for name in given:
+        if name not in foreign(model):
+            continue
+        whose = [other for other in zoo.MODELS if name in zoo.own_settings(other)]
+        whose += ["appnp"] if name == "alpha" else []
+        if whose:
+            raise InputError(f"`{name}` belongs to model={' or '.join(map(repr, whose))}; {model} has no such setting.")
+        if model not in zoo.MODELS:
+            raise InputError(f"`{name}` is about layers that propagate, and {model} has none; take model='gcn', or drop it.")
+        if name == "batch":
+            raise InputError(f"{model} is trained on the whole graph at once, so it has no `batch`; leave it out.")
+        raise InputError(
+            f"`{name}` is about propagating once before training, and {model} does so in every layer; leave it out, or take "
+            f"model='appnp' or 'sgc'."
+        )
 
 
 def _known(kind: str, name: object, known: Any) -> None:

@@ -25,3 +25,16 @@ def warm_up() -> None:
         head = Mlp(4, 2, width=2)
         split = Split(nodes[:6], nodes[6:9], nodes[9:])
         fit(head, torch.from_numpy(x), nodes % 2, split, Recipe(width=2, epochs=2), pruning=WeightPruning(0.5))
+
+
+@cache
+def warm_up_layers() -> None:
+    """The same for models whose layers propagate; PyG is imported here."""
+    from unifews.nn.sparsify import sparsify
+    from unifews.nn.zoo import build
+
+    with torch.random.fork_rng(devices=[]):
+        model = sparsify(build("gcn", 4, 2, width=4), edge_sparsity=0.5, weight_sparsity=0.5, ramp=1)
+        ends = torch.arange(12)
+        for _ in range(2):
+            model(torch.eye(12, 4) + 1, torch.stack([ends, (ends + 1) % 12])).sum().backward()

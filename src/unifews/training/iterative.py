@@ -1,0 +1,167 @@
+"""Models whose layers propagate and transform in turn, trained on the whole graph at once (METHODS 3.5, 3.9)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from statistics import fmean
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unifews.datasets.dataset import Dataset
+from unifews.datasets.splits import Split
+from unifews.errors import InputError
+from unifews.nn.decoupled import dense_rows
+from unifews.nn.sparsify import set_node_lock, set_schedule, sparsify, trace
+from unifews.nn.trace import ModelTrace
+from unifews.nn.zoo import build, own_settings
+from unifews.training.loop import Watch, climb, loss_of, seeded
+from unifews.training.metrics import judge
+from unifews.training.run import Fitted, SeedResult
+from unifews.training.spec import TrainSpec
+
+_SPARSE = 0.03  # share of nonzeros up to which torch multiplies sparse features faster than dense ones, forward and backward
+
+
+class OnGraph:
+    """A dataset as these models are fed: features and edges as tensors."""
+
+    def __init__(self, data: Dataset, spec: TrainSpec, splits: Sequence[Split]) -> None:
+        """`splits`: of each seed; of nodes."""
+        self.data, self.spec, self.splits = data, spec, splits
+        self.x = features(data, sparse=spec.model != "gin")  # GIN adds a node's own features to its neighbours'
+        self.edge_index = torch.from_numpy(data.graph.to_edge_index())
+        self.edge_weight = None if data.graph.weight is None else torch.tensor(data.graph.weight)
+
+    @property
+    def metric(self) -> str:
+        return self.data.about.metric
+
+    def one_seed(self, number: int, seed: int, watch: Watch | None) -> tuple[SeedResult, nn.Module]:
+        """The result of a seed, counted from 0, and its model."""
+        fitted, model = self.fit(number, seed, watch)
+        found = trace_of(model)
+        kept = tuple(layer.kept for layer in found.layers)
+        return SeedResult(seed=seed, **asdict(fitted), kept=kept, trace=found), model.eval()
+
+    def trace(self, seeds: Sequence[SeedResult]) -> ModelTrace:
+        """What the judged passes kept, the mean over seeds."""
+        return mean_trace([seed.trace for seed in seeds if seed.trace is not None])
+
+    def sizes(self, seeds: Sequence[SeedResult]) -> tuple[int, ...]:
+        """Weights of each matrix."""
+        return tuple(layer.weights for layer in self.trace(seeds).layers)
+
+    def model(self, outputs: int, seed: int) -> nn.Module:
+        """The model of the settings, which prunes itself, with the initial weights of this seed."""
+        spec, recipe = self.spec, self.spec.recipe
+        own = {name: getattr(spec, name) for name in own_settings(spec.model)}
+        with seeded(seed):
+            made = build(
+                spec.model, self.data.num_features, outputs, width=recipe.width, layers=recipe.layers, dropout=recipe.dropout,
+                **own,
+            )  # fmt: skip
+        return sparsify(
+            made, edge_sparsity=spec.edge_sparsity, edge_threshold=spec.edge_threshold, weight_sparsity=spec.weight_sparsity,
+            weight_threshold=spec.weight_threshold, absolute=spec.absolute, entries=spec.entries, budget=spec.budget,
+            inherit=spec.inherit, ramp=spec.pruning.ramp_within(recipe.epochs), feedback=spec.weight_feedback, inplace=True,
+        )  # fmt: skip
+
+    def fit(self, number: int, seed: int, watch: Watch | None) -> tuple[Fitted, nn.Module]:
+        """Train and judge a classifier of nodes; the model's trace is that of the pass that the test score comes from."""
+        began = perf_counter()
+        spec, recipe, metric, y, split = self.spec, self.spec.recipe, self.metric, self.data.y, self.splits[number]
+        model = self.model(self.data.num_classes, seed)
+        # A copy: labels may be a read-only memory map or of a narrower type, and torch takes neither.
+        labels = torch.from_numpy(y.astype(np.int64 if y.ndim == 1 else np.float32))
+        train, val, test = (torch.from_numpy(part.astype(np.int64)) for part in split)
+
+        def learn(number: int, optimizer: torch.optim.Optimizer) -> float:
+            schedule(model, spec, number)
+            return step(model, optimizer, lambda: loss_of(self.scores(model)[train], labels[train]))
+
+        def look() -> tuple[float, float]:
+            scores = self.judged(model, val)[val]
+            return judge(metric, scores.numpy(), y[split.val]), float(loss_of(scores, labels[val]))
+
+        with seeded(seed):
+            best, epochs = climb(model, recipe, learn, look, counts=lambda i: counts(spec, i), watch=watch)
+        at = [judge(metric, self.judged(model, part)[part].numpy(), y[part.numpy()]) for part in (train, val, test)]
+        return Fitted(at[0], at[1], at[2], best, epochs, perf_counter() - began), model
+
+    def scores(self, model: nn.Module) -> Tensor:
+        out: Tensor = model(self.x, self.edge_index, self.edge_weight)
+        return out
+
+    @torch.no_grad()
+    def judged(self, model: nn.Module, nodes: Tensor) -> Tensor:
+        """Scores of all nodes from the entries that training left, to judge these by."""
+        model.eval()
+        if self.spec.node_lock:
+            set_node_lock(model, nodes)
+        return self.scores(model)
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss_of_pass: Any) -> float:
+    """One training pass and what it teaches; the loss."""
+    model.train()
+    optimizer.zero_grad(set_to_none=True)
+    loss: Tensor = loss_of_pass()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    return float(loss.detach())
+
+
+def schedule(model: nn.Module, spec: TrainSpec, number: int) -> None:
+    """In the first part of the epochs what was removed may come back, later only more may go (METHODS 3.5)."""
+    set_schedule(model, "monotone" if spec.pruning.settles(number, spec.recipe.epochs) else "regrow")
+
+
+def counts(spec: TrainSpec, number: int) -> bool:
+    """Whether an epoch's weights are as sparse as asked for."""
+    return spec.pruning.reached(number, spec.recipe.epochs)
+
+
+def features(data: Dataset, *, sparse: bool = True) -> Tensor:
+    """x as float32, dense unless nearly all of it is zero."""
+    if sparse and hasattr(data.x, "toarray") and data.x.nnz <= _SPARSE * data.num_nodes * data.num_features:
+        starts, columns, values = (
+            torch.from_numpy(part.astype(kind)) for part, kind in
+            ((data.x.indptr, np.int64), (data.x.indices, np.int64), (data.x.data, np.float32))
+        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch calls its CSR tensors beta
+            x = torch.sparse_csr_tensor(starts, columns, values, size=data.x.shape, check_invariants=True)
+    else:
+        values = x = dense_rows(data.x)
+    if not bool(values.isfinite().all()):
+        raise InputError(f"the features of {data.name} hold NaN or infinite values; replace them first.")
+    return x
+
+
+def trace_of(model: nn.Module) -> ModelTrace:
+    """Of the model's last pass; a threshold that keeps nothing is not a number that a file takes."""
+    found = trace(model)
+    hops = tuple(replace(hop, threshold=None) if hop.threshold == float("inf") else hop for hop in found.hops)
+    return replace(found, hops=hops)
+
+
+def mean_trace(traces: Sequence[ModelTrace]) -> ModelTrace:
+    """What the judged passes of several seeds kept, counts rounded: thresholds keep more in one than in another."""
+    hops = tuple(_mean([found.hops[i] for found in traces]) for i in range(len(traces[0].hops)))
+    layers = tuple(_mean([found.layers[i] for found in traces]) for i in range(len(traces[0].layers)))
+    return replace(traces[0], hops=hops, layers=layers)
+
+
+def _mean(records: Sequence[Any]) -> Any:
+    changed: dict[str, Any] = {}
+    for name, value in vars(records[0]).items():
+        values = [getattr(record, name) for record in records]
+        if isinstance(value, int | float) and None not in values:
+            changed[name] = round(fmean(values)) if isinstance(value, int) else fmean(values)
+    return replace(records[0], **changed)
