@@ -95,11 +95,15 @@ FORMS: dict[str, dict[str, object]] = {
 }
 
 
-def forms(names: list[str], seeds: int) -> list[dict[str, object]]:
+SCHEMES = {"appnp": Appnp(), "sgc": Sgc()}
+
+
+def forms(names: list[str], seeds: int, schemes: list[str]) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for name in names:
         real = load(name)
-        for label, scheme in (("appnp", Appnp()), ("sgc", Sgc())):
+        for label in schemes:
+            scheme = SCHEMES[label]
             exact = propagate(real.graph, real.x, scheme)
             report(rows, name, f"{label}, unpruned", exact, over_seeds(exact.embedding, real.y, seeds), 0.0)
             for form, options in FORMS.items():
@@ -126,12 +130,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", choices=["default", "forms"])
     parser.add_argument("--datasets", default=None, help="comma-separated names")
+    parser.add_argument("--schemes", default="appnp,sgc", help="of the forms")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--json", default=None, help="also write the rows to this file")
     options = parser.parse_args()
     names = options.datasets.split(",") if options.datasets else SMALL + (WIDE if options.table == "default" else [])
     began = perf_counter()
-    rows = (default if options.table == "default" else forms)(names, options.seeds)
+    if options.table == "default":
+        rows = default(names, options.seeds)
+    else:
+        rows = forms(names, options.seeds, options.schemes.split(","))
     print(f"{perf_counter() - began:.0f} s", file=sys.stderr)
     if options.json:
         with open(options.json, "w") as file:  # noqa: PTH123

@@ -138,3 +138,37 @@ def test_checks():
         check_sparsity("edge_sparsity", 95)
     with pytest.raises(InputError, match="threshold"):
         check_threshold("threshold", -0.0001)
+
+
+def two_groups():
+    rng = np.random.default_rng(31)
+    each = [rng.lognormal(mean, 1.0, 4_000).astype(np.float32) for mean in (0.0, -1.0)]
+    return [Messages(sizes, np.full(4_000, 16, dtype=np.float32), 2 * 4_000 * 16.0) for sizes in each]
+
+
+@pytest.mark.parametrize("focus", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("sparsity", [0.3, 0.9])
+def test_groups_of_columns_share_one_budget(focus, sparsity):
+    budget = Target(sparsity, 6, 0.9 ** np.arange(1, 7), focus)
+    parts = budget.divide(two_groups(), np.ones((6, 2)))
+    assert sum(part._left for part in parts) == pytest.approx((1 - sparsity) * 6, rel=0.01)
+    assert parts[0]._left > parts[1]._left  # larger messages, larger share
+    assert [part.part for part in parts] == [0.5, 0.5]
+
+
+def test_a_group_that_fades_is_given_less():
+    budget = Target(0.8, 6, np.ones(6), 0.7)
+    lasting = budget.divide(two_groups(), np.ones((6, 2)))
+    fading = budget.divide(two_groups(), np.stack([np.ones(6), 0.3 ** np.arange(6)], axis=1))
+    assert fading[1]._left < 0.7 * lasting[1]._left and fading[0]._left > lasting[0]._left
+
+
+def test_a_group_takes_over_what_another_left_or_pays_for_what_it_overdrew():
+    first, second = (Target(0.5, 4, np.ones(4)) for _ in range(2))
+    first.record(0, 0.5)
+    second.inherit(first)
+    assert second._left == pytest.approx(2.0 + 1.5)
+    first.record(1, 2.5)
+    third = Target(0.5, 4, np.ones(4))
+    third.inherit(first)
+    assert third._left == pytest.approx(2.0 - 1.0)
