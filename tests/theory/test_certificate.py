@@ -231,3 +231,19 @@ class TestOnRealGraphs:
         assert error <= nodes.bound <= scalar.bound * SLACK
         assert nodes.bound < 3 * error and scalar.bound < 4 * error
         assert (each <= nodes.nodes + 1e-4 * np.abs(out.embedding).max()).all()
+
+    @pytest.mark.parametrize("scheme", [uf.Appnp(), uf.Sgc()], ids=str)
+    def test_it_covers_principal_axes_and_those_left_out(self, scheme):
+        graph, x = real("cora-lcc", 64)
+        hops = 6
+        out = uf.propagate(graph, x, scheme, hops, edge_sparsity=0.7, rank=32, every_hop=True)
+        diffusion = uf.Diffusion(graph)
+        matrix = HopMatrix(diffusion, scheme.skip)
+        s, theta = diffusion.to_scipy(loops=False) + diags_array(matrix.keep), scheme.coefficients(hops)
+        certificate = Certificate.of(scheme, hops, diffusion, dropped=out.trace.dropped_norm)
+        for lost in removed_by(s, out.hop_embeddings):
+            certificate.hop(np.linalg.norm(lost))
+        truth = exact(s, x, theta)
+        error = np.linalg.norm(out.embedding - truth)
+        assert error <= certificate.bound < 5 * error  # axes left out are mostly noise, which hops average away unseen
+        assert certificate.relative(float(np.linalg.norm(out.embedding))) >= error / np.linalg.norm(truth)

@@ -43,6 +43,25 @@ def test_the_bound_is_never_below_the_error_of_three_pruned_layers(problem, r, r
         assert np.linalg.norm(sparse - whole) <= certificate.bound * (1 + 1e-9) + 1e-9
 
 
+def test_an_error_travels_on_by_the_norms_of_a_layer():
+    """Cases in which the bound is attained, so that none of its factors can be left out."""
+    first = dict(weight_norm=1.0, removed_edges=0.5)
+    certificate = LayerCertificate()
+    assert certificate.layer(**first) == pytest.approx(0.5)
+    assert certificate.layer(weight_norm=0.0, skip_norm=1.0) == pytest.approx(0.5)  # H' = H
+    assert certificate.layer(weight_norm=2.0, diffusion_norm=3.0, skip_norm=0.25) == pytest.approx(0.5 * 6.25)
+    # T of a mean over neighbours stretches (1, 0, 0, ..) on a star, and W doubles it.
+    star = uf.Graph.from_edge_index([[0] * 8, [*range(1, 9)]])
+    t = uf.Diffusion(star, 0.0).to_scipy().toarray()
+    error = np.eye(9)[:, :1]
+    norm = HopMatrix(uf.Diffusion(star, 0.0)).norm(steps=500, tolerance=1e-9).upper
+    certificate = LayerCertificate()
+    certificate.layer(weight_norm=1.0, removed_edges=1.0)
+    bound = certificate.layer(weight_norm=2.0, diffusion_norm=norm)
+    after = np.linalg.norm(t @ error * 2)
+    assert after > 2 * 1.5 and after <= bound < 1.35 * after
+
+
 def test_a_batch_norm_s_scale_is_part_of_the_lipschitz_constant():
     rng = np.random.default_rng(907)
     diffusion = uf.Diffusion(random_graph(rng, 12))
