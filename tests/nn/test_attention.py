@@ -8,7 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from unifews.nn import attention, heads
 from unifews.nn.adjacency import Adjacency
-from unifews.nn.heads import Lanes, Rows
+from unifews.nn.attention import Lanes
+from unifews.nn.heads import Rows
 
 SHAPES = [(1, 0, 1, 3), (1, 4, 4, 8), (40, 300, 1, 7), (40, 300, 8, 8), (50, 400, 8, 32), (30, 200, 3, 5), (30, 200, 16, 3)]
 
@@ -25,7 +26,7 @@ def problem(n, m, heads_, channels, seed=0, dtype=torch.float32):
 
 def attended(a, x, y, att, loop, columns=None, at=None, on=None):
     """All of it by `heads`, which picks its path by the precision of x."""
-    left, right = Rows(x, len(att)), Rows(y, len(att))
+    left, right = Rows.of(x, len(att)), Rows.of(y, len(att))
     score, own = heads.scores(left, right, att, 0.2, a, loops=True)
     alpha, mine = heads.softmax(score, own, loop, a)
     return score, alpha, mine, heads.gather(left, alpha, mine, on or a, columns=columns, at=at)
@@ -68,9 +69,9 @@ def test_sizes_of_columns(shape):
     a, x, _, _, _ = problem(*shape)
     alpha = torch.rand(a.num_edges, shape[2])
     message = (alpha[:, :, None] * x.detach().view(-1, *shape[2:])[a.indices.long()]).flatten(1)
-    size = heads.column_sizes(Rows(x, shape[2]), alpha, a)
+    size = heads.column_sizes(Rows.of(x, shape[2]), alpha, a)
     torch.testing.assert_close(size, message.norm(dim=0), rtol=1e-4, atol=1e-5)
-    slow = heads.column_sizes(Rows(x.double(), shape[2]), alpha.double(), a)
+    slow = heads.column_sizes(Rows.of(x.double(), shape[2]), alpha.double(), a)
     torch.testing.assert_close(slow.float(), size, rtol=1e-4, atol=1e-5)
 
 
@@ -98,18 +99,16 @@ def test_large_scores_stay_finite():
 
 def test_torch_accepts_the_operators():
     a, x, y, att, loop = problem(40, 200, 4, 8)
-    lanes = heads.all_lanes(4, 8)
+    lanes = attention.all_lanes(4, 8)
     slots = [attention.take_columns(v, lanes.slots, lanes.places).detach().requires_grad_() for v in (x, y, att.view(1, -1))]
     ends = (a.start, a.end, a.indices, a.back_start, a.back_end)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
     ops, (score, own) = torch.ops.unifews, (torch.randn(rows, 4, requires_grad=True) for rows in (200, 40))
+    alpha, layout = torch.rand(200, 4, requires_grad=True), (lanes.slots, lanes.lane, lanes.slots, lanes.places, lanes.lane)
     for operator, arguments in (
         (ops.head_scores, (slots[0], slots[1], slots[2][0], 0.2, 4, lanes.lane, True, True, *ends, a.back_order)),
         (ops.row_softmax, (score, own, loop, a.start, a.end)),
-        (
-            ops.head_gather,
-            (slots[0], torch.rand(200, 4, requires_grad=True), None, None, a.back_order, lanes.lane, *ends, a.back_indices),
-        ),
+        (ops.head_diffuse, (slots[0], alpha, own.sigmoid(), None, a.back_order, None, *layout, *ends, a.back_indices)),
         (ops.take_columns, (x, lanes.slots, lanes.places)),
     ):
         torch.library.opcheck(operator.default, arguments, test_utils=checks)
@@ -117,13 +116,13 @@ def test_torch_accepts_the_operators():
 
 def test_compiled_and_counted():
     a, x, y, att, loop = problem(40, 200, 4, 8)
-    lanes = heads.all_lanes(4, 8)
+    lanes = attention.all_lanes(4, 8)
 
     def attend(x, y, att):
         rows = [attention.take_columns(v, lanes.slots, lanes.places) for v in (x, y, att.reshape(1, -1))]
         score, own = attention.head_scores(rows[0], rows[1], rows[2][0], 0.2, 4, lanes.lane, a, loops=True)
         alpha, mine = attention.row_softmax(score, own, loop, a)
-        return attention.head_gather(rows[0], alpha, mine, lanes.lane, a).relu()
+        return attention.head_diffuse(rows[0], alpha, mine, lanes, lanes, a).relu()
 
     compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
     ours, plain = compiled(x, y, att), attend(x, y, att)

@@ -52,7 +52,7 @@ def assert_same(ours, theirs, tol=2e-5):
     torch.testing.assert_close(ours[0], theirs[0], rtol=tol, atol=tol)
     assert ours[1].keys() == theirs[1].keys()
     for name, grad in theirs[1].items():
-        scale = float(grad.abs().max()) + 1e-3
+        scale = float(grad.abs().max()) + 0.05  # some are zero in theory: a shift of all scores changes nothing
         torch.testing.assert_close(ours[1][name] / scale, grad / scale, rtol=tol, atol=tol, msg=lambda m, n=name: f"{n}: {m}")
 
 

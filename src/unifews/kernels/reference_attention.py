@@ -82,29 +82,34 @@ def row_softmax_back(
             own_out[u] = own_alpha[u] * (own_grad[u] - total)
 
 
-def head_gather(
+def head_diffuse(
     start: Longs, end: Longs, indices: Ints, at: Longs | None, heads: int, lane: Ints, blocks: int, alpha: Floats,
-    own: Floats | None, x: Floats, out: Floats, threads: int = 1,
+    own: Floats | None, head: Ints, from_: Ints, base: Floats, table: Floats, place: Ints, out: Floats, threads: int = 1,
 ) -> None:  # fmt: skip
-    """out[u,c] = Σ_e alpha[e, head of c]·x[v,c] + own[u, head of c]·x[u,c]."""
+    """out[u,j] = own[u, head[j]]·base[u, from[j]], and out[u, place[k]] += Σ_e alpha[e, head of k]·table[v,k]."""
     of = np.tile(lane, blocks)
     for u in range(len(start)):
         total = np.zeros(blocks * LANES, dtype=np.float32)
         for i in range(start[u], end[u]):
-            total += alpha[_at(at, i), of] * x[indices[i]]
-        out[u] = total if own is None else total + own[u, of] * x[u]
+            total += alpha[_at(at, i), of] * table[indices[i]]
+        out[u] = 0 if own is None else np.where(from_ >= 0, own[u, head] * base[u, from_], 0)
+        np.add.at(out[u], place[place >= 0], total[place >= 0])
 
 
 def head_dots(
     start: Longs, end: Longs, indices: Ints, at: Longs | None, heads: int, lane: Ints, blocks: int, x: Floats, y: Floats,
-    out: Floats, own: Floats | None, threads: int = 1,
+    out: Floats, threads: int = 1,
 ) -> None:  # fmt: skip
-    """out[e,h] = Σ_{c of h} x[v,c]·y[u,c], own[u,h] the same of x[u] and y[u]: the gradient of the factors."""
+    """out[e,h] = Σ_{c of h} x[v,c]·y[u,c]: the gradient of the factors."""
     for u in range(len(start)):
         for i in range(start[u], end[u]):
             out[_at(at, i)] = _by_head(x[indices[i]] * y[u], heads, lane)
-        if own is not None:
-            own[u] = _by_head(x[u] * y[u], heads, lane)
+
+
+def own_dots(heads: int, lane: Ints, from_: Ints, x: Floats, y: Floats, out: Floats, threads: int = 1) -> None:
+    """out[u,h] = Σ_{k of h} x[u,k]·y[u, from[k]]: the same of a node with itself."""
+    for u in range(len(x)):
+        out[u] = _by_head(x[u] * np.where(from_ >= 0, y[u, from_], 0), heads, lane)
 
 
 def column_squares(

@@ -2,16 +2,18 @@
 
     unifews::head_scores   s[e,h] = Σ_{c of h} att[c]·LeakyReLU(x[v,c] + y[u,c]) over the edges e = (v → u)
     unifews::row_softmax   α[e,h], over the edges into a node and its own loop
-    unifews::head_gather   out[u,c] = Σ_e α[e, head of c]·x[v,c]
+    unifews::head_diffuse  out[u,c] = α[u, head of c]·x[u,c] + Σ_e α[e, head of c]·x[v,c], the sum in some columns only
     unifews::take_columns  columns in another order
 
-Rows are laid out as in `unifews.nn.heads.Lanes`. Values by edge are [m, heads], those of loops [n, heads]. CPU, float32, up to
+Rows are laid out as in `Lanes`. Values by edge are [m, heads], those of loops [n, heads]. CPU, float32, up to
 16 heads. `torch.compile` and `FlopCounterMode` work on them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,54 @@ from unifews.kernels import LANES, native, threads_to_use
 from unifews.nn.adjacency import Adjacency
 
 _CHUNK = 64  # rows of one line of the kernels' partial sums
+
+
+@dataclass(frozen=True, eq=False)
+class Lanes:
+    """Where the columns of several heads go in blocks of 16: lane k of every block belongs to head ``lane[k]``.
+
+    Then the factors of an edge are spread over the lanes once for all blocks, and what is summed by head is summed lane by
+    lane. A head gets lanes by how many columns it has, so few slots stay empty.
+    """
+
+    heads: int
+    lane: tuple[int, ...]
+    slots: Tensor
+    """Column of each slot, int32 [16·blocks]; -1 = empty."""
+    places: Tensor
+    """Slot of each column, int32 [width]; -1 = it has none."""
+
+    @classmethod
+    def of(cls, heads: int, channels: int, columns: list[int] | None = None) -> Lanes:
+        """For these columns of ``[heads, channels]``, flattened; None = all."""
+        mine: list[list[int]] = [[] for _ in range(heads)]
+        for column in range(heads * channels) if columns is None else columns:
+            mine[column // channels].append(column)
+        share = [int(bool(columns_of)) for columns_of in mine]
+        for _ in range(LANES - sum(share)):  # to the head that needs the most blocks
+            share[max(range(heads), key=lambda h: (-(-len(mine[h]) // max(share[h], 1)), -h))] += 1
+        lane = [h for turn in range(LANES) for h in range(heads) if turn < share[h]]
+        blocks = max(1, *(-(-len(mine[h]) // share[h]) for h in range(heads) if share[h]))
+        slots = torch.full((blocks, LANES), -1, dtype=torch.int32)
+        for h in range(heads):
+            if mine[h]:
+                at = [k for k in range(LANES) if lane[k] == h]
+                padded = torch.tensor(mine[h] + [-1] * (blocks * len(at) - len(mine[h])), dtype=torch.int32)
+                slots[:, at] = padded.view(blocks, len(at))
+        slots = slots.flatten()
+        places = torch.full((heads * channels,), -1, dtype=torch.int32)
+        full = (slots >= 0).nonzero().flatten()
+        places[slots[full].long()] = full.int()
+        return cls(heads, tuple(lane), slots, places)
+
+    def among(self, other: Lanes) -> Tensor:
+        """Where another layout has what is in each slot of this one, int32; -1 = empty."""
+        return torch.where(self.slots < 0, -1, other.places[self.slots.clamp(min=0).long()])
+
+
+@lru_cache(64)
+def all_lanes(heads: int, channels: int) -> Lanes:
+    return Lanes.of(heads, channels)
 
 
 def head_scores(
@@ -44,14 +94,19 @@ def row_softmax(score: Tensor, own: Tensor | None, loop: Tensor | None, adjacenc
     return alpha, None if loop is None else mine
 
 
-def head_gather(
-    x: Tensor, alpha: Tensor, own: Tensor | None, lane: Sequence[int], adjacency: Adjacency, at: Tensor | None = None
+def head_diffuse(
+    x: Tensor, alpha: Tensor, own: Tensor | None, lanes: Lanes, sent: Lanes, adjacency: Adjacency, at: Tensor | None = None
 ) -> Tensor:
-    """Σ_e α[e, head]·x[v] into every receiver, + own[u, head]·x[u]. `at` [m]: where in alpha an edge's factors are."""
+    """Σ_e α[e, head]·x[v] into every receiver, in the columns that `sent` has, + own[u, head]·x[u] in all; [n, width].
+
+    x has the layout `lanes`, the result has its columns in order. `at` [m]: where in alpha an edge's factors are.
+    """
     a = adjacency
     at_back = a.back_order if at is None else at[a.back_order]
-    out: Tensor = torch.ops.unifews.head_gather(
-        x, alpha, own, at, at_back, lane, a.start, a.end, a.indices, a.back_start, a.back_end, a.back_indices
+    pick = None if sent is lanes else sent.among(lanes)
+    out: Tensor = torch.ops.unifews.head_diffuse(
+        x, alpha, own, at, at_back, pick, sent.slots, sent.lane, lanes.slots, lanes.places, lanes.lane, a.start, a.end,
+        a.indices, a.back_start, a.back_end, a.back_indices,
     )  # fmt: skip
     return out
 
@@ -209,77 +264,87 @@ def _(alpha: Tensor, own: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
 # ------------------------------------------------------------------------------------------------------------- products
 
 
-@torch.library.custom_op("unifews::head_gather", mutates_args=())
-def _head_gather(
-    x: Tensor, alpha: Tensor, own: Tensor | None, at: Tensor | None, at_back: Tensor | None, lane: Sequence[int],
-    start: Tensor, end: Tensor, indices: Tensor, back_start: Tensor, back_end: Tensor, back_indices: Tensor,
+@torch.library.custom_op("unifews::head_diffuse", mutates_args=())
+def _head_diffuse(
+    x: Tensor, alpha: Tensor, own: Tensor | None, at: Tensor | None, at_back: Tensor, pick: Tensor | None, sent: Tensor,
+    sent_lane: Sequence[int], slots: Tensor, places: Tensor, lane: Sequence[int], start: Tensor, end: Tensor, indices: Tensor,
+    back_start: Tensor, back_end: Tensor, back_indices: Tensor,
 ) -> Tensor:  # fmt: skip
-    out = x.new_empty(len(start), x.shape[1])
-    native.head_gather(
-        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), at=None if at is None else at.numpy(),
-        heads=alpha.shape[1], lane=_lanes(lane), blocks=x.shape[1] // LANES, alpha=_numbers(alpha), own=_numbers(own),
-        x=_rows(x).numpy(), out=out.numpy(), threads=threads_to_use(None),
+    rows, heads, width = _rows(x), alpha.shape[1], len(places)
+    table = rows if pick is None else _taken(rows, pick)
+    out = x.new_empty(len(start), width)
+    native.head_diffuse(
+        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), at=None if at is None else at.numpy(), heads=heads,
+        lane=_lanes(sent_lane), blocks=table.shape[1] // LANES, alpha=_numbers(alpha), own=_numbers(own),
+        head=_lanes(lane)[places.numpy() % LANES], from_=places.numpy(), base=rows.numpy(), table=table.numpy(),
+        place=sent.numpy(), out=out.numpy(), threads=threads_to_use(None),
     )  # fmt: skip
     return out
 
 
-@_head_gather.register_fake
-def _(x: Tensor, alpha: Tensor, own: Tensor | None, at: Any, at_back: Any, lane: Any, start: Tensor, *rest: Tensor) -> Tensor:
-    return x.new_empty(start.shape[0], x.shape[1])
+@_head_diffuse.register_fake
+def _(
+    x: Tensor, alpha: Tensor, own: Any, at: Any, at_back: Any, pick: Any, sent: Any, sent_lane: Any, slots: Any,
+    places: Tensor, lane: Any, start: Tensor, *rest: Tensor,
+) -> Tensor:  # fmt: skip
+    return x.new_empty(start.shape[0], places.shape[0])
 
 
-def _gather_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, alpha, own, at, at_back, lane, *structure = inputs
-    ctx.lane = lane
-    ctx.save_for_backward(x, alpha, own, at, at_back, *structure)
+def _diffuse_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, alpha, own, at, at_back, pick, sent, sent_lane, slots, _, lane, *structure = inputs
+    ctx.lane, ctx.sent_lane = lane, sent_lane
+    ctx.save_for_backward(x, alpha, own, at, at_back, pick, sent, slots, *structure)
 
 
-def _gather_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, alpha, own, at, at_back, start, end, indices, back_start, back_end, back_indices = ctx.saved_tensors
-    to_x = to_alpha = to_own = None
-    if ctx.needs_input_grad[0]:
-        to_x = torch.ops.unifews.head_gather(
-            grad, alpha, own, at_back, at, ctx.lane, back_start, back_end, back_indices, start, end, indices
-        )  # fmt: skip
-    if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-        to_alpha, to_own = torch.ops.unifews.head_dots(
-            x, grad, len(alpha), alpha.shape[1], own is not None, at, ctx.lane, start, end, indices
-        )  # fmt: skip
-    return to_x, to_alpha, to_own if own is not None else None, *[None] * 9
+def _diffuse_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, alpha, own, at, at_back, pick, sent, slots, *structure = ctx.saved_tensors
+    to_x, to_alpha, to_own = torch.ops.unifews.head_diffuse_back(
+        grad, x, alpha, own, at, at_back, pick, sent, ctx.sent_lane, slots, ctx.lane, *structure
+    )  # fmt: skip
+    return to_x, to_alpha, None if own is None else to_own, *[None] * 14
 
 
-_head_gather.register_autograd(_gather_backward, setup_context=_gather_context)
+_head_diffuse.register_autograd(_diffuse_backward, setup_context=_diffuse_context)
 
 
-@torch.library.custom_op("unifews::head_dots", mutates_args=())
-def _head_dots(
-    x: Tensor, y: Tensor, rows: int, heads: int, loops: bool, at: Tensor | None, lane: Sequence[int], start: Tensor,
-    end: Tensor, indices: Tensor,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """⟨x[v], y[u]⟩ by head for every edge, 0 for those `at` does not name, and of every node with itself."""
-    out = x.new_empty(rows, heads) if at is None else x.new_zeros(rows, heads)
-    own = x.new_empty(len(start) if loops else 0, heads)
+@torch.library.custom_op("unifews::head_diffuse_back", mutates_args=())
+def _head_diffuse_back(
+    grad: Tensor, x: Tensor, alpha: Tensor, own: Tensor | None, at: Tensor | None, at_back: Tensor, pick: Tensor | None,
+    sent: Tensor, sent_lane: Sequence[int], slots: Tensor, lane: Sequence[int], start: Tensor, end: Tensor, indices: Tensor,
+    back_start: Tensor, back_end: Tensor, back_indices: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Of `head_diffuse`, to x, alpha and own: back along the edges, and dots of what was sent with what came back."""
+    rows, grad, heads, threads = _rows(x), grad.contiguous(), alpha.shape[1], threads_to_use(None)
+    back = _taken(grad, sent)  # the gradient in the layout of what was sent
+    blocks = back.shape[1] // LANES
+    to_x = torch.empty_like(rows)
+    native.head_diffuse(
+        start=back_start.numpy(), end=back_end.numpy(), indices=back_indices.numpy(), at=at_back.numpy(), heads=heads,
+        lane=_lanes(sent_lane), blocks=blocks, alpha=_numbers(alpha), own=_numbers(own),
+        head=_lanes(lane)[np.arange(x.shape[1]) % LANES], from_=slots.numpy(), base=grad.numpy(), table=back.numpy(),
+        place=np.arange(x.shape[1], dtype=np.int32) if pick is None else pick.numpy(), out=to_x.numpy(), threads=threads,
+    )  # fmt: skip
+    to_alpha = alpha.new_empty(alpha.shape) if at is None else alpha.new_zeros(alpha.shape)
     native.head_dots(
         start=start.numpy(), end=end.numpy(), indices=indices.numpy(), at=None if at is None else at.numpy(), heads=heads,
-        lane=_lanes(lane), blocks=x.shape[1] // LANES, x=_rows(x).numpy(), y=_rows(y).numpy(), out=out.numpy(),
-        own=own.numpy() if loops else None, threads=threads_to_use(None),
+        lane=_lanes(sent_lane), blocks=blocks, x=(rows if pick is None else _taken(rows, pick)).numpy(), y=back.numpy(),
+        out=to_alpha.numpy(), threads=threads,
     )  # fmt: skip
-    return out, own
+    to_own = alpha.new_empty(0 if own is None else len(own), heads)
+    if own is not None:
+        native.own_dots(heads, _lanes(lane), slots.numpy(), rows.numpy(), grad.numpy(), to_own.numpy(), threads)
+    return to_x, to_alpha, to_own
 
 
-@_head_dots.register_fake
-def _(
-    x: Tensor, y: Tensor, rows: int, heads: int, loops: bool, at: Tensor | None, lane: Sequence[int], start: Tensor,
-    *rest: Tensor,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    return x.new_empty(rows, heads), x.new_empty(start.shape[0] if loops else 0, heads)
+@_head_diffuse_back.register_fake
+def _(grad: Tensor, x: Tensor, alpha: Tensor, own: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    to_own = alpha.new_empty(0 if own is None else own.shape[0], alpha.shape[1])
+    return torch.empty_like(x), alpha.new_empty(alpha.shape), to_own
 
 
 @torch.library.custom_op("unifews::take_columns", mutates_args=())
 def _take_columns(x: Tensor, index: Tensor, back: Tensor) -> Tensor:
-    out = x.new_empty(len(x), len(index))
-    native.take_columns(_numbers(x), index.numpy(), out.numpy(), threads_to_use(None))
-    return out
+    return _taken(x.detach().contiguous(), index)
 
 
 @_take_columns.register_fake
@@ -300,6 +365,12 @@ _take_columns.register_autograd(_take_backward, setup_context=_take_context)
 
 
 # -------------------------------------------------------------------------------------------------------------- layout
+
+
+def _taken(x: Tensor, index: Tensor) -> Tensor:
+    out = x.new_empty(len(x), len(index))
+    native.take_columns(x.numpy(), index.numpy(), out.numpy(), threads_to_use(None))
+    return out
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -331,7 +402,7 @@ def _scores_flops(x: Any, y: Any, att: Any, slope: Any, heads: Any, lane: Any, l
     return 2 * (int(indices[0]) + int(start[0]) * loops) * int(x[1])
 
 
-@register_flop_formula(torch.ops.unifews.head_gather)  # type: ignore[untyped-decorator]
-def _gather_flops(x: Any, alpha: Any, own: Any, at: Any, at_back: Any, lane: Any, start: Any, end: Any, indices: Any,
-                  *rest: Any, **extra: Any) -> int:  # fmt: skip
-    return 2 * (int(indices[0]) + (0 if own is None else int(start[0]))) * int(x[1])
+@register_flop_formula(torch.ops.unifews.head_diffuse)  # type: ignore[untyped-decorator]
+def _diffuse_flops(x: Any, alpha: Any, own: Any, at: Any, at_back: Any, pick: Any, sent: Any, sent_lane: Any, slots: Any,
+                   places: Any, lane: Any, start: Any, end: Any, indices: Any, *rest: Any, **extra: Any) -> int:  # fmt: skip
+    return 2 * (int(indices[0]) * int(sent[0]) + (0 if own is None else int(start[0]) * int(places[0])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,81 +14,67 @@ from torch.utils.checkpoint import checkpoint
 from unifews.kernels import LANES
 from unifews.nn import attention
 from unifews.nn.adjacency import Adjacency
+from unifews.nn.attention import Lanes, all_lanes
 
 _CHUNK = 1 << 24  # message values that the portable path holds at a time
 
 
 @dataclass(frozen=True, eq=False)
-class Lanes:
-    """Where the columns of several heads go in blocks of 16: lane k of every block belongs to head ``lane[k]``.
-
-    Then the factors of an edge are spread over the lanes once for all blocks, and what is summed by head is summed lane by
-    lane. A head gets lanes by how many columns it has, so few slots stay empty.
-    """
-
-    heads: int
-    lane: tuple[int, ...]
-    slots: Tensor
-    """Column of each slot, int32 [16·blocks]; -1 = empty."""
-    places: Tensor
-    """Slot of each column, int32 [width]; -1 = it has none."""
-
-    @classmethod
-    def of(cls, heads: int, channels: int, columns: list[int] | None = None) -> Lanes:
-        """For these columns of ``[heads, channels]``, flattened; None = all."""
-        mine: list[list[int]] = [[] for _ in range(heads)]
-        for column in range(heads * channels) if columns is None else columns:
-            mine[column // channels].append(column)
-        share = [int(bool(columns_of)) for columns_of in mine]
-        for _ in range(LANES - sum(share)):  # to the head that needs the most blocks
-            share[max(range(heads), key=lambda h: (-(-len(mine[h]) // max(share[h], 1)), -h))] += 1
-        lane = [h for turn in range(LANES) for h in range(heads) if turn < share[h]]
-        blocks = max(1, *(-(-len(mine[h]) // share[h]) for h in range(heads) if share[h]))
-        slots = torch.full((blocks, LANES), -1, dtype=torch.int32)
-        for h in range(heads):
-            if mine[h]:
-                at = [k for k in range(LANES) if lane[k] == h]
-                padded = torch.tensor(mine[h] + [-1] * (blocks * len(at) - len(mine[h])), dtype=torch.int32)
-                slots[:, at] = padded.view(blocks, len(at))
-        slots = slots.flatten()
-        places = torch.full((heads * channels,), -1, dtype=torch.int32)
-        full = (slots >= 0).nonzero().flatten()
-        places[slots[full].long()] = full.int()
-        return cls(heads, tuple(lane), slots, places)
-
-
-@lru_cache(64)
-def all_lanes(heads: int, channels: int) -> Lanes:
-    return Lanes.of(heads, channels)
-
-
-@dataclass(frozen=True, eq=False)
 class Rows:
-    """x [n, heads·channels] as a layer has it, and as the kernels want it."""
+    """Rows of several heads: for the kernels in the layout `lanes`, else [n, heads·channels], head after head."""
 
     x: Tensor
     heads: int
+    channels: int
+    lanes: Lanes | None
+
+    @classmethod
+    def of(cls, x: Tensor, heads: int) -> Rows:
+        """From x [n, heads·channels]."""
+        channels = x.shape[1] // heads
+        if not _has_kernels(x, heads) or not channels:
+            return cls(x, heads, channels, None)
+        lanes = all_lanes(heads, channels)
+        return cls(attention.take_columns(x, lanes.slots, lanes.places), heads, channels, lanes)
+
+    @classmethod
+    def made(cls, x: Tensor, weight: Tensor, bias: Tensor | None, heads: int) -> Rows:
+        """Of x Wᵀ + b: rows of W in another order cost less than columns of the product."""
+        channels = len(weight) // heads
+        if not _has_kernels(weight, heads) or not channels:
+            return cls(torch.nn.functional.linear(x, weight, bias), heads, channels, None)
+        lanes = all_lanes(heads, channels)
+        places = lanes.places.long()
+        weight = weight.new_zeros(len(lanes.slots), weight.shape[1]).index_copy(0, places, weight)
+        bias = None if bias is None else bias.new_zeros(len(lanes.slots)).index_copy(0, places, bias)
+        return cls(torch.nn.functional.linear(x, weight, bias), heads, channels, lanes)
 
     @property
-    def channels(self) -> int:
-        return self.x.shape[1] // self.heads
-
-    @property
-    def has_kernels(self) -> bool:
-        return self.x.device.type == "cpu" and self.x.dtype == torch.float32 and self.heads <= LANES and self.channels > 0
-
-    @property
-    def lanes(self) -> Lanes:
-        return all_lanes(self.heads, self.channels)
+    def width(self) -> int:
+        return self.heads * self.channels
 
     @cached_property
-    def packed(self) -> Tensor:
+    def by_head(self) -> Tensor:
+        """[n, heads, channels]."""
         with torch.set_grad_enabled(self.x.requires_grad):  # a decision may be the first to ask for it, without gradients
-            return attention.take_columns(self.x, self.lanes.slots, self.lanes.places)
+            x = self.x if self.lanes is None else attention.take_columns(self.x, self.lanes.places, self.lanes.slots)
+            return x.view(-1, self.heads, self.channels)
+
+    def dots(self, *att: Tensor) -> list[Tensor]:
+        """⟨x[u,h], att[h]⟩ of every node and head, [n, heads], for each att [heads, channels]."""
+        if self.lanes is None:
+            return [torch.einsum("nhc,hc->nh", self.by_head, a) for a in att]
+        column = torch.arange(self.width)
+        matrix = torch.cat([a.new_zeros(self.width, self.heads).index_put((column, column // self.channels), a.flatten())
+                            for a in att], dim=1)  # fmt: skip
+        rows = matrix.new_zeros(self.x.shape[1], matrix.shape[1]).index_copy(0, self.lanes.places.long(), matrix)
+        return list(torch.split(self.x @ rows, self.heads, dim=1))  # type: ignore[no-untyped-call]
 
     @property
-    def by_head(self) -> Tensor:
-        return self.x.view(-1, self.heads, self.channels)
+    def norms(self) -> Tensor:
+        """‖x[u]‖ of all heads, [n]; empty slots are zeros."""
+        found: Tensor = torch.linalg.vector_norm(self.x.detach(), dim=1)
+        return found
 
 
 def scores(
@@ -96,24 +82,23 @@ def scores(
 ) -> tuple[Tensor, Tensor | None]:
     """att_h · LeakyReLU(x[v,h] + y[u,h]) for every edge, [m, heads], and for every node with itself, [n, heads]; att [heads,
     channels]."""
-    if x.has_kernels:
-        lanes = x.lanes
-        flat = attention.take_columns(att.reshape(1, -1), lanes.slots, lanes.places)[0]
-        return attention.head_scores(x.packed, y.packed, flat, slope, x.heads, lanes.lane, adjacency, loops=loops)
+    if x.lanes is not None:
+        flat = attention.take_columns(att.reshape(1, -1), x.lanes.slots, x.lanes.places)[0]
+        return attention.head_scores(x.x, y.x, flat, slope, x.heads, x.lanes.lane, adjacency, loops=loops)
     sender, receiver = adjacency.indices.long(), adjacency.receivers
 
     def some(sent: Tensor, received: Tensor, att: Tensor, at: slice) -> Tensor:
         z = torch.nn.functional.leaky_relu(sent[sender[at]] + received[receiver[at]], slope)
         return (z * att).sum(-1)
 
-    parts = [_again(some, x.by_head, y.by_head, att, at) for at in _chunks(len(sender), x.x.shape[1])]
+    parts = [_again(some, x.by_head, y.by_head, att, at) for at in _chunks(len(sender), x.width)]
     own = (torch.nn.functional.leaky_relu(x.by_head + y.by_head, slope) * att).sum(-1) if loops else None
     return torch.cat(parts) if parts else x.x.new_zeros(0, x.heads), own
 
 
 def softmax(score: Tensor, own: Tensor | None, loop: Tensor | None, adjacency: Adjacency) -> tuple[Tensor, Tensor | None]:
     """Over the edges into each node and its loop[u] own loops: α [m, heads], and of the loops [n, heads]."""
-    if score.device.type == "cpu" and score.dtype == torch.float32 and score.shape[1] <= LANES:
+    if _has_kernels(score, score.shape[1]):
         return attention.row_softmax(score, own, loop, adjacency)
     receiver, shape = adjacency.receivers, (adjacency.num_nodes, score.shape[1])
     most = score.new_full(shape, -torch.inf)
@@ -137,22 +122,13 @@ def gather(
 
     `at` [edges]: where in alpha the factors of an edge are; None: in order.
     """
-    if columns is not None and len(columns) == x.x.shape[1]:
+    if columns is not None and len(columns) == x.width:
         columns = None
-    if not x.has_kernels:
+    if x.lanes is None or (columns is not None and not len(columns)):
         sent = _portable(x, alpha, adjacency, at, columns)
         return sent if own is None else sent + (own[:, :, None] * x.by_head).flatten(1)
-    if columns is None:
-        lanes = x.lanes
-        out = attention.head_gather(x.packed, alpha, own, lanes.lane, adjacency, at)
-        return attention.take_columns(out, lanes.places, lanes.slots)
-    mine = torch.zeros_like(x.x) if own is None else (own[:, :, None] * x.by_head).flatten(1)
-    if not len(columns):
-        return mine
-    lanes = Lanes.of(x.heads, x.channels, columns.tolist())
-    packed = attention.take_columns(x.x, lanes.slots, lanes.places)
-    out = attention.head_gather(packed, alpha, None, lanes.lane, adjacency, at)
-    return mine + attention.take_columns(out, lanes.places, lanes.slots)
+    sub = x.lanes if columns is None else Lanes.of(x.heads, x.channels, columns.tolist())
+    return attention.head_diffuse(x.x, alpha, own, x.lanes, sub, adjacency, at)
 
 
 def gather_at_least(
@@ -162,7 +138,7 @@ def gather_at_least(
 
     Sizes are those of `size` [m, heads] instead of alpha (the same before dropout), times x.
     """
-    sender, receiver, width = adjacency.indices.long(), adjacency.receivers, x.x.shape[1]
+    sender, receiver, width = adjacency.indices.long(), adjacency.receivers, x.width
     total, used = 0, torch.zeros(len(sender), dtype=torch.bool, device=x.x.device)
     out = torch.zeros(adjacency.num_nodes, width, dtype=x.x.dtype, device=x.x.device)
 
@@ -190,9 +166,8 @@ def entry_sizes(x: Rows, alpha: Tensor, sender: Tensor, lanes: int) -> Tensor:
 @torch.no_grad()
 def column_sizes(x: Rows, alpha: Tensor, adjacency: Adjacency) -> Tensor:
     """‖messages in column c‖ = (Σ_e α[e, head]²·x[v,c]²)^½, [heads·channels]."""
-    if x.has_kernels:
-        lanes = x.lanes
-        return attention.column_squares(x.packed, alpha, lanes.lane, adjacency)[lanes.places.long()].sqrt()
+    if x.lanes is not None:
+        return attention.column_squares(x.x, alpha, x.lanes.lane, adjacency)[x.lanes.places.long()].sqrt()
     none = torch.zeros(adjacency.num_nodes, x.heads, dtype=x.x.dtype, device=x.x.device)
     sent = none.index_add(0, adjacency.indices.long(), alpha.square())
     size: Tensor = torch.einsum("nh,nhc->hc", sent, x.by_head.square()).flatten().sqrt()
@@ -201,7 +176,7 @@ def column_sizes(x: Rows, alpha: Tensor, adjacency: Adjacency) -> Tensor:
 
 def _portable(x: Rows, alpha: Tensor, adjacency: Adjacency, at: Tensor | None, columns: Tensor | None) -> Tensor:
     """Any device and precision: messages of a chunk of edges at a time, made again for their gradient."""
-    sender, receiver, width = adjacency.indices.long(), adjacency.receivers, x.x.shape[1]
+    sender, receiver, width = adjacency.indices.long(), adjacency.receivers, x.width
     alpha = alpha if at is None else alpha[at]
     columns = torch.arange(width, device=x.x.device) if columns is None else columns
     head = columns // max(x.channels, 1)
@@ -210,10 +185,14 @@ def _portable(x: Rows, alpha: Tensor, adjacency: Adjacency, at: Tensor | None, c
     def some(rows: Tensor, alpha: Tensor, here: slice) -> Tensor:
         return torch.zeros_like(out).index_add(0, receiver[here], alpha[here][:, head] * rows[sender[here]])
 
-    rows = x.x[:, columns]
+    rows = x.by_head.flatten(1)[:, columns]
     for here in _chunks(len(sender), len(columns)):
         out = out + _again(some, rows, alpha, here)
-    return torch.zeros_like(x.x).index_copy(1, columns, out)
+    return out.new_zeros(adjacency.num_nodes, width).index_copy(1, columns, out)
+
+
+def _has_kernels(x: Tensor, heads: int) -> bool:
+    return x.device.type == "cpu" and x.dtype == torch.float32 and heads <= LANES
 
 
 def _chunks(edges: int, width: int) -> list[slice]:

@@ -2,7 +2,7 @@
 //
 //   scores     s[e,h] = Σ_{c of h} att[c] · LeakyReLU(x[v,c] + y[u,c])        e = (v → u)
 //   softmax    α[e,h] = exp(s[e,h]) / Σ over the edges into u and its own loop
-//   gather     out[u,c] = Σ_e α[e, head of c] · x[v,c]
+//   diffuse    out[u,c] = α[u, head of c] · x[u,c] + Σ_e α[e, head of c] · x[v,c]
 //   dots       ⟨x[v], y[u]⟩ over the columns of each head: the gradient of α
 //
 // Columns are laid out so that lane k of every block belongs to head lane[k]: the factors of an edge are spread over a block
@@ -11,6 +11,7 @@
 // LeakyReLU bends where x + y changes sign, so its gradient needs one bit per (edge, column). `scores` keeps them, a 32nd of the
 // messages, and going back no row of a neighbour is read again.
 #include <cstring>
+#include <vector>
 
 #include "attention.h"
 #include "block.h"
@@ -246,62 +247,84 @@ void softmax_back_typed(const SoftmaxBack& s) {
 
 // ------------------------------------------------------------------------------------------------------------- products
 
+// sum = Σ α[e]·table[v] over the edges of u, a few blocks of it.
 template <int kHeads, int kBlocks>
-inline void head_gather_row(const Attention& a, int64_t u, const float* alpha, const float* own, const float* x, int64_t last,
-                            float* out) {
+inline void sum_row(const Attention& a, int64_t u, const float* alpha, const float* table, int64_t last, float* sum) {
   const int32_t* indices = static_cast<const int32_t*>(a.edges.indices);
   const int64_t stride = int64_t(a.blocks) * kLanes;
   constexpr int kAhead = 8;
-  Block sum[kBlocks];
-  for (int b = 0; b < kBlocks; b++) sum[b] = Block{};
-  auto add = [&](const float* factor, const float* row) {
-    const Block w = spread<kHeads>(factor, a.lane);
-    for (int b = 0; b < kBlocks; b++)
-      for (int p = 0; p < kParts; p++) sum[b].part[p] += w.part[p] * block(row + b * kLanes).part[p];
-  };
+  Block total[kBlocks];
+  for (int b = 0; b < kBlocks; b++) total[b] = Block{};
   for (int64_t i = a.edges.start[u]; i < a.edges.end[u]; i++) {
     const int64_t ahead = std::min(i + kAhead, last);
-    prefetch(x + indices[ahead] * stride, kBlocks);
+    prefetch(table + indices[ahead] * stride, kBlocks);
     if (a.at) __builtin_prefetch(alpha + a.at[ahead] * a.heads);
-    add(alpha + (a.at ? a.at[i] : i) * a.heads, x + indices[i] * stride);
+    const Block w = spread<kHeads>(alpha + (a.at ? a.at[i] : i) * a.heads, a.lane);
+    const float* row = table + indices[i] * stride;
+    for (int b = 0; b < kBlocks; b++)
+      for (int p = 0; p < kParts; p++) total[b].part[p] += w.part[p] * block(row + b * kLanes).part[p];
   }
-  if (own) add(own + u * a.heads, x + u * stride);
-  for (int b = 0; b < kBlocks; b++) stream(out + u * stride + b * kLanes, sum[b]);
+  for (int b = 0; b < kBlocks; b++) block(sum + b * kLanes) = total[b];
 }
 
+// out[u] = what a node keeps of its own, and where the table has a place in it also what the others send.
 template <int kHeads>
-void head_gather_typed(const Attention& a, const float* alpha, const float* own, const float* x, float* out) {
-  const int64_t last = a.edges.n ? std::max<int64_t>(a.edges.end[a.edges.n - 1] - 1, 0) : 0;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(a.threads)
-  for (int64_t first = 0; first < a.edges.n; first += kRows)
-    for (int b = 0; b < a.blocks; b += kTile)
-      for (int64_t u = first; u < std::min(a.edges.n, first + kRows); u++) switch (std::min(a.blocks - b, kTile)) {
+void diffuse_typed(const HeadDiffuse& d) {
+  const Attention& a = d.attention;
+  const int64_t last = a.edges.n ? std::max<int64_t>(a.edges.end[a.edges.n - 1] - 1, 0) : 0, slots = int64_t(a.blocks) * kLanes;
+#pragma omp parallel num_threads(a.threads)
+  {
+    std::vector<Block> room(size_t(a.blocks));
+    float* sum = reinterpret_cast<float*>(room.data());
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t first = 0; first < a.edges.n; first += kRows)
+      for (int64_t u = first; u < std::min(a.edges.n, first + kRows); u++) {
+        for (int b = 0; b < a.blocks; b += kTile) switch (std::min(a.blocks - b, kTile)) {
 #define CASE(B) \
-  case B: head_gather_row<kHeads, B>(a, u, alpha, own, x + b * kLanes, last, out + b * kLanes); break;
-          CASE(1) CASE(2) CASE(3) CASE(4)
+  case B: sum_row<kHeads, B>(a, u, d.alpha, d.table + b * kLanes, last, sum + b * kLanes); break;
+            CASE(1) CASE(2) CASE(3) CASE(4)
 #undef CASE
+          }
+        float* out = d.out + u * d.width;
+        if (d.own) {
+          const float *mine = d.own + u * a.heads, *base = d.base + u * d.base_width;
+          for (int64_t j = 0; j < d.width; j++) out[j] = d.from[j] < 0 ? 0.0f : mine[d.head[j]] * base[d.from[j]];
+        } else {
+          std::memset(out, 0, size_t(d.width) * sizeof(float));
         }
+        for (int64_t k = 0; k < slots; k++)
+          if (d.place[k] >= 0) out[d.place[k]] += sum[k];
+      }
+  }
 }
 
 template <int kHeads>
-void head_dots_typed(const Attention& a, const float* x, const float* y, float* out, float* own) {
+void head_dots_typed(const Attention& a, const float* x, const float* y, float* out) {
   const int32_t* indices = static_cast<const int32_t*>(a.edges.indices);
   const int64_t stride = int64_t(a.blocks) * kLanes;
   const int64_t last = a.edges.n ? std::max<int64_t>(a.edges.end[a.edges.n - 1] - 1, 0) : 0;
   constexpr int kAhead = 4;
-  auto dot = [&](const float* p, const float* q, float* to) {
-    Block sum{};
-    for (int b = 0; b < a.blocks; b++)
-      for (int k = 0; k < kParts; k++) sum.part[k] += block(p + b * kLanes).part[k] * block(q + b * kLanes).part[k];
-    fold<kHeads>(sum, a.lane, a.heads, to);
-  };
 #pragma omp parallel for schedule(dynamic, kRows) num_threads(a.threads)
-  for (int64_t u = 0; u < a.edges.n; u++) {
+  for (int64_t u = 0; u < a.edges.n; u++)
     for (int64_t i = a.edges.start[u]; i < a.edges.end[u]; i++) {
       prefetch(x + indices[std::min(i + kAhead, last)] * stride, a.blocks);
-      dot(x + indices[i] * stride, y + u * stride, out + (a.at ? a.at[i] : i) * a.heads);
+      const float *p = x + indices[i] * stride, *q = y + u * stride;
+      Block sum{};
+      for (int b = 0; b < a.blocks; b++)
+        for (int k = 0; k < kParts; k++) sum.part[k] += block(p + b * kLanes).part[k] * block(q + b * kLanes).part[k];
+      fold<kHeads>(sum, a.lane, a.heads, out + (a.at ? a.at[i] : i) * a.heads);
     }
-    if (own) dot(x + u * stride, y + u * stride, own + u * a.heads);
+}
+
+// out[u,h] = Σ x[u][k] · y[u][from[k]] over the slots k of head h.
+void own_dots(int64_t n, int heads, const int32_t* lane, int64_t slots, int64_t width, const int32_t* from, const float* x,
+              const float* y, float* out, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int64_t u = 0; u < n; u++) {
+    float sum[kLanes] = {};
+    for (int64_t k = 0; k < slots; k++) sum[k % kLanes] += from[k] < 0 ? 0.0f : x[u * slots + k] * y[u * width + from[k]];
+    for (int h = 0; h < heads; h++) out[u * heads + h] = 0;
+    for (int k = 0; k < kLanes; k++) out[u * heads + lane[k]] += sum[k];
   }
 }
 
@@ -361,12 +384,8 @@ void scores(const Scores& s) { BY_LANES(scores_typed, s.attention, s) }
 void slopes(const Slopes& s) { BY_LANES(slopes_typed, s.attention, s) }
 void softmax(const Softmax& s) { BY_HEADS(softmax_typed, s) }
 void softmax_back(const SoftmaxBack& s) { BY_HEADS(softmax_back_typed, s) }
-void head_gather(const Attention& a, const float* alpha, const float* own, const float* x, float* out) {
-  BY_LANES(head_gather_typed, a, a, alpha, own, x, out)
-}
-void head_dots(const Attention& a, const float* x, const float* y, float* out, float* own) {
-  BY_LANES(head_dots_typed, a, a, x, y, out, own)
-}
+void head_diffuse(const HeadDiffuse& d) { BY_LANES(diffuse_typed, d.attention, d) }
+void head_dots(const Attention& a, const float* x, const float* y, float* out) { BY_LANES(head_dots_typed, a, a, x, y, out) }
 void column_squares(const Attention& a, const float* alpha, const float* x, float* partial) {
   BY_LANES(column_squares_typed, a, a, alpha, x, partial)
 }
@@ -374,7 +393,8 @@ void column_squares(const Attention& a, const float* alpha, const float* x, floa
 }  // namespace
 
 const Attentions& UNIFEWS_ATTENTION() {
-  static const Attentions table{scores, slopes, softmax, softmax_back, head_gather, head_dots, column_squares, take_columns};
+  static const Attentions table{scores, slopes, softmax, softmax_back, head_diffuse, head_dots, own_dots, column_squares,
+                                take_columns};
   return table;
 }
 

@@ -64,13 +64,30 @@ struct SoftmaxBack {
   int threads;
 };
 
+// out[u][j] = own[u][head[j]] · base[u][from[j]], and out[u][place[k]] += Σ_e alpha[e] · table[v][k]. Negative: nothing.
+struct HeadDiffuse {
+  Attention attention;  // of the table
+  const float* alpha;
+  const float* own;     // nullptr: no loops, nothing of the next three is read
+  const int32_t* head;  // [width]
+  const int32_t* from;  // [width]
+  const float* base;    // [n][base_width]
+  int64_t base_width;
+  const float* table;
+  const int32_t* place;  // [blocks·16]
+  float* out;            // [n][width]
+  int64_t width;
+};
+
 struct Attentions {
   void (*scores)(const Scores&);
   void (*slopes)(const Slopes&);
   void (*softmax)(const Softmax&);
   void (*softmax_back)(const SoftmaxBack&);
-  void (*head_gather)(const Attention&, const float* alpha, const float* own, const float* x, float* out);
-  void (*head_dots)(const Attention&, const float* x, const float* y, float* out, float* own);
+  void (*head_diffuse)(const HeadDiffuse&);
+  void (*head_dots)(const Attention&, const float* x, const float* y, float* out);
+  void (*own_dots)(int64_t n, int heads, const int32_t* lane, int64_t slots, int64_t width, const int32_t* from,
+                   const float* x, const float* y, float* out, int threads);
   void (*column_squares)(const Attention&, const float* alpha, const float* x, float* partial);
   void (*take_columns)(int64_t n, int64_t from, int64_t to, const int32_t* index, const float* x, float* out, int threads);
 };

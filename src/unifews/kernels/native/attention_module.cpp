@@ -86,26 +86,37 @@ void bind_attention(nb::module_& m) {
       "own_out"_a.none(), "threads"_a);
 
   m.def(
-      "head_gather",
+      "head_diffuse",
       [](Longs start, Longs end, Input<int32_t> indices, Maybe<Longs> at, int heads, Lanes lane, int blocks,
-         Input<float> alpha, Maybe<Input<float>> own, Input<float> x, Array<float> out, int threads) {
-        const Attention a{edges(start, end, indices.data()), data(at), heads, lane.data(), blocks, threads};
+         Input<float> alpha, Maybe<Input<float>> own, Lanes head, Lanes from, Input<float> base, Input<float> table,
+         Lanes place, Array<float> out, int threads) {
+        const HeadDiffuse d{{edges(start, end, indices.data()), data(at), heads, lane.data(), blocks, threads}, alpha.data(),
+                            data(own), head.data(), from.data(), base.data(), int64_t(base.shape(1)), table.data(),
+                            place.data(), out.data(), int64_t(out.shape(1))};
         nb::gil_scoped_release free;
-        attention_in_use().head_gather(a, alpha.data(), data(own), x.data(), out.data());
+        attention_in_use().head_diffuse(d);
       },
-      "start"_a, "end"_a, "indices"_a, "at"_a.none(), "heads"_a, "lane"_a, "blocks"_a, "alpha"_a, "own"_a.none(), "x"_a,
-      "out"_a, "threads"_a);
+      "start"_a, "end"_a, "indices"_a, "at"_a.none(), "heads"_a, "lane"_a, "blocks"_a, "alpha"_a, "own"_a.none(), "head"_a,
+      "from_"_a, "base"_a, "table"_a, "place"_a, "out"_a, "threads"_a);
 
   m.def(
       "head_dots",
       [](Longs start, Longs end, Input<int32_t> indices, Maybe<Longs> at, int heads, Lanes lane, int blocks, Input<float> x,
-         Input<float> y, Array<float> out, Maybe<Array<float>> own, int threads) {
+         Input<float> y, Array<float> out, int threads) {
         const Attention a{edges(start, end, indices.data()), data(at), heads, lane.data(), blocks, threads};
         nb::gil_scoped_release free;
-        attention_in_use().head_dots(a, x.data(), y.data(), out.data(), data(own));
+        attention_in_use().head_dots(a, x.data(), y.data(), out.data());
       },
-      "start"_a, "end"_a, "indices"_a, "at"_a.none(), "heads"_a, "lane"_a, "blocks"_a, "x"_a, "y"_a, "out"_a,
-      "own"_a.none(), "threads"_a);
+      "start"_a, "end"_a, "indices"_a, "at"_a.none(), "heads"_a, "lane"_a, "blocks"_a, "x"_a, "y"_a, "out"_a, "threads"_a);
+
+  m.def(
+      "own_dots",
+      [](int heads, Lanes lane, Lanes from, Input<float> x, Input<float> y, Array<float> out, int threads) {
+        const int64_t n = int64_t(x.shape(0)), slots = int64_t(x.shape(1)), width = int64_t(y.shape(1));
+        nb::gil_scoped_release free;
+        attention_in_use().own_dots(n, heads, lane.data(), slots, width, from.data(), x.data(), y.data(), out.data(), threads);
+      },
+      "heads"_a, "lane"_a, "from_"_a, "x"_a, "y"_a, "out"_a, "threads"_a);
 
   m.def(
       "column_squares",

@@ -56,22 +56,20 @@ class Attending(ByMessages):
         finally:
             self.why = ""
 
-    def attend(self, x: Tensor, own_scores: tuple[Rows, Rows, Tensor], edge_index: Any, residual: Tensor | None) -> Tensor:
-        """The layer from its transformed rows x [n, heads·channels] on. `own_scores`: what LeakyReLU sees of senders and of
-        receivers, and what its values are multiplied by."""
+    def attend(self, x: Rows, left: Rows, right: Rows, att: Tensor, edge_index: Any, residual: Tensor | None) -> Tensor:
+        """The layer from its transformed rows x on: scores att_h · LeakyReLU(left[v,h] + right[u,h]), softmax, products."""
         began = perf_counter()
+        n, dtype = len(x.x), x.x.dtype
         loops = 1.0 if self.add_self_loops else None
-        whole = Edges.of(edge_index, None, len(x), "sum", loops=loops, flow=self.flow, dtype=x.dtype)
+        whole = Edges.of(edge_index, None, n, "sum", loops=loops, flow=self.flow, dtype=dtype)
         alive = self.session.alive(whole.adjacency)
         edges = whole if alive is None else whole.only(alive)
         loop = whole.loop
         if loop is not None and whole.weight is not None:  # of a sparse matrix only the places of its values count
-            loop = (loop != 0).to(x.dtype)
-        sender, receiver, att = own_scores
-        score, own = heads.scores(sender, receiver, att, self.negative_slope, edges.adjacency, loops=loop is not None)
+            loop = (loop != 0).to(dtype)
+        score, own = heads.scores(left, right, att, self.negative_slope, edges.adjacency, loops=loop is not None)
         alpha, own = heads.softmax(score, own, loop, edges.adjacency)
-        rows = sender if sender.x is x else Rows(x, self.heads)
-        out = self._sent(rows, alpha, own, edges, whole, alive, edges.count * sender.x.shape[1], began)
+        out = self._sent(x, alpha, own, edges, whole, alive, edges.count * left.width, began)
         out = out if self.concat else out.view(-1, self.heads, self.out_channels).mean(dim=1)
         out = out if residual is None else out + residual
         return out if self.bias is None else out + self.bias
@@ -83,7 +81,7 @@ class Attending(ByMessages):
         pruning, session, decided = self.session.pruning, self.session, alpha.detach()
         alpha = torch.nn.functional.dropout(alpha, self.dropout, self.training)
         mine = None if own is None else torch.nn.functional.dropout(own, self.dropout, self.training)
-        width, adjacency, delta = x.x.shape[1], edges.adjacency, None
+        width, adjacency, delta = x.width, edges.adjacency, None
         if not pruning.prunes_edges:
             out, used, macs = heads.gather(x, alpha, mine, adjacency), edges.count, edges.count * width
         elif pruning.entries == "unit":
@@ -107,7 +105,7 @@ class Attending(ByMessages):
             out, macs, keep = heads.gather_at_least(x, alpha, decided, mine, adjacency, delta, lanes)
             session.leave(whole.adjacency, keep if alive is None else alive.masked_scatter(alive, keep))
             used = int(keep.sum())
-        self.put_on_record(edges, x.x, used, macs, delta, began, score_macs=score_macs)
+        self.put_on_record(edges, x.x[:, :width], used, macs, delta, began, score_macs=score_macs)
         return out
 
     @torch.no_grad()
@@ -117,7 +115,7 @@ class Attending(ByMessages):
         if not self.session.deciding:
             keep = self.stored_edges(None, edges)
         else:
-            norm = torch.linalg.vector_norm(x.x.detach(), dim=1)
+            norm = x.norms
             sent = norm[adjacency.indices.long()]
             size = torch.linalg.vector_norm(alpha, dim=1) / self.heads * sent
             pruning = self.session.pruning
@@ -158,10 +156,9 @@ class PrunedGATv2Conv(Attending, GATv2Conv):  # type: ignore[misc]
             return self.instead(why, x, edge_index, edge_attr, return_attention_weights)
         check_precision(x, "GATv2Conv")
         residual = None if self.res is None else self.res(x)
-        sent = self.lin_l(x)
-        left = Rows(sent, self.heads)
-        right = left if self.share_weights else Rows(self.lin_r(x), self.heads)
-        return self.attend(sent, (left, right, self.att[0]), edge_index, residual)
+        left = Rows.made(x, self.lin_l.prepare(x), self.lin_l.bias, self.heads)
+        right = left if self.share_weights else Rows.made(x, self.lin_r.prepare(x), self.lin_r.bias, self.heads)
+        return self.attend(left, left, right, self.att[0], edge_index, residual)
 
 
 @prunes(GATConv)
@@ -179,10 +176,9 @@ class PrunedGATConv(Attending, GATConv):  # type: ignore[misc]
             return self.instead(why, x, edge_index, edge_attr, size, return_attention_weights)
         check_precision(x, "GATConv")
         residual = None if self.res is None else self.res(x)
-        sent = self.lin(x)
-        by_head = sent.view(-1, self.heads, self.out_channels)
-        left, right = (Rows(torch.einsum("nhc,hc->nh", by_head, a[0]), self.heads) for a in (self.att_src, self.att_dst))
-        return self.attend(sent, (left, right, torch.ones_like(self.att_src[0, :, :1])), edge_index, residual)
+        sent = Rows.made(x, self.lin.prepare(x), None, self.heads)
+        left, right = (Rows.of(value, self.heads) for value in sent.dots(self.att_src[0], self.att_dst[0]))
+        return self.attend(sent, left, right, torch.ones_like(self.att_src[0, :, :1]), edge_index, residual)
 
 
 def _why(x: Any, edge_attr: Tensor | None, weights: Any) -> str:
@@ -195,7 +191,7 @@ def _why(x: Any, edge_attr: Tensor | None, weights: Any) -> str:
 
 def _sampled(x: Rows, alpha: Tensor, edges: Edges, lanes: int) -> Tensor:
     """Sizes of entries [edges, blocks], of every few edges where there are many; -1 for those of edges that are gone."""
-    blocks = -(-x.x.shape[1] // lanes)
+    blocks = -(-x.width // lanes)
     stride = max(1, edges.whole * blocks // _SAMPLED)
     size = heads.entry_sizes(x, alpha[::stride], edges.adjacency.indices[::stride].long(), lanes)
     return torch.cat([size, size.new_full(((edges.whole - edges.count) // stride, blocks), -1.0)])

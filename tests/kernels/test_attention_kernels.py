@@ -135,8 +135,23 @@ def test_softmax_and_back(level, seed, scale):
 def test_products_by_head(level, seed):
     p = Problem(seed)
     edges = dict(**p.rows, indices=p.indices, at=p.at, **p.layout)
-    both("head_gather", dict(**edges, alpha=p.by_edge(), own=p.by_node(), x=p.x), dict(out=p.wide()))
-    both("head_dots", dict(**edges, x=p.x, y=p.y), dict(out=p.by_edge(), own=p.by_node()))
+    both("head_dots", dict(**edges, x=p.x, y=p.y), dict(out=p.by_edge()))
+    slots = p.x.shape[1]
+    width, other = (int(p.rng.integers(1, 2 * slots)) for _ in range(2))
+    base = p.rng.standard_normal((p.n, other)).astype(np.float32)
+    head = p.rng.integers(0, p.heads, width).astype(np.int32)
+    from_ = p.rng.integers(-1, other, width).astype(np.int32)
+    place = np.full(slots, -1, dtype=np.int32)
+    some = p.rng.permutation(min(slots, width))
+    place[: len(some)] = some
+    both(
+        "head_diffuse",
+        dict(**edges, alpha=p.by_edge(), own=p.by_node(), head=head, from_=from_, base=base, table=p.x, place=place),
+        dict(out=np.zeros((p.n, width), np.float32)),
+    )
+    to = p.rng.integers(-1, other, slots).astype(np.int32)
+    by_node = np.zeros((p.n, p.heads), np.float32)
+    both("own_dots", dict(heads=p.heads, lane=p.lane, from_=to, x=p.x, y=base), dict(out=by_node))
     both("column_squares", dict(**p.rows, at=p.at, **p.layout, alpha=p.by_edge(), x=p.x), dict(partial=p.partial()))
 
 
