@@ -27,6 +27,7 @@ DATA = gencat(300, 900, features=12, classes=3, seed=7, name="mine")
 HEAD = ["--width", 8, "--epochs", 3, "--seeds", 2]
 SMALL = ["--hops", 3, *HEAD]
 SETTINGS = dict(hops=3, width=8, epochs=3, seeds=2)
+GCN = ["--model", "gcn", *HEAD]
 PRUNED = ["--edge-sparsity", 0.8, "--weight-sparsity", 0.5]
 
 
@@ -138,6 +139,77 @@ class TestTable:
         y = np.stack([DATA.y == 0, DATA.y == 1], axis=1).astype(np.uint8)
         save_dataset(Dataset("many", DATA.graph, DATA.x, y, about=About(metric="f1")), "many")
         assert "micro-F1, % on test nodes" in fine("train", "many", *SMALL, "--no-ledger").out
+
+
+class TestLayers:
+    """Models whose layers propagate: the same command, table, ledger and run files."""
+
+    def test_the_numbers_are_those_of_the_library(self):
+        report = told("mine", *GCN, *PRUNED)
+        how = dict(model="gcn", width=8, epochs=3, seeds=2)
+        for record, run in zip(
+            report["runs"], (train(DATA, **how), train(DATA, **how, edge_sparsity=0.8, weight_sparsity=0.5)), strict=True
+        ):
+            assert record["id"] == run.id and record["spec"] == run.spec.to_dict()
+            assert record["scores"]["test"] == run.accuracy.test and record["trace"]["macs"] == run.trace.macs
+        assert [record["id"] for record in lines()] == [record["id"] for record in report["runs"]]
+        assert report["against_unpruned"]["transform_macs"] == pytest.approx(2, rel=0.01)
+
+    @pytest.mark.parametrize(
+        "options, settings",
+        [
+            ("--model gat --heads 2 --layers 3", dict(model="gat", heads=2, layers=3)),
+            ("--model gcnii --alpha 0.2 --theta 1", dict(model="gcnii", alpha=0.2, theta=1.0)),
+            ("--model sage --edge-threshold 0.5 --entries feature", dict(model="sage", edge_threshold=0.5, entries="feature")),
+            ("--model gin --edge-sparsity 0.5 --budget layers", dict(model="gin", edge_sparsity=0.5, budget="layers")),
+            ("--model gcn --edge-sparsity 0.5 --settle 0.3", dict(model="gcn", edge_sparsity=0.5, settle=0.3)),
+            (
+                "--model gcn --weight-threshold 0.1 --absolute --no-inherit",
+                dict(model="gcn", weight_threshold=0.1, absolute=True, inherit=False),
+            ),
+        ],
+    )
+    def test_options_mean_what_the_settings_mean(self, options, settings):
+        record = told("mine", *HEAD, *options.split(), "--no-baseline", "--no-ledger")["runs"][0]
+        assert record["spec"] == train(DATA, width=8, epochs=3, **settings).spec.to_dict() | {"seeds": 2}
+
+    def test_the_table(self):
+        out = fine("train", "mine", *GCN, *PRUNED).out
+        assert "GCN, 2 layers, 2 seeds: Dataset('mine', 300 nodes" in out and "edges .8, weights .5" in out
+        assert "against" in out and "propagation MACs" in out and "propagation seconds" not in out
+        assert max(map(len, out.splitlines()[:14])) <= 88
+
+    def test_the_paper_s_form_with_and_without_its_lock(self):
+        options = [*GCN, "--edge-sparsity", 0.5, "--paper-form", "--no-baseline"]
+        spec = told("mine", *options)["runs"][0]["spec"]
+        assert (spec["entries"], spec["budget"], spec["inherit"], spec["weight_ramp"]) == ("node", "layers", True, 1)
+        assert "paper's form," in fine("train", "mine", *options, "--node-lock").out
+
+    def test_links(self):
+        options = ["--model", "gcn", "--task", "links", *HEAD, "--edge-sparsity", 0.5]
+        out = fine("train", "mine", *options).out
+        assert "GCN, 3 layers, links, 2 seeds" in out and "ROC-AUC, % on test links" in out
+        assert [record["metric"] for record in lines()] == ["auc", "auc"]
+
+    def test_a_kept_run_file_repeats_the_run(self):
+        record = told("mine", *GCN, *PRUNED)["runs"][1]
+        text = Path(f"runs/{record['id']}.toml").read_text()
+        assert "hops" not in text and "batch" not in text and 'entries = "unit"' in text
+        assert told("--run-file", f"runs/{record['id']}.toml", "--again")["runs"][1]["id"] == record["id"]
+
+    @pytest.mark.parametrize(
+        "options, says",
+        [
+            (["--model", "gcn", "--hops", 3], "`hops` is about propagating once before training"),
+            (["--model", "gcn", "--batch", 32], "trained on the whole graph at once"),
+            (["--heads", 4], "`heads` belongs to model='gat'"),
+            (["--model", "sage", "--alpha", 0.1], "`alpha` belongs to model='gcnii' or 'appnp'"),
+            (["--model", "gat", "--width", 10], "8 heads cannot share a width of 10 evenly"),
+            (["--model", "gcn", "--node-lock"], "it needs pruned edges, with entries='node'"),
+        ],
+    )
+    def test_what_a_model_does_not_have(self, options, says):
+        wrong("train", "mine", "--epochs", 2, *options, says=says)
 
 
 class TestAgain:

@@ -23,6 +23,7 @@ OTHER = dict(
 )  # fmt: skip
 LAYERED = dict(
     model="gcnii", entries="node", inherit=False, alpha=0.2, theta=0.3, task="links", budget="layers", absolute=True,
+    settle=0.4,
 )  # fmt: skip
 RECIPE = dict(
     width=8, layers=3, dropout=0.1, batch=64, epochs=9, patience=4, lr=0.5, weight_decay=0.25, plateau=2

@@ -84,6 +84,10 @@ def train(
     absolute: Annotated[
         bool | None, typer.Option("--absolute/--relative", help="Layers: thresholds are magnitudes, or multiples of the mean.")
     ] = None,
+    settle: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Layers: share of the epochs after which what is removed stays so; 1 unless given."),
+    ] = None,
     node_lock: Annotated[
         bool | None, typer.Option("--node-lock/--no-node-lock", help="Layers: judge as the authors do; it flatters.")
     ] = None,
@@ -128,7 +132,7 @@ def train(
         "r": r, "skip": skip, "entries": entries, "basis": basis, "rank": rank, "inherit": inherit, "width": width,
         "layers": layers, "dropout": dropout, "batch": batch, "epochs": epochs, "patience": patience, "lr": lr,
         "weight_decay": weight_decay, "task": task, "budget": budget, "absolute": absolute, "node_lock": node_lock,
-        "heads": heads, "theta": theta,
+        "settle": settle, "heads": heads, "theta": theta,
     }  # fmt: skip
     _check_log(log)
     settings = _settings(dataset, run_file, {name: value for name, value in given.items() if value is not None}, paper_form)

@@ -135,7 +135,7 @@ def baseline_of(record: Record, records: Sequence[Record]) -> Record | None:
 
 def _beside_pruning(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that an unpruned run has too."""
-    how = ("entries", "basis", "rank", "inherit", "head", "budget", "absolute", "node_lock")
+    how = ("entries", "basis", "rank", "inherit", "head", "budget", "absolute", "node_lock", "settle")
     return {name: value for name, value in spec.items() if name not in how and not name.startswith(("edge_", "weight_"))}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from statistics import fmean
 from time import perf_counter
 from typing import Any
@@ -89,8 +90,9 @@ class OnGraph:
             scores = self.judged(model, val)[val]
             return judge(metric, scores.numpy(), y[split.val]), float(loss_of(scores, labels[val]))
 
+        ready = partial(is_ready, spec)  # scores fall while weights go, and a rate lowered then would not bring them back
         with seeded(seed):
-            best, epochs = climb(model, recipe, learn, look, counts=lambda i: counts(spec, i), watch=watch)
+            best, epochs = climb(model, recipe, learn, look, counts=ready, lowers=ready, watch=watch)
         at = [judge(metric, self.judged(model, part)[part].numpy(), y[part.numpy()]) for part in (train, val, test)]
         return Fitted(at[0], at[1], at[2], best, epochs, perf_counter() - began), model
 
@@ -118,11 +120,11 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss_of_pass: Any) 
 
 
 def schedule(model: nn.Module, spec: TrainSpec, number: int) -> None:
-    """In the first part of the epochs what was removed may come back, later only more may go (METHODS 3.5)."""
+    """Up to a share `settle` of the epochs what was removed may come back, later only more may go (METHODS 3.5)."""
     set_schedule(model, "monotone" if spec.pruning.settles(number, spec.recipe.epochs) else "regrow")
 
 
-def counts(spec: TrainSpec, number: int) -> bool:
+def is_ready(spec: TrainSpec, number: int) -> bool:
     """Whether an epoch's weights are as sparse as asked for."""
     return spec.pruning.reached(number, spec.recipe.epochs)
 

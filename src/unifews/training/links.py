@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from unifews.core.graph import Graph
 from unifews.errors import InputError
 from unifews.nn.links import LinkPredictor
-from unifews.training.iterative import OnGraph, counts, schedule, step
+from unifews.training.iterative import OnGraph, is_ready, schedule, step
 from unifews.training.loop import Watch, climb, seeded
 from unifews.training.metrics import judge
 from unifews.training.run import Fitted
@@ -97,8 +98,9 @@ class OnLinks(OnGraph):
             logits, there = self.told(model, seen, split.val, split.val_without)
             return _auc(logits, there), float(_loss(logits, there))
 
+        ready = partial(is_ready, spec)  # scores fall while weights go, and a rate lowered then would not bring them back
         with seeded(seed):
-            best, epochs = climb(model, spec.recipe, learn, look, counts=lambda i: counts(spec, i), watch=watch)
+            best, epochs = climb(model, spec.recipe, learn, look, counts=ready, lowers=ready, watch=watch)
         asked = (
             (seen, split.train, split.train_without), (seen, split.val, split.val_without),
             (later, split.test, split.test_without),

@@ -107,12 +107,14 @@ def climb(
     look: Callable[[], tuple[float, float]],
     *,
     counts: Callable[[int], bool] = lambda number: True,
+    lowers: Callable[[int], bool] = lambda number: True,
     watch: Watch | None = None,
 ) -> tuple[int, int]:
     """Epoch after epoch until validation no longer gets better; the model is left at its best one, settled.
 
     `learn` trains epoch number 0, 1, … and gives its loss; `look` gives validation score and loss, by which, in this order,
-    the best of the epochs that count is chosen. Returns the best epoch and how many there were.
+    the best of the epochs that count is chosen. `lowers`: whether the learning rate is lowered where an epoch is no better.
+    Returns the best epoch and how many there were.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay)
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
@@ -128,7 +130,8 @@ def climb(
                 f"training went astray: the loss of epoch {number + 1} is {loss}. Lower `lr`, which is {recipe.lr:g}."
             )
         score, val_loss = look()
-        plateau.step(score)
+        if lowers(number):
+            plateau.step(score)
         if counts(number) and (score, -val_loss) > best:
             best, best_epoch = (score, -val_loss), number
             state = {name: value.clone() for name, value in model.state_dict().items()}

@@ -35,15 +35,16 @@ ONCE = ("weight_reference", "hops", "r", "skip", "basis", "rank", "head", "stand
 """Settings of decoupled models only."""
 LAYERED: dict[str, Any] = {"entries": "unit", "inherit": True}
 """Defaults of models that propagate in every layer, where they differ."""
-OF_LAYERS = ("task", "budget", "absolute", "node_lock")
+OF_LAYERS = ("task", "budget", "absolute", "node_lock", "settle")
 """Settings of those models only, beside what each has of its own (`zoo.own_settings`)."""
 
 
 def paper_form(model: str) -> dict[str, Any]:
-    """`PAPER` for this model. In layers, the share is the mean over layers and there are no axes to choose."""
+    """`PAPER` for this model. In layers, the share is the mean over layers, in the second half of the epochs what is removed
+    stays removed, and there are no axes to choose."""
     if model not in zoo.MODELS:
         return PAPER
-    return {name: value for name, value in PAPER.items() if name not in ONCE} | {"budget": "layers"}
+    return {name: value for name, value in PAPER.items() if name not in ONCE} | {"budget": "layers", "settle": 0.5}
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class TrainSpec:
     budget: Share = "macs"
     absolute: bool = False
     node_lock: bool = False
+    settle: float = 1.0
     heads: int = 8
     theta: float = 0.5
     recipe: Recipe = field(default_factory=Recipe)
@@ -100,7 +102,7 @@ class TrainSpec:
             object.__setattr__(self, name, whole(name, getattr(self, name), least))
         if self.seed + self.seeds > _SEEDS:
             raise InputError(f"seeds are numbers below 2^63; got seed={self.seed}.")
-        for name in ("alpha", "r"):
+        for name in ("alpha", "r", "settle"):
             object.__setattr__(self, name, real(name, getattr(self, name), 1.0, including=True))
         object.__setattr__(self, "theta", real("theta", self.theta))
         if self.rank is not None:
@@ -143,7 +145,8 @@ class TrainSpec:
 
     @property
     def pruning(self) -> WeightPruning:
-        return WeightPruning(self.weight_sparsity, self.weight_threshold, self.weight_ramp, self.weight_feedback)
+        settle = self.settle if self.is_layered else WeightPruning.settle
+        return WeightPruning(self.weight_sparsity, self.weight_threshold, self.weight_ramp, self.weight_feedback, settle)
 
     @property
     def scheme(self) -> Scheme:
@@ -158,7 +161,8 @@ class TrainSpec:
         return replace(
             self, edge_sparsity=None, edge_threshold=None, weight_sparsity=None, weight_threshold=None, rank=None, head="auto",
             basis="principal", weight_reference=TrainSpec.weight_reference, weight_ramp=TrainSpec.weight_ramp,
-            weight_feedback=TrainSpec.weight_feedback, budget=TrainSpec.budget, absolute=False, node_lock=False, **how,
+            weight_feedback=TrainSpec.weight_feedback, budget=TrainSpec.budget, absolute=False, node_lock=False,
+            settle=TrainSpec.settle, **how,
         )  # fmt: skip
 
     def id(self, dataset: Dataset) -> str:
