@@ -147,6 +147,12 @@ def test_labels_of_test_nodes_do_not_leak():
     assert seen[:12] == seen[12:]
 
 
+@pytest.mark.parametrize("kind, metric", [("labels", "f1"), ("auc", "auc")])
+def test_other_metrics(kind, metric):
+    run = uf.train(small(kind), "gcn", **HOW | {"epochs": 30}, **BOTH)
+    assert run.metric == metric and run.accuracy.test > 60
+
+
 def test_the_node_lock_judges_with_more_edges_than_it_trains_on():
     how = dict(edge_sparsity=0.8, **paper_form("gcn"))
     honest, flattered = (uf.train(DATA, "gcn", node_lock=lock, **HOW, **how) for lock in (False, True))
@@ -238,7 +244,7 @@ def test_hidden_edges_are_apart_and_pairs_without_one_have_none():
 
 @pytest.mark.parametrize("settings", [{}, BOTH, {"edge_sparsity": 0.5, "entries": "node"}], ids=["unpruned", "unit", "node"])
 def test_links_are_found(settings):
-    run = uf.train(DATA, "gcn", task="links", seeds=2, **HOW | {"epochs": 30}, **settings)
+    run = uf.train(DATA, "gcn", task="links", seeds=2, dropout=0.2, **HOW | {"epochs": 30}, **settings)
     assert run.metric == "auc" and run.accuracy.test > 55
     assert len(run.trace.hops) == 3 and run.to_dict()["metric"] == "auc"
     assert bool(run.trace.edge_sparsity) == bool(settings)

@@ -36,7 +36,7 @@ class Recipe:
     def layered(cls, *, links: bool = False) -> dict[str, Any]:
         """What models that propagate in every layer are trained by, where it differs: METHODS 3.9, 3.11."""
         if links:
-            return {"width": 256, "layers": 3, "dropout": 0.5, "epochs": 500, "patience": 50}
+            return {"width": 256, "layers": 3, "dropout": 0.8, "epochs": 500, "patience": 50}
         return {"dropout": 0.5}
 
     def __post_init__(self) -> None:
