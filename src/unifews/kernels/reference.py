@@ -319,6 +319,32 @@ def edge_dots(
             out[i] = x[v] @ y[u]
 
 
+# ------------------------------------------------------------------------------------------------------ weights that stay
+
+
+def sparse_linear(
+    x: Floats, indptr: Longs, indices: NDArray[np.int32], values: Floats, bias: Floats | None, out: Floats, relu: bool,
+    threads: int = 1,
+) -> None:  # fmt: skip
+    """out[u, j] = bias[j] + Σ_k values[k] · x[u, indices[k]] over indptr[j] ≤ k < indptr[j + 1], or the relu of it."""
+    for j in range(len(indptr) - 1):
+        total = np.full(len(x), 0 if bias is None else bias[j], dtype=np.float32)
+        for k in range(int(indptr[j]), int(indptr[j + 1])):
+            total += values[k] * x[:, indices[k]]
+        out[:, j] = np.maximum(total, np.float32(0)) if relu else total
+
+
+def sparse_linear_gathered(
+    start: Longs, end: Longs, edge_indices: NDArray[Any], weight: Floats | None, blocks: int, columns: Longs | None,
+    table: Floats, y: Floats, loop: Floats | None, indptr: Longs, indices: NDArray[np.int32], values: Floats,
+    bias: Floats | None, out: Floats, relu: bool, threads: int = 1,
+) -> None:  # fmt: skip
+    """`sparse_linear` of the rows that `diffuse` makes, which the compiled one never writes to memory."""
+    rows = np.empty((len(start), y.shape[1]), dtype=np.float32)
+    diffuse(start, end, edge_indices, weight, blocks, columns, table, y, loop, rows)
+    sparse_linear(rows, indptr, indices, values, bias, out, relu)
+
+
 # ------------------------------------------------------------------------------------------------------------- helpers
 
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "block.h"
+#include "diffuse.h"
 #include "kernels.h"
 
 namespace unifews {
@@ -63,58 +64,19 @@ void gather(const Edges& e, int blocks, const float* gain, const float* x, float
 
 // --------------------------------------------------------------------------------------------------- some of the columns
 
-// Sum of a row's messages, up to 8 blocks of the table at a time, into `sum`.
-template <class Index, bool kWeighted, int kBlocks>
-inline void sum_row(const Edges& e, int64_t u, const float* x, int64_t stride, int64_t last, float* sum) {
-  const Index* indices = static_cast<const Index*>(e.indices);
-  constexpr int kAhead = 8;
-  Block total[kBlocks];
-  for (int b = 0; b < kBlocks; b++) total[b] = Block{};
-  for (int64_t i = e.start[u]; i < e.end[u]; i++) {
-    prefetch(x + int64_t(indices[std::min(i + kAhead, last)]) * stride, kBlocks);
-    const float* row = x + int64_t(indices[i]) * stride;
-    for (int b = 0; b < kBlocks; b++)
-      if (kWeighted)
-        total[b].add(e.weight[i], block(row + b * kLanes));
-      else
-        total[b] += block(row + b * kLanes);
-  }
-  for (int b = 0; b < kBlocks; b++) block(sum + b * kLanes) = total[b];
-}
-
 // out[u] = loop[u] · y[u], and in the columns of the table also what the neighbours send.
 template <class Index, bool kWeighted>
 void diffuse_index(const Diffuse& d) {
   const Edges& e = d.edges;
-  const int64_t stride = int64_t(d.blocks) * kLanes, last = e.n ? std::max<int64_t>(e.end[e.n - 1] - 1, 0) : 0;
+  const int64_t last = last_edge(e);
 #pragma omp parallel num_threads(d.threads)
   {
     std::vector<Block> room(size_t(d.blocks) + 1);
     float* sum = reinterpret_cast<float*>(room.data());
 #pragma omp for schedule(dynamic, 1)
     for (int64_t first = 0; first < e.n; first += kRows)
-      for (int64_t u = first; u < std::min(e.n, first + kRows); u++) {
-        for (int b = 0; b < d.blocks; b += kMaxBlocks) {
-          switch (std::min(d.blocks - b, kMaxBlocks)) {
-#define CASE(B) \
-  case B: sum_row<Index, kWeighted, B>(e, u, d.table + b * kLanes, stride, last, sum + b * kLanes); break;
-            CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
-#undef CASE
-          }
-        }
-        float* out = d.out + u * d.width;
-        const float* y = d.y + u * d.width;
-        const float own = d.loop ? d.loop[u] : 0.0f;
-        if (!d.columns) {
-          for (int64_t j = 0; j < d.width; j++) out[j] = own * y[j] + sum[j];
-          continue;
-        }
-        if (d.loop)
-          for (int64_t j = 0; j < d.width; j++) out[j] = own * y[j];
-        else
-          std::memset(out, 0, size_t(d.width) * sizeof(float));
-        for (int64_t k = 0; k < d.count; k++) out[d.columns[k]] += sum[k];
-      }
+      for (int64_t u = first; u < std::min(e.n, first + kRows); u++)
+        diffuse_row<Index, kWeighted>(d, u, last, sum, d.out + u * d.width);
   }
 }
 

@@ -13,12 +13,14 @@
 
 #include "attention.h"
 #include "kernels.h"
+#include "weights.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 using namespace unifews;
 
 void bind_attention(nb::module_& m);  // attention_module.cpp
+void bind_weights(nb::module_& m);    // weights_module.cpp
 
 namespace {
 
@@ -35,17 +37,18 @@ struct Level {
   const Table& (*table)();
   const Messages& (*messages)();
   const Attentions& (*attention)();
+  const Weights& (*weights)();
 };
 
 std::vector<Level> levels() {
-  std::vector<Level> found{{"base", table_base, messages_base, attention_base}};
+  std::vector<Level> found{{"base", table_base, messages_base, attention_base, weights_base}};
 #if defined(UNIFEWS_X86)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-    found.push_back({"avx2", table_avx2, messages_avx2, attention_avx2});
+    found.push_back({"avx2", table_avx2, messages_avx2, attention_avx2, weights_avx2});
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl"))
-    found.push_back({"avx512", table_avx512, messages_avx512, attention_avx512});
+    found.push_back({"avx512", table_avx512, messages_avx512, attention_avx512, weights_avx512});
 #endif
   return found;
 }
@@ -82,6 +85,7 @@ using Indices = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 }  // namespace
 
 const Attentions& unifews::attention_in_use() { return current.attention(); }
+const Weights& unifews::weights_in_use() { return current.weights(); }
 
 NB_MODULE(_native, m) {
   m.doc() = "Compiled kernels of unifews; unifews.kernels.reference says what each computes.";
@@ -270,4 +274,5 @@ NB_MODULE(_native, m) {
       "start"_a, "end"_a, "indices"_a, "blocks"_a, "x"_a, "y"_a, "out"_a, "threads"_a);
 
   bind_attention(m);
+  bind_weights(m);
 }

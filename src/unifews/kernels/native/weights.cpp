@@ -1,0 +1,344 @@
+// A product with a weight matrix most of whose entries are gone: Y[n, f_out] = X[n, f_in] · Wᵀ + b.
+//
+// A tile of 64 rows is turned on its side inside the cache, so that one kept weight multiplies 64 neighbouring values:
+// eight multiplications of whole AVX2 registers for one weight read. Sums stay in registers. What decides the speed:
+//
+//   - Inputs come in chunks whose tile stays in the first-level cache while every output passes over it. Sums are kept
+//     between chunks; so chunks grow as weights get rarer, and a pass over the sums always has some weights to pay for it.
+//   - Within a chunk outputs go by the number of their weights, so that the length of the inner loop is predictable.
+//   - Inputs no weight reads are never turned.
+//
+// Each sum starts from the bias and runs over its weights in the order of their inputs, whatever the tile, chunk or thread:
+// results do not depend on the thread count, nor (weights being listed in that order) on which rows are computed together.
+#include "weights.h"
+
+#include <memory>
+#include <vector>
+
+#include "block.h"
+#include "diffuse.h"
+
+namespace unifews {
+namespace {
+
+constexpr int kTall = kRegister == 4 ? 32 : 64;  // rows of a tile: its sums fill at most half of the registers
+constexpr int kShort = 16;
+constexpr int64_t kFewRows = 64;      // up to here a plan costs more than it saves
+constexpr int64_t kMostSlots = 248;   // inputs of a chunk: a byte counts them, one more is the slot for what nobody reads
+constexpr int64_t kLeastSlots = 96;   // 24 kB of a tile of 64 rows
+constexpr double kWeightsPerPass = 12;
+constexpr int64_t kMostOutputs = 768;  // whose sums stay in the second-level cache
+
+using Room = std::unique_ptr<Block[]>;
+inline Room room(int64_t floats) { return Room(new Block[size_t(floats / kLanes + 1)]); }
+inline float* start(const Room& r) { return reinterpret_cast<float*>(r.get()); }
+
+// ------------------------------------------------------------------------------------------------------- turning tiles
+
+// to[i][k] = from[k][i] for eight rows of eight floats.
+template <bool kRelu>
+inline void turn(const float* const* from, float* const* to) {
+#if defined(__AVX2__)
+  __m256 half[8];
+  for (int i = 0; i < 4; i++)
+    for (int h = 0; h < 2; h++)
+      half[4 * h + i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from[i] + 4 * h)),
+                                             _mm_loadu_ps(from[i + 4] + 4 * h), 1);
+  for (int h = 0; h < 8; h += 4) {
+    const __m256 a = _mm256_unpacklo_ps(half[h], half[h + 1]), b = _mm256_unpackhi_ps(half[h], half[h + 1]);
+    const __m256 c = _mm256_unpacklo_ps(half[h + 2], half[h + 3]), d = _mm256_unpackhi_ps(half[h + 2], half[h + 3]);
+    const __m256 done[4] = {_mm256_shuffle_ps(a, c, 0x44), _mm256_shuffle_ps(a, c, 0xee), _mm256_shuffle_ps(b, d, 0x44),
+                            _mm256_shuffle_ps(b, d, 0xee)};
+    for (int i = 0; i < 4; i++)  // of two, max_ps gives the second where one is not a number
+      _mm256_storeu_ps(to[h + i], kRelu ? _mm256_max_ps(_mm256_setzero_ps(), done[i]) : done[i]);
+  }
+#else
+  for (int i = 0; i < 8; i++)
+    for (int k = 0; k < 8; k++) {
+      const float v = from[k][i];
+      to[i][k] = kRelu && v < 0 ? 0.0f : v;
+    }
+#endif
+}
+
+// Eight neighbouring inputs, and the slot of a tile that each goes to.
+struct Group {
+  int64_t column;
+  uint8_t slot[8];
+};
+
+template <int kHeight>
+void read_tile(const float* const* row, const Group* group, const Group* end, float* tile) {
+  for (int r = 0; r < kHeight; r += 8)
+    for (const Group* g = group; g < end; g++) {
+      const float* from[8];
+      float* to[8];
+      for (int i = 0; i < 8; i++) from[i] = row[r + i] + g->column, to[i] = tile + int64_t(g->slot[i]) * kHeight + r;
+      turn<false>(from, to);
+    }
+}
+
+// Sums [width][kHeight] to the first `rows` rows of out, whose rows are `stride` apart.
+template <int kHeight, bool kRelu>
+void write_tile(const float* sums, int64_t width, int rows, float* out, int64_t stride) {
+  float spare[8][8];
+  for (int64_t line = 0; line < width; line += kLanes)  // both halves of a cache line, one after the other
+    for (int r = 0; r < rows; r += 8)
+      for (int64_t j = line; j < std::min(width, line + kLanes); j += 8) {
+        const bool whole = j + 8 <= width;
+        const float* from[8];
+        float* to[8];
+        for (int i = 0; i < 8; i++) {
+          from[i] = sums + (j + i) * kHeight + r;
+          to[i] = whole && r + i < rows ? out + (r + i) * stride + j : spare[i];
+        }
+        turn<kRelu>(from, to);
+        if (!whole)
+          for (int i = 0; i < std::min(8, rows - r); i++) std::copy_n(spare[i], width - j, out + (r + i) * stride + j);
+      }
+}
+
+// ------------------------------------------------------------------------------------------------------------ products
+
+template <int kHeight, class Slot>
+inline void add_weights(const float* tile, const Slot* slot, const float* value, int64_t count, Register* sum) {
+  for (int64_t k = 0; k < count; k++) {
+    const Register* x = reinterpret_cast<const Register*>(tile + int64_t(slot[k]) * kHeight);
+    const float w = value[k];
+    for (int r = 0; r < kHeight / kRegister; r++) sum[r] += w * x[r];
+  }
+}
+
+// The weights of one output in one chunk.
+struct Run {
+  int32_t output;
+  int32_t count;
+};
+
+template <int kHeight, bool kFirst>
+void pass(const Run* run, const Run* end, const uint8_t* slot, const float* value, const float* bias, const float* tile,
+          float* sums) {
+  constexpr int kParts = kHeight / kRegister;
+  for (; run < end; run++) {
+    Register* kept = reinterpret_cast<Register*>(sums + int64_t(run->output) * kHeight);
+    Register sum[kParts];
+    for (int r = 0; r < kParts; r++) sum[r] = kFirst ? Register{} + (bias ? bias[run->output] : 0.0f) : kept[r];
+    add_weights<kHeight>(tile, slot, value, run->count, sum);
+    slot += run->count, value += run->count;
+    for (int r = 0; r < kParts; r++) kept[r] = sum[r];
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------- plan
+
+// The weights in the order they are used: by block of outputs, by chunk of inputs, by output. Groups are those of a chunk.
+struct Plan {
+  int64_t width, blocks, chunks;
+  std::vector<Group> groups;
+  std::vector<int64_t> group_start;  // [chunks + 1]
+  std::vector<Run> runs;
+  std::vector<int64_t> run_start, weight_start;  // [blocks · chunks + 1]
+  std::vector<uint8_t> slots;
+  std::vector<float> values;
+};
+
+// Groups that cover the `count` columns at `column`, whose slots are 0, 1, …; other columns go to the slot `spare`.
+void cover(const int32_t* column, int64_t count, int64_t f_in, int64_t spare, std::vector<Group>& groups) {
+  for (int64_t k = 0; k < count;) {
+    Group g;
+    g.column = std::max<int64_t>(0, std::min<int64_t>(column[k], f_in - 8));
+    std::fill(g.slot, g.slot + 8, uint8_t(spare));
+    for (; k < count && column[k] < g.column + 8; k++) g.slot[column[k] - g.column] = uint8_t(k);
+    groups.push_back(g);
+  }
+}
+
+Plan make_plan(const SparseLinear& p) {
+  Plan plan;
+  const int64_t nnz = p.indptr[p.f_out];
+  std::vector<uint8_t> read(size_t(p.f_in), 0);
+  for (int64_t k = 0; k < nnz; k++) read[p.indices[k]] = 1;
+  std::vector<int32_t> columns;
+  for (int64_t c = 0; c < p.f_in; c++)
+    if (read[c]) columns.push_back(int32_t(c));
+  const int64_t used = int64_t(columns.size());
+
+  plan.blocks = (p.f_out + kMostOutputs - 1) / kMostOutputs;
+  plan.width = ((p.f_out + plan.blocks - 1) / plan.blocks + kLanes - 1) / kLanes * kLanes;
+  plan.blocks = (p.f_out + plan.width - 1) / plan.width;
+
+  const double wanted = nnz ? kWeightsPerPass * double(used) * double(p.f_out) / double(nnz) : 0;
+  const int64_t most = int64_t(std::min(double(kMostSlots), std::max(double(kLeastSlots), wanted)));
+  plan.chunks = std::max<int64_t>(1, (used + most - 1) / most);
+  const int64_t slots = std::min(kMostSlots, ((used + plan.chunks - 1) / plan.chunks + 7) / 8 * 8);
+  plan.chunks = used ? (used + slots - 1) / slots : 1;
+
+  std::vector<int32_t> chunk_of(size_t(p.f_in), 0);
+  std::vector<uint8_t> slot_of(size_t(p.f_in), 0);
+  for (int64_t c = 0; c < plan.chunks; c++) {
+    const int64_t first = c * slots, count = std::min(slots, used - first);
+    plan.group_start.push_back(int64_t(plan.groups.size()));
+    if (count > 0) cover(columns.data() + first, count, p.f_in, slots, plan.groups);
+    for (int64_t k = 0; k < count; k++) chunk_of[columns[first + k]] = int32_t(c), slot_of[columns[first + k]] = uint8_t(k);
+  }
+  plan.group_start.push_back(int64_t(plan.groups.size()));
+
+  std::vector<int32_t> count(size_t(plan.chunks * p.f_out), 0);
+  for (int64_t j = 0; j < p.f_out; j++)
+    for (int64_t k = p.indptr[j]; k < p.indptr[j + 1]; k++) count[chunk_of[p.indices[k]] * p.f_out + j]++;
+
+  std::vector<int64_t> next(count.size()), bucket;
+  int64_t weights = 0;
+  for (int64_t b = 0; b < plan.blocks; b++) {
+    const int64_t first = b * plan.width, last = std::min(p.f_out, first + plan.width);
+    for (int64_t c = 0; c < plan.chunks; c++) {
+      plan.run_start.push_back(int64_t(plan.runs.size()));
+      plan.weight_start.push_back(weights);
+      const int32_t* n = count.data() + c * p.f_out;
+      bucket.assign(size_t(*std::max_element(n + first, n + last)) + 1, 0);
+      for (int64_t j = first; j < last; j++) bucket[n[j]]++;
+      if (c > 0) bucket[0] = 0;  // only the first pass writes sums nothing is added to
+      int64_t at = int64_t(plan.runs.size());
+      for (int64_t k = int64_t(bucket.size()) - 1; k >= 0; k--) std::swap(at, bucket[k]), at += bucket[k];
+      plan.runs.resize(size_t(at));
+      for (int64_t j = first; j < last; j++)
+        if (n[j] || c == 0) plan.runs[bucket[n[j]]++] = {int32_t(j - first), n[j]};
+      for (int64_t r = plan.run_start.back(); r < at; r++) {
+        next[c * p.f_out + first + plan.runs[r].output] = weights;
+        weights += plan.runs[r].count;
+      }
+    }
+  }
+  plan.run_start.push_back(int64_t(plan.runs.size()));
+  plan.weight_start.push_back(weights);
+
+  plan.slots.resize(size_t(nnz));
+  plan.values.resize(size_t(nnz));
+  for (int64_t j = 0; j < p.f_out; j++)
+    for (int64_t k = p.indptr[j]; k < p.indptr[j + 1]; k++) {
+      const int64_t at = next[chunk_of[p.indices[k]] * p.f_out + j]++;
+      plan.slots[at] = slot_of[p.indices[k]];
+      plan.values[at] = p.values[k];
+    }
+  return plan;
+}
+
+// ---------------------------------------------------------------------------------------------------------------- rows
+
+// Where the rows of a tile are: in x, or in room of the thread's own when they are made or too narrow for a vector.
+class Rows {
+ public:
+  explicit Rows(const SparseLinear& p) : p_(p), stride_((p.f_in + kLanes - 1) / kLanes * kLanes + kLanes) {
+    if (p.x && p.f_in >= 8) return;
+    own_ = room(stride_ * kTall);
+    std::fill_n(start(own_), stride_ * kTall, 0.0f);
+    if (p.x) return;
+    sum_ = room(int64_t(p.made->blocks) * kLanes);
+    last_ = last_edge(p.made->edges);
+    const Edges& e = p.made->edges;
+    make_ = e.wide ? (e.weight ? diffuse_row<int64_t, true> : diffuse_row<int64_t, false>)
+                   : (e.weight ? diffuse_row<int32_t, true> : diffuse_row<int32_t, false>);
+  }
+
+  // `height` pointers, of which those past `rows` repeat the last.
+  void point(int64_t first, int rows, int height, const float** row) {
+    for (int r = 0; r < rows; r++) {
+      row[r] = own_ ? start(own_) + r * stride_ : p_.x + (first + r) * p_.f_in;
+      if (make_)
+        make_(*p_.made, first + r, last_, start(sum_), start(own_) + r * stride_);
+      else if (own_)
+        std::copy_n(p_.x + (first + r) * p_.f_in, p_.f_in, start(own_) + r * stride_);
+    }
+    for (int r = rows; r < height; r++) row[r] = row[rows - 1];
+  }
+
+ private:
+  const SparseLinear& p_;
+  int64_t stride_, last_ = 0;  // a line more than a power of two, so that rows do not compete for the same places in the cache
+  Room own_, sum_;
+  void (*make_)(const Diffuse&, int64_t, int64_t, float*, float*) = nullptr;
+};
+
+template <int kHeight>
+void finish_tile(const SparseLinear& p, const float* sums, int64_t first, int rows, int64_t column, int64_t width) {
+  float* out = p.out + first * p.f_out + column;
+  (p.relu ? write_tile<kHeight, true> : write_tile<kHeight, false>)(sums, width, rows, out, p.f_out);
+}
+
+template <int kHeight>
+void planned_tile(const SparseLinear& p, const Plan& plan, Rows& from, int64_t first, int rows, float* tile, float* sums) {
+  const float* row[kHeight];
+  from.point(first, rows, kHeight, row);
+  for (int64_t b = 0, at = 0; b < plan.blocks; b++) {
+    const int64_t column = b * plan.width;
+    for (int64_t c = 0; c < plan.chunks; c++, at++) {
+      const Group* groups = plan.groups.data();
+      read_tile<kHeight>(row, groups + plan.group_start[c], groups + plan.group_start[c + 1], tile);
+      const int64_t weight = plan.weight_start[at];
+      (c == 0 ? pass<kHeight, true> : pass<kHeight, false>)(
+          plan.runs.data() + plan.run_start[at], plan.runs.data() + plan.run_start[at + 1], plan.slots.data() + weight,
+          plan.values.data() + weight, p.bias ? p.bias + column : nullptr, tile, sums);
+    }
+    finish_tile<kHeight>(p, sums, first, rows, column, std::min(plan.width, p.f_out - column));
+  }
+}
+
+void many_rows(const SparseLinear& p) {
+  const Plan plan = make_plan(p);
+#pragma omp parallel num_threads(p.threads)
+  {
+    const Room tile = room((kMostSlots + 1) * kTall), sums = room(plan.width * kTall);
+    Rows rows(p);
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t first = 0; first < p.n; first += kTall) {
+      const int count = int(std::min<int64_t>(p.n - first, kTall));
+      if (count > kShort)
+        planned_tile<kTall>(p, plan, rows, first, count, start(tile), start(sums));
+      else
+        planned_tile<kShort>(p, plan, rows, first, count, start(tile), start(sums));
+    }
+  }
+}
+
+// All inputs of a few rows at once, weights where they are.
+void few_rows(const SparseLinear& p) {
+#pragma omp parallel num_threads(int(std::min<int64_t>(p.threads, (p.n + kShort - 1) / kShort)))
+  {
+    const int64_t padded = (p.f_in + 7) / 8 * 8;
+    const Room tile = room(padded * kShort), sums = room((p.f_out + 7) / 8 * 8 * kShort);
+    Rows from(p);
+    const Group group{0, {0, 1, 2, 3, 4, 5, 6, 7}};
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t first = 0; first < p.n; first += kShort) {
+      const int rows = int(std::min<int64_t>(p.n - first, kShort));
+      const float *row[kShort], *shifted[kShort];
+      from.point(first, rows, kShort, row);
+      for (int64_t c = 0; c < p.f_in; c += 8) {
+        const int64_t column = std::max<int64_t>(0, std::min(c, p.f_in - 8));
+        for (int r = 0; r < kShort; r++) shifted[r] = row[r] + column;
+        read_tile<kShort>(shifted, &group, &group + 1, start(tile) + column * kShort);
+      }
+      for (int64_t j = 0; j < p.f_out; j++) {
+        Register sum[kShort / kRegister];
+        for (Register& s : sum) s = Register{} + (p.bias ? p.bias[j] : 0.0f);
+        const int64_t at = p.indptr[j];
+        add_weights<kShort>(start(tile), p.indices + at, p.values + at, p.indptr[j + 1] - at, sum);
+        std::copy_n(sum, kShort / kRegister, reinterpret_cast<Register*>(start(sums) + j * kShort));
+      }
+      finish_tile<kShort>(p, start(sums), first, rows, 0, p.f_out);
+    }
+  }
+}
+
+void sparse_linear(const SparseLinear& p) {
+  if (p.n) (p.n > kFewRows ? many_rows : few_rows)(p);
+}
+
+}  // namespace
+
+const Weights& UNIFEWS_WEIGHTS() {
+  static const Weights table{sparse_linear};
+  return table;
+}
+
+}  // namespace unifews

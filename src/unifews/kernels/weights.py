@@ -1,0 +1,136 @@
+"""Products with a weight matrix of which little is left, and whether they are faster than the dense ones.
+
+y = W x + b for every row x, with W kept as its nonzeros: about as many times faster as weights are missing, less the time
+to read x and write y.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.errors import InputError, ShapeError
+from unifews.kernels import LANES, aligned, native, threads_to_use
+
+Floats = NDArray[np.float32]
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class PackedWeight:
+    """The nonzeros of a weight matrix [f_out, f_in], output by output.
+
+    Output j reads the inputs ``indices[indptr[j]:indptr[j + 1]]``.
+
+    >>> PackedWeight.pack(np.array([[0, 2, 0], [0, 0, 0]])).dense().tolist()
+    [[0.0, 2.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+
+    indptr: Longs
+    indices: NDArray[np.int32]
+    values: Floats
+    shape: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        outputs, inputs = self.shape
+        if min(self.shape) < 1:
+            raise ShapeError(f"a weight matrix has at least one output and one input; got the shape {list(self.shape)}.")
+        for name, kind in (("indptr", np.int64), ("indices", np.int32), ("values", np.float32)):
+            object.__setattr__(self, name, _flat(getattr(self, name), name, kind))
+        if len(self.indptr) != outputs + 1:
+            raise ShapeError(f"`indptr` has {len(self.indptr):,} values; {outputs:,} outputs need {outputs + 1:,}.")
+        if self.indptr[0] != 0 or (np.diff(self.indptr) < 0).any() or self.indptr[-1] != len(self.indices):
+            raise InputError(f"`indptr` must rise from 0 to the number of weights, {len(self.indices):,}, and never fall.")
+        if len(self.values) != len(self.indices):
+            raise ShapeError(f"{len(self.values):,} weights for {len(self.indices):,} inputs; there must be one for each.")
+        if len(self.indices) and not 0 <= int(self.indices.min()) <= int(self.indices.max()) < inputs:
+            raise InputError(
+                f"`indices` run from {self.indices.min():,} to {self.indices.max():,}; inputs are 0 to {inputs - 1:,}."
+            )
+
+    @classmethod
+    def pack(cls, dense: Any) -> PackedWeight:
+        """Keep what is not zero of a matrix [f_out, f_in]."""
+        matrix = np.asarray(dense, dtype=np.float32)
+        if matrix.ndim != 2:
+            raise ShapeError(f"a weight matrix is [f_out, f_in]; got the shape {list(matrix.shape)}.")
+        output, index = np.nonzero(matrix)
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(output, minlength=len(matrix)))])
+        return cls(indptr, index.astype(np.int32), matrix[output, index], matrix.shape)
+
+    def dense(self) -> Floats:
+        matrix = np.zeros(self.shape, dtype=np.float32)
+        np.add.at(matrix, (np.repeat(np.arange(self.shape[0]), np.diff(self.indptr)), self.indices), self.values)
+        return matrix
+
+    @property
+    def density(self) -> float:
+        """Weights kept, as a fraction of all."""
+        return len(self.values) / (self.shape[0] * self.shape[1])
+
+
+def sparse_linear(x: Any, packed: PackedWeight, bias: Any = None, relu: bool = False, threads: int | None = None) -> Floats:
+    """W x + bias of every row of x [n, f_in], or the relu of it: float32 [n, f_out], the same bits for any `threads`."""
+    rows = _matrix(x, "x", packed)
+    out = aligned(len(rows), packed.shape[0])
+    native.sparse_linear(
+        rows, packed.indptr, packed.indices, packed.values, _bias(bias, packed), out, relu, threads_to_use(threads)
+    )
+    return out
+
+
+def sparse_linear_gathered(
+    y: Any, start: Longs, end: Longs, indices: NDArray[Any], packed: PackedWeight, *, weight: Floats | None = None,
+    loop: Floats | None = None, columns: Longs | None = None, bias: Any = None, relu: bool = False,
+    threads: int | None = None,
+) -> Floats:  # fmt: skip
+    """`sparse_linear` of the rows loop[u] · y[u] + Σ_e w_e · y[v], which never go to memory.
+
+    Row u receives along e = (v → u), v in ``indices[start[u]:end[u]]``; the sum is taken in `columns` only (None: all). The
+    edges are trusted, as by every kernel.
+    """
+    rows, threads = _matrix(y, "y", packed), threads_to_use(threads)
+    blocks = max(1, -(-(rows.shape[1] if columns is None else len(columns)) // LANES))
+    table = rows
+    if columns is not None or rows.shape[1] != blocks * LANES or rows.ctypes.data % 64:
+        table = aligned(len(rows), blocks * LANES)
+        native.pick_columns(rows, columns, blocks, table, threads)
+    out = aligned(len(start), packed.shape[0])
+    native.sparse_linear_gathered(
+        start, end, indices, weight, blocks, columns, table, rows, loop, packed.indptr, packed.indices, packed.values,
+        _bias(bias, packed), out, relu, threads,
+    )  # fmt: skip
+    return out
+
+
+def _flat(values: Any, name: str, kind: type) -> NDArray[Any]:
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ShapeError(f"`{name}` is a list of numbers; got the shape {list(array.shape)}.")
+    if kind is not np.float32 and array.size and array.dtype.kind not in "iu":
+        raise InputError(f"`{name}` holds {array.dtype.name} values; it must hold integers.")
+    if kind is np.int32 and array.size and not 0 <= int(array.min()) <= int(array.max()) < 2**31:
+        raise InputError(f"`{name}` run from {array.min():,} to {array.max():,}; inputs are counted from 0 and below 2^31.")
+    return np.ascontiguousarray(array, dtype=kind)
+
+
+def _matrix(x: Any, name: str, packed: PackedWeight) -> Floats:
+    rows = np.ascontiguousarray(x, dtype=np.float32)
+    if rows.ndim != 2 or rows.shape[1] != packed.shape[1]:
+        raise ShapeError(
+            f"`{name}` has the shape {list(rows.shape)}, but the weights read {packed.shape[1]:,} inputs; "
+            f"it must be [n, {packed.shape[1]}]."
+        )
+    return rows
+
+
+def _bias(bias: Any, packed: PackedWeight) -> Floats | None:
+    if bias is None:
+        return None
+    array = np.ascontiguousarray(bias, dtype=np.float32)
+    if array.shape != (packed.shape[0],):
+        raise ShapeError(f"`bias` has the shape {list(array.shape)}; {packed.shape[0]:,} outputs need one value each.")
+    return array
