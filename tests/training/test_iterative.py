@@ -48,6 +48,12 @@ def test_every_model_learns_unpruned_and_pruned(model):
         assert bool(run.trace.edge_sparsity) == bool(run.trace.weight_sparsity) == bool(settings)
 
 
+def test_thirty_two_layers_learn_too():
+    run = uf.train(DATA, "gcnii", layers=32, **HOW | {"epochs": 20}, **BOTH)
+    assert run.accuracy.test > 60 and len(run.trace.hops) == 32
+    assert run.trace.edge_sparsity == pytest.approx(0.5, abs=0.05)
+
+
 def test_counts_of_an_unpruned_gcn():
     """Loops on neither side; the first layer multiplies on the narrower side of its weights: 12 features, not 16 units."""
     run = uf.train(DATA, "gcn", **HOW)

@@ -94,6 +94,7 @@ class OnGraph:
         with seeded(seed):
             best, epochs = climb(model, recipe, learn, look, counts=ready, lowers=ready, watch=watch)
         at = [judge(metric, self.judged(model, part)[part].numpy(), y[part.numpy()]) for part in (train, val, test)]
+        set_node_lock(model, None)
         return Fitted(at[0], at[1], at[2], best, epochs, perf_counter() - began), model
 
     def scores(self, model: nn.Module) -> Tensor:
