@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from unifews.datasets.load import load_dataset as load_dataset
     from unifews.datasets.splits import Split as Split
     from unifews.errors import UnifewsError as UnifewsError
+    from unifews.nn.frozen.compress import compress as compress
+    from unifews.nn.frozen.model import FrozenModel as FrozenModel
+    from unifews.nn.frozen.model import load as load
     from unifews.nn.sparsify import desparsify as desparsify
     from unifews.nn.sparsify import set_node_lock as set_node_lock
     from unifews.nn.sparsify import set_schedule as set_schedule
@@ -39,6 +42,7 @@ _HOME = {
     "Appnp": "unifews.core.schemes",
     "Dataset": "unifews.datasets.dataset",
     "Diffusion": "unifews.core.diffusion",
+    "FrozenModel": "unifews.nn.frozen.model",
     "Graph": "unifews.core.graph",
     "Polynomial": "unifews.core.schemes",
     "Propagated": "unifews.propagation.result",
@@ -46,7 +50,9 @@ _HOME = {
     "Split": "unifews.datasets.splits",
     "Trace": "unifews.core.trace",
     "UnifewsError": "unifews.errors",
+    "compress": "unifews.nn.frozen.compress",
     "desparsify": "unifews.nn.sparsify",
+    "load": "unifews.nn.frozen.model",
     "load_dataset": "unifews.datasets.load",
     "open_dataset": "unifews.datasets.folder",
     "powerlaw": "unifews.datasets.generate",

@@ -11,6 +11,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +25,9 @@ LANES = 16
 MAX_BLOCKS = 8
 SLACK = 64  # floats past the end of an array that a vector load may touch
 
-__all__ = ["LANES", "MAX_BLOCKS", "aligned", "describe", "native", "threads_to_use"]
+__all__ = ["LANES", "MAX_BLOCKS", "aligned", "describe", "limit_threads", "native", "threads_to_use"]
+
+_limit: ContextVar[int | None] = ContextVar("unifews_threads", default=None)
 
 if _wanted := os.environ.get("UNIFEWS_KERNELS"):
     if _wanted not in native.levels():
@@ -47,10 +52,20 @@ def aligned(*shape: int, dtype: type = np.float32, zero: bool = False) -> NDArra
 def threads_to_use(threads: int | None) -> int:
     """The number of threads meant by a `threads` argument: None = every core this process may use."""
     if threads is None:
-        return int(os.environ.get("OMP_NUM_THREADS", 0)) or len(os.sched_getaffinity(0))
+        return _limit.get() or int(os.environ.get("OMP_NUM_THREADS", 0)) or len(os.sched_getaffinity(0))
     if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
         raise InputError(f"`threads` is a whole number of at least 1, or None for all cores; got {threads!r}.")
     return int(threads)
+
+
+@contextmanager
+def limit_threads(threads: int) -> Iterator[None]:
+    """Inside, kernels that are not told a number of threads use this one."""
+    token = _limit.set(threads_to_use(threads))
+    try:
+        yield
+    finally:
+        _limit.reset(token)
 
 
 def describe(threads: int) -> str:

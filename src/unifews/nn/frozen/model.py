@@ -1,0 +1,197 @@
+"""What `compress` gives: a model that only predicts."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from unifews.core.checks import as_array
+from unifews.core.graph import Graph
+from unifews.errors import InputError, ShapeError
+from unifews.kernels import threads_to_use
+from unifews.nn.frozen import files
+from unifews.nn.frozen.neighbourhood import Nodes, Planner
+from unifews.nn.frozen.program import Program
+from unifews.nn.frozen.run import Ground, Run
+from unifews.nn.frozen.weights import Weight
+from unifews.nn.frozen.wiring import Wiring
+
+_MOST = 0.25  # share of the nodes from which all are predicted and these taken
+
+
+class FrozenModel:
+    """A model as steps over packed weights and kept edges: ``fast(x, edge_index)`` gives the scores of all nodes.
+
+    On a graph other than the one it was compressed with, layers send the same columns, or compare with the same thresholds;
+    of edges that were chosen one by one, those that were not there before stay.
+    """
+
+    def __init__(self, program: Program, *, requested: str = "", record: dict[str, Any] | None = None) -> None:
+        self.program = program
+        self.requested = requested
+        """What the pruning was asked for, in words."""
+        self.record = record
+        """What is known of its training; plain values, saved with it."""
+        self._widths = program.widths
+        self._threads: int | None = None
+        self._bound: tuple[Ground, Planner] | None = None
+        self._known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+    # -------------------------------------------------------------------------------------------------------------- facts
+
+    @property
+    def num_features(self) -> int:
+        return self._widths[0]
+
+    @property
+    def num_outputs(self) -> int:
+        return self._widths[-1]
+
+    @property
+    def weights(self) -> tuple[int, int]:
+        """Weights that are left, and entries of the matrices they are in."""
+        found = [array for step in self.program.steps for array in step.arrays.values() if isinstance(array, Weight)]
+        return sum(weight.kept for weight in found), sum(weight.shape[0] * weight.shape[1] for weight in found)
+
+    @property
+    def threads(self) -> int | None:
+        """Threads that a call uses; None = every core this process may use. Results do not depend on it."""
+        return self._threads
+
+    @threads.setter
+    def threads(self, threads: int | None) -> None:
+        self._threads = None if threads is None else threads_to_use(threads)
+
+    def __repr__(self) -> str:
+        kept, whole = self.weights
+        pruned = f"pruned by {self.requested}" if self.requested and self.requested != "unpruned" else "nothing pruned"
+        bound = f", bound to {self._bound[0].wiring.num_nodes:,} nodes" if self._bound else ""
+        return (
+            f"FrozenModel({self.num_features:,} features → {self.num_outputs:,} scores in {len(self.program.steps)} steps, "
+            f"{kept:,} of {whole:,} weights, {pruned}{bound})"
+        )
+
+    # ------------------------------------------------------------------------------------------------------------ predict
+
+    def __call__(self, x: Any, edge_index: Any, edge_weight: Any = None) -> Tensor:
+        """Scores of all nodes, float32 [n, outputs].
+
+        Args:
+            x: features [n, features]; torch or numpy, dense or sparse.
+            edge_index: [2, m] of torch or numpy, row 0 sends and row 1 receives; a torch sparse matrix; or a `Graph`.
+            edge_weight: [m], where the model has a use for it.
+        """
+        return Run(self.program, self._ground(x, edge_index, edge_weight), self._threads).all()
+
+    def bind(self, x: Any, edge_index: Any, edge_weight: Any = None) -> FrozenModel:
+        """Choose the graph that `predict` works on; gives the model itself. `compress` binds the graph it is given."""
+        return self._bind(self._ground(x, edge_index, edge_weight))
+
+    def _bind(self, ground: Ground) -> FrozenModel:
+        planner = Planner(self.program, ground.wiring, sparse=ground.x.layout != torch.strided)
+        self._bound = ground, planner
+        return self
+
+    def predict(self, nodes: Any = None) -> Tensor:
+        """Scores [nodes, outputs] of some nodes of the bound graph, computed from what they need of it and no more.
+
+        Args:
+            nodes: a node number, several, or flags of all nodes; None = all nodes.
+
+        The same as the rows of a call with the whole graph, to rounding.
+        """
+        if self._bound is None:
+            raise InputError("this model is bound to no graph yet; call bind(x, edge_index) first, or model(x, edge_index).")
+        ground, planner = self._bound
+        run = Run(self.program, ground, self._threads)
+        if nodes is None:
+            return run.all()
+        chosen = _numbers(nodes, ground.wiring.num_nodes)
+        if not len(chosen):
+            return torch.zeros(0, self.num_outputs)
+        once, back = np.unique(chosen, return_inverse=True) if len(chosen) > 1 else (chosen, None)
+        if len(once) > _MOST * ground.wiring.num_nodes:
+            return run.all()[torch.from_numpy(chosen)]
+        out = run.some(planner.plan(once), once)
+        return out if back is None else out[torch.from_numpy(back)]
+
+    def _ground(self, x: Any, edge_index: Any, edge_weight: Any) -> Ground:
+        x = _features(x)
+        if x.shape[1] != self.num_features:
+            raise ShapeError(
+                f"x has {x.shape[1]:,} features, but this model was trained on {self.num_features:,}; give it the same ones."
+            )
+        weighted = edge_weight is not None or (isinstance(edge_index, Graph) and edge_index.is_weighted)
+        if weighted and not self.program.weighted:
+            raise InputError("this model has no place for edge weights; leave them out.")
+        if isinstance(edge_index, Graph) and edge_index.num_nodes != len(x):
+            raise ShapeError(f"x has {len(x):,} rows, but the graph has {edge_index.num_nodes:,} nodes; give one row per node.")
+        return Ground(x, self._wiring(edge_index, edge_weight, len(x)))
+
+    def _wiring(self, edge_index: Any, edge_weight: Any, num_nodes: int) -> Wiring:
+        """Made once for as long as the given tensors live and are not written to."""
+        if not isinstance(edge_index, Tensor) or not isinstance(edge_weight, Tensor | None) or edge_index.is_inference():
+            return Wiring(self.program, edge_index, edge_weight, num_nodes)
+        version = (edge_index._version, None if edge_weight is None else edge_weight._version, num_nodes)
+        found = self._known.get(edge_index)  # type: ignore[no-untyped-call]
+        if found is None or found[0] != version or found[1] is not edge_weight:
+            found = (version, edge_weight, Wiring(self.program, edge_index, edge_weight, num_nodes))
+            self._known[edge_index] = found
+        wiring: Wiring = found[2]
+        return wiring
+
+    # --------------------------------------------------------------------------------------------------------------- files
+
+    def save(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the model as a folder of ``model.safetensors`` and ``config.json`` (docs/FORMAT.md), complete or not at all."""
+        files.write(Path(folder), self.program, self.requested, self.record, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str]) -> FrozenModel:
+        """Read such a folder. Everything in it is checked, and nothing in it is run."""
+        program, requested, record = files.read(Path(folder))
+        return cls(program, requested=requested, record=record)
+
+
+def load(folder: str | PathLike[str]) -> FrozenModel:
+    """The model that ``FrozenModel.save`` wrote to a folder; everything in it is checked, and nothing in it is run.
+
+    It is bound to no graph: call it with one, or `bind` one and `predict` single nodes.
+    """
+    return FrozenModel.load(folder)
+
+
+def _features(x: Any) -> Tensor:
+    """Features as float32 on the CPU: dense, or sparse compressed rows."""
+    if hasattr(x, "tocsr"):
+        rows = x.tocsr()
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(rows.indptr.astype(np.int64)), torch.from_numpy(rows.indices.astype(np.int64)),
+            torch.from_numpy(rows.data.astype(np.float32)), rows.shape,
+        )  # fmt: skip
+    given: Tensor = x.detach().cpu() if isinstance(x, Tensor) else torch.from_numpy(np.ascontiguousarray(as_array(x)))
+    if given.ndim != 2:
+        raise ShapeError(f"x has shape {list(given.shape)}; features are a matrix, one row per node.")
+    if given.layout == torch.strided:
+        return given.float().contiguous()
+    return (given if given.layout == torch.sparse_csr else given.to_sparse_csr()).float()
+
+
+def _numbers(nodes: Any, num_nodes: int) -> Nodes:
+    array = np.atleast_1d(as_array(nodes))
+    if array.dtype == np.bool_:
+        if array.shape != (num_nodes,):
+            raise ShapeError(f"`nodes` has {array.size:,} flags for {num_nodes:,} nodes; give one each, or node numbers.")
+        return array.nonzero()[0]
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise InputError(f"`nodes` are node numbers, whole numbers from 0 to {num_nodes - 1:,}; got {str(nodes)[:60]}.")
+    if array.size and (int(array.min()) < 0 or int(array.max()) >= num_nodes):
+        wrong = int(array.min()) if int(array.min()) < 0 else int(array.max())
+        raise InputError(f"there is no node {wrong:,}; the bound graph has nodes 0 to {num_nodes - 1:,}.")
+    return array.astype(np.int64)

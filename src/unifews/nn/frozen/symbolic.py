@@ -1,0 +1,465 @@
+"""A torch module as a program: its forward is traced, and every operation in it becomes a step."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+from torch_geometric.nn import JumpingKnowledge, MessagePassing
+from torch_geometric.nn import Linear as Dense
+from torch_geometric.nn import norm as norms
+
+from unifews.errors import InputError, UnifewsError
+from unifews.nn.convs.base import PrunedConv
+from unifews.nn.frozen.fold import batch_norm
+from unifews.nn.frozen.layers import FREEZES, matrix
+from unifews.nn.frozen.program import OPS, Program, Step, Unsound
+from unifews.nn.frozen.weights import Weight
+from unifews.nn.linear import PrunedWeight
+
+_LEAVES = (MessagePassing, PrunedWeight, Dense, JumpingKnowledge, norms.BatchNorm, norms.LayerNorm, norms.GraphNorm)
+_NOTHING = (nn.Dropout, nn.AlphaDropout, nn.Identity)
+_ACTIVATIONS: dict[type[nn.Module], str] = {
+    nn.ReLU: "relu", nn.ELU: "elu", nn.LeakyReLU: "leaky_relu", nn.GELU: "gelu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh",
+    nn.SiLU: "silu", nn.SELU: "selu", nn.Softplus: "softplus",
+}  # fmt: skip
+_SLOPES = {"elu": ("alpha", 1.0), "leaky_relu": ("negative_slope", 0.01)}
+_LAST = (-1, 1)
+
+EDGES, EDGE_WEIGHT = object(), object()
+"""What stands for the edges and their weights while a model is followed."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """What stands for a matrix with a row per node: the number of its step."""
+
+    number: int
+
+
+def traced(model: nn.Module, features: int, *, weighted: bool) -> Program:
+    """The program of a model that is called as ``model(x, edge_index)``, or with edge weights too."""
+    builder = Builder(features)
+    outer = _Weighted(model, takes_weights(model)) if weighted else _Plain(model)
+    inputs = [Value(0), EDGES, EDGE_WEIGHT] if weighted else [Value(0), EDGES]
+    result = builder.walk(outer, inputs, type(model).__name__)
+    if result != len(builder.steps):  # the last step is the result
+        builder.sum([result])
+    return Program(features, tuple(builder.steps), weighted)
+
+
+def takes_weights(model: nn.Module) -> str | None:
+    """How its forward is given edge weights: ``"edge_weight"``, by that name; ``"*"``, as one more argument; None: never."""
+    parameters = inspect.signature(model.forward).parameters
+    if "edge_weight" in parameters:
+        return "edge_weight"
+    return "*" if any(p.kind is p.VAR_POSITIONAL for p in parameters.values()) else None
+
+
+class _Plain(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Any, edge_index: Any) -> Any:
+        return self.model(x, edge_index)
+
+
+class _Weighted(_Plain):
+    def __init__(self, model: nn.Module, how: str | None) -> None:
+        super().__init__(model)
+        self.how = how
+
+    def forward(self, x: Any, edge_index: Any, edge_weight: Any) -> Any:  # type: ignore[override]
+        if self.how == "edge_weight":
+            return self.model(x, edge_index, edge_weight=edge_weight)
+        return self.model(x, edge_index, edge_weight)
+
+
+class _OneInput(_Plain):
+    def forward(self, x: Any) -> Any:  # type: ignore[override]
+        return self.model(x)
+
+
+class _Tracer(fx.Tracer):
+    record_stack_traces = True
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, _LEAVES) or super().is_leaf_module(m, module_qualified_name)
+
+
+class Builder:
+    """Steps so far."""
+
+    def __init__(self, features: int) -> None:
+        self.steps: list[Step] = []
+        self._widths = [features]
+
+    def width(self, value: int) -> int:
+        return self._widths[value]
+
+    def add(
+        self, op: str, inputs: Sequence[int], settings: dict[str, Any] | None = None, arrays: dict[str, Any] | None = None
+    ) -> int:
+        """One more step; the number of its value."""
+        plain = {
+            name: value if isinstance(value, Weight) else _detached(value)
+            for name, value in (arrays or {}).items()
+            if value is not None
+        }
+        step = Step(op, tuple(inputs), settings or {}, plain)
+        self.steps.append(step)
+        self._widths.append(OPS[op].width(step, [self._widths[value] for value in inputs]))
+        return len(self.steps)
+
+    def linear(self, x: int, weight: Tensor, bias: Tensor | None) -> int:
+        return self.add("linear", [x], {"relu": False}, {"weight": Weight.of(weight), "bias": bias})
+
+    def affine(self, x: int, **arrays: Tensor | None) -> int:
+        width = self.width(x)
+        spread = {name: None if a is None else _detached(a).flatten().expand(width).contiguous() for name, a in arrays.items()}
+        return self.add("affine", [x], {"relu": False}, spread)
+
+    def activate(self, x: int, kind: str, slope: float = 0.0) -> int:
+        return self.add("activate", [x], {"kind": kind, "slope": float(slope)})
+
+    def sum(self, values: Sequence[int], factors: Sequence[float] | None = None) -> int:
+        return self.add("sum", values, {"factors": [float(f) for f in factors or [1.0] * len(values)], "relu": False})
+
+    def inline(self, module: nn.Module, x: int, path: str) -> int:
+        """Another module's steps, on this value."""
+        return self.walk(_OneInput(module), [Value(x)], path)
+
+    # ----------------------------------------------------------------------------------------------------------- walking
+
+    def walk(self, outer: _Plain, inputs: Sequence[Any], name: str) -> int:
+        """The value that a module gives for these inputs."""
+        graph = _graph(outer, name)
+        needed = _needed(graph)
+        known: dict[fx.Node, Any] = {}
+        given = iter(inputs)
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                known[node] = next(given)
+            elif node.op == "get_attr":
+                known[node] = _attribute(outer, str(node.target))
+            elif node.op == "output":
+                result = fx.node.map_arg(node.args[0], lambda n: known[n])
+                if not isinstance(result, Value):
+                    raise InputError(f"{name} gives a {type(result).__name__}; what is frozen gives one matrix.")
+                return result.number
+            elif node in needed:
+                args = fx.node.map_arg(node.args, lambda n: known[n])
+                kwargs = fx.node.map_arg(node.kwargs, lambda n: known[n])
+                try:
+                    known[node] = self._convert(outer, node, args, kwargs)
+                except (_Unknown, Unsound) as problem:
+                    raise InputError(
+                        f"{name} {problem}{_place(node)}, and a frozen model has no step for that; write it with linear "
+                        f"layers, activations, sums, products or concatenations of columns, or do it outside of the model."
+                    ) from None
+                if _writes(node) and isinstance(node.args[0], fx.Node):
+                    known[node.args[0]] = known[node]
+        raise AssertionError("a graph ends with its output")
+
+    def _convert(self, outer: nn.Module, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        if node.op == "call_module":
+            path = str(node.target)
+            module, path = outer.get_submodule(path), path.removeprefix("model.")
+            if isinstance(module, MessagePassing):
+                return Value(self._conv(module, path, args, kwargs))
+            x, *rest = [*args, *kwargs.values()] or [None]
+            if any(one is not None for one in rest):
+                raise _Unknown(f"calls {path} with more than one argument")
+            return Value(self._module(module, path, x))
+        name = str(node.target) if node.op == "call_method" else _name(node.target)
+        if name is None:
+            raise _Unknown(f"calls {getattr(node.target, '__name__', node.target)}")
+        if not any(_is_value(arg) for arg in _flat([*args, *kwargs.values()])):
+            # Constants among themselves: parameters, and what is made of them.
+            made = getattr(args[0], name)(*args[1:], **kwargs) if node.op == "call_method" else node.target(*args, **kwargs)  # type: ignore[operator]
+            return made.detach() if isinstance(made, Tensor) else made
+        convert = _FUNCTIONS.get(name)
+        if convert is None:
+            raise _Unknown(f"does {name}(…)")
+        try:
+            found = convert(self, *args, **kwargs)
+        except TypeError:  # arguments that the step has no place for
+            found = None
+        if found is None:
+            raise _Unknown(f"does {name}(…) in a way that a step cannot")
+        return found
+
+    def _module(self, module: nn.Module, path: str, given: Any) -> int:
+        if isinstance(module, JumpingKnowledge):
+            if module.mode == "lstm" or not all(isinstance(value, Value) for value in given):
+                raise _Unknown(f"calls {path}, a JumpingKnowledge by {module.mode}")
+            return self.add(module.mode, [value.number for value in given])
+        if not isinstance(given, Value):
+            raise _Unknown(f"calls {path} with something that is not a matrix of the model")
+        x = given.number
+        if isinstance(module, _NOTHING):
+            return x
+        if isinstance(module, nn.Linear | Dense):
+            return self.linear(x, matrix(module), module.bias)
+        if isinstance(module, norms.BatchNorm):
+            module = module.module
+        if isinstance(module, nn.BatchNorm1d):
+            if module.running_mean is None:
+                raise _Unknown(f"calls {path}, a BatchNorm without running statistics")
+            return self.affine(x, **batch_norm(module))
+        if isinstance(module, nn.LayerNorm) or (isinstance(module, norms.LayerNorm) and module.mode == "node"):
+            if isinstance(module, nn.LayerNorm) and tuple(module.normalized_shape) != (self.width(x),):
+                raise _Unknown(f"calls {path}, a LayerNorm over several axes")
+            return self.add("layer_norm", [x], {"eps": float(module.eps)}, {"scale": module.weight, "shift": module.bias})
+        if isinstance(module, nn.Softmax | nn.LogSoftmax) and module.dim in _LAST:
+            return self.add("softmax", [x], {"log": isinstance(module, nn.LogSoftmax)})
+        kind = _ACTIVATIONS.get(type(module))
+        if kind is None or (isinstance(module, nn.Softplus) and (module.beta, module.threshold) != (1, 20)):
+            raise _Unknown(f"calls {path}, a {type(module).__name__}")
+        if kind == "gelu" and module.approximate == "tanh":
+            kind = "gelu_tanh"
+        return self.activate(x, kind, getattr(module, _SLOPES[kind][0]) if kind in _SLOPES else 0.0)
+
+    def _conv(self, conv: MessagePassing, path: str, args: Any, kwargs: Any) -> int:
+        if not isinstance(conv, PrunedConv):
+            raise InputError(f"{path} is a {type(conv).__name__} that is not sparsified; call uf.sparsify on the whole model.")
+        freeze = FREEZES.get(type(conv))
+        if freeze is None:
+            known = ", ".join(kind.stands_for.__name__ for kind in FREEZES)
+            raise InputError(
+                f"{path} is a {conv.stands_for.__name__} that takes the generic path, which cannot be frozen; known: {known}."
+            )
+        given = dict(inspect.signature(conv.stands_for.forward).bind(conv, *args, **kwargs).arguments)
+        x = given.get("x")
+        if isinstance(x, tuple | list) and len(x) == 2 and x[0] == x[1]:
+            given["x"] = x[0]
+        for name in ("x", "x_0"):
+            if not isinstance(given.get(name, Value(0)), Value):
+                raise InputError(
+                    f"{path} is called with a {name} that is not one matrix of the model; a frozen layer takes one."
+                )
+            given[name] = given.get(name, Value(0)).number
+        if given.get("edge_index") is not EDGES or given.get("edge_weight") not in (None, EDGE_WEIGHT):
+            raise InputError(
+                f"{path} is called with edges that the model makes itself; a frozen model uses those that it is called with."
+            )
+        if given.get("size") is not None:
+            raise InputError(f"{path} is called with a size; a frozen layer has one set of nodes.")
+        return freeze(self, conv, given)
+
+
+class _Unknown(Exception):
+    """An operation without a step."""
+
+
+def _graph(outer: _Plain, name: str) -> fx.Graph:
+    try:
+        graph = _Tracer().trace(outer)
+    except fx.proxy.TraceError as error:
+        raise InputError(
+            f"forward of {name} decides by the values or the shape of what it is given ({_first_line(error)}), so it is not "
+            f"one list of steps; take the decision outside of forward."
+        ) from error
+    except UnifewsError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"forward of {name} cannot be followed step by step ({type(error).__name__}: {_first_line(error)}); a frozen model "
+            f"is called as model(x, edge_index, edge_weight=None) and made of layers and simple functions of their results."
+        ) from error
+    return graph
+
+
+def _needed(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes that the result is made of, and those that write to what they are given."""
+    found: set[fx.Node] = set()
+    stack = [node for node in graph.nodes if node.op == "output" or _writes(node)]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(node.all_input_nodes)
+    return found
+
+
+def _writes(node: fx.Node) -> bool:
+    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+    return node.op in ("call_method", "call_function") and name.endswith("_") and not name.endswith("__")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
+
+
+def _place(node: fx.Node) -> str:
+    """Where in the user's code an operation is: the innermost line that is not torch's or PyG's."""
+    lines = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip().startswith("File ")]
+    lines = [line for line in lines if "site-packages/torch/" not in line]
+    if not lines:
+        return ""
+    parts = lines[-1].split(",")
+    file = parts[0].removeprefix("File ").strip('"').rsplit("/", 1)[-1]
+    return f" ({file},{parts[1]})"
+
+
+def _attribute(root: nn.Module, path: str) -> Any:
+    found: Any = root
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found.detach() if isinstance(found, Tensor) else found
+
+
+def _detached(value: Any) -> Tensor:
+    tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(value)
+    return (tensor.float() if tensor.is_floating_point() else tensor).contiguous()
+
+
+def _is_value(arg: Any) -> bool:
+    return isinstance(arg, Value) or arg is EDGES or arg is EDGE_WEIGHT
+
+
+def _flat(args: Any) -> list[Any]:
+    return [one for arg in args for one in (_flat(arg) if isinstance(arg, tuple | list) else [arg])]
+
+
+def _name(function: Any) -> str | None:
+    """The name of a function of torch or of Python's operators."""
+    name = getattr(function, "__name__", "")
+    homes = (torch, functional, operator, torch.special, torch.Tensor)
+    return name if any(getattr(home, name, None) is function for home in homes) else None
+
+
+# ------------------------------------------------------------------------------------------------------------- functions
+# Each gives a value, or None for arguments that its step cannot do.
+
+
+def _number(arg: Any) -> float | None:
+    """A plain number, or a tensor of one."""
+    if isinstance(arg, Tensor) and arg.numel() == 1:
+        return float(arg)
+    return float(arg) if isinstance(arg, int | float) and not isinstance(arg, bool) else None
+
+
+def _is_row(to: Builder, x: Value, arg: Any) -> bool:
+    """Whether a constant has one number per column."""
+    return isinstance(arg, Tensor) and arg.numel() == arg.shape[-1] == to.width(x.number)
+
+
+def _added(to: Builder, a: Any, b: Any, *, alpha: float = 1.0) -> Value | None:
+    if isinstance(a, Value) and isinstance(b, Value):
+        return Value(to.sum([a.number, b.number], [1.0, alpha]))
+    if not isinstance(a, Value):
+        if alpha != 1.0:
+            scaled = _multiplied(to, b, alpha)
+            return None if scaled is None else _added(to, scaled, a)
+        return _added(to, b, a)
+    plain = _number(b)
+    if plain == 0.0:
+        return a
+    shift = torch.tensor(plain) if plain is not None else b
+    return Value(to.affine(a.number, shift=shift * alpha)) if plain is not None or _is_row(to, a, b) else None
+
+
+def _subtracted(to: Builder, a: Any, b: Any, *, alpha: float = 1.0) -> Value | None:
+    if isinstance(a, Value) and _is_row(to, a, b) and alpha == 1.0:
+        return Value(to.affine(a.number, mean=b))
+    return _added(to, a, b, alpha=-alpha)
+
+
+def _multiplied(to: Builder, a: Any, b: Any) -> Value | None:
+    if isinstance(a, Value) and isinstance(b, Value):
+        return Value(to.add("product", [a.number, b.number]))
+    a, b = (a, b) if isinstance(a, Value) else (b, a)
+    plain = _number(b)
+    if plain is not None:
+        return Value(to.sum([a.number], [plain]))
+    return Value(to.affine(a.number, scale=b)) if _is_row(to, a, b) else None
+
+
+def _divided(to: Builder, a: Any, b: Any) -> Value | None:
+    plain = _number(b)
+    if isinstance(a, Value) and (plain or isinstance(b, Tensor)):
+        return _multiplied(to, a, 1 / plain if plain else 1 / b)
+    return None
+
+
+def _negated(to: Builder, a: Value) -> Value:
+    return Value(to.sum([a.number], [-1.0]))
+
+
+def _linear(to: Builder, input: Any, weight: Any, bias: Any = None) -> Value | None:
+    if not isinstance(input, Value) or not isinstance(weight, Tensor) or weight.ndim != 2:
+        return None
+    return Value(to.linear(input.number, weight, bias))
+
+
+def _times_matrix(to: Builder, a: Any, b: Any) -> Value | None:
+    return _linear(to, a, b.T) if isinstance(b, Tensor) and b.ndim == 2 else None
+
+
+def _joined(to: Builder, tensors: Any, dim: int = 0) -> Value | None:
+    fits = dim in _LAST and all(isinstance(one, Value) for one in tensors)
+    return Value(to.add("cat", [one.number for one in tensors])) if fits else None
+
+
+def _largest(to: Builder, a: Any, b: Any) -> Value | None:
+    both = isinstance(a, Value) and isinstance(b, Value)
+    return Value(to.add("max", [a.number, b.number])) if both else None
+
+
+def _softmax(log: bool) -> Callable[..., Value | None]:
+    def convert(to: Builder, input: Any, dim: int | None = None, **more: Any) -> Value | None:
+        plain = dim in _LAST and all(value is None or value == 3 for value in more.values())
+        return Value(to.add("softmax", [input.number], {"log": log})) if plain else None
+
+    return convert
+
+
+def _normalized(to: Builder, input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Value | None:
+    return Value(to.add("normalize", [input.number], {"eps": float(eps)})) if p == 2 and dim in _LAST else None
+
+
+def _passed(to: Builder, input: Any, *args: Any, **kwargs: Any) -> Value:
+    return Value(input.number)
+
+
+def _dropped(to: Builder, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value | None:
+    return None if training and p else Value(input.number)  # a dropout that never ends is no step
+
+
+def _activated(kind: str) -> Callable[..., Value | None]:
+    def convert(to: Builder, input: Any, slope: float | None = None, inplace: bool = False, **more: Any) -> Value | None:
+        if kind not in _SLOPES:
+            made = "gelu_tanh" if kind == "gelu" and more.pop("approximate", "none") == "tanh" else kind
+            return None if slope is not None or more else Value(to.activate(input.number, made))
+        name, usual = _SLOPES[kind]
+        given = more.pop(name, usual if slope is None else slope)
+        return None if more else Value(to.activate(input.number, kind, given))
+
+    return convert
+
+
+_FUNCTIONS: dict[str, Callable[..., Value | None]] = {
+    **{name: _added for name in ("add", "add_", "iadd", "radd")},
+    **{name: _subtracted for name in ("sub", "sub_", "isub", "subtract")},
+    **{name: _multiplied for name in ("mul", "mul_", "imul", "multiply")},
+    **{name: _divided for name in ("truediv", "div", "div_", "itruediv", "divide")},
+    **{name: _negated for name in ("neg", "negative")},
+    **{name: _times_matrix for name in ("matmul", "mm")},
+    **{name: _joined for name in ("cat", "concat", "concatenate")},
+    **{name: _largest for name in ("max", "maximum")},
+    **{name: _dropped for name in ("dropout", "dropout_", "alpha_dropout", "feature_alpha_dropout")},
+    **{name: _passed for name in ("contiguous", "clone", "detach", "float")},
+    **{name: _activated(name.rstrip("_")) for kind in _ACTIVATIONS.values() for name in (kind, kind + "_")},
+    "linear": _linear,
+    "normalize": _normalized,
+    "softmax": _softmax(False),
+    "log_softmax": _softmax(True),
+}
