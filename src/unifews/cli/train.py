@@ -43,6 +43,10 @@ def train(
             help="appnp (unless given), sgc or mlp, propagated once; gcn, gat, sage, gcnii or gin, whose layers propagate.",
         ),
     ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[:SETTINGS]", help="Who decides what goes, unifews unless given; see unifews methods."),
+    ] = None,
     task: Annotated[
         str | None, typer.Option(metavar="nodes|links", help="Classify nodes, or predict hidden edges (gcn and the like).")
     ] = None,
@@ -127,7 +131,8 @@ def train(
     """
     share_cores()
     given = {
-        "model": model, "edge_sparsity": edge_sparsity, "edge_threshold": edge_threshold, "weight_sparsity": weight_sparsity,
+        "model": model, "method": method, "edge_sparsity": edge_sparsity, "edge_threshold": edge_threshold,
+        "weight_sparsity": weight_sparsity,
         "weight_threshold": weight_threshold, "seeds": seeds, "seed": seed, "split": split, "hops": hops, "alpha": alpha,
         "r": r, "skip": skip, "entries": entries, "basis": basis, "rank": rank, "inherit": inherit, "width": width,
         "layers": layers, "dropout": dropout, "batch": batch, "epochs": epochs, "patience": patience, "lr": lr,

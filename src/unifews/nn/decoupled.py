@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,10 @@ from unifews.core.graph import Graph
 from unifews.errors import ShapeError
 from unifews.nn.mlp import Mlp
 from unifews.propagation import propagate
+from unifews.propagation.result import Propagated
+
+Propagator = Callable[..., Propagated]
+"""`propagate`, or what another method has in its place."""
 
 
 class Decoupled(nn.Module):
@@ -26,12 +31,20 @@ class Decoupled(nn.Module):
 
     axes: Tensor | None
 
-    def __init__(self, head: Mlp, axes: Tensor | None, propagation: dict[str, Any] | None, exponent: int = 0) -> None:
-        """`propagation`: arguments of `propagate`; None = the head works on the features themselves."""
+    def __init__(
+        self,
+        head: Mlp,
+        axes: Tensor | None,
+        propagation: dict[str, Any] | None,
+        exponent: int = 0,
+        *,
+        by: Propagator = propagate,
+    ) -> None:
+        """`propagation`: arguments of `propagate`, or of another `by`; None = the head works on the features themselves."""
         super().__init__()
         self.head = head
         self.register_buffer("axes", axes)
-        self.propagation = propagation
+        self.propagation, self.by = propagation, by
         self.exponent = exponent
 
     @torch.no_grad()
@@ -44,7 +57,7 @@ class Decoupled(nn.Module):
             rows = dense_rows(x)
         else:
             graph = edge_index if isinstance(edge_index, Graph) else Graph.from_edge_index(edge_index, num_nodes=x.shape[0])
-            out = propagate(graph, x, **self.propagation)
+            out = self.by(graph, x, **self.propagation)
             rows = dense_rows(out.embedding)
             if out.exponent != self.exponent:
                 rows = rows * math.ldexp(1.0, out.exponent - self.exponent)

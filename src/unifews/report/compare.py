@@ -111,7 +111,9 @@ def label_of(record: Record) -> str:
             parts.append(f"{what}s {f'{share:g}'.removeprefix('0')}")
         elif delta:
             parts.append(f"{what}s ≥ {delta:g}")
-    if parts and all(spec.get(name, PAPER[name]) == PAPER[name] for name in ("entries", "basis", "inherit")):
+    if spec["method"] != "unifews":
+        parts.insert(0, spec["method"])
+    elif parts and all(spec.get(name, PAPER[name]) == PAPER[name] for name in ("entries", "basis", "inherit")):
         parts.insert(0, "paper's form")
     if spec.get("node_lock"):
         parts.append("node lock")
@@ -129,13 +131,15 @@ def baseline_of(record: Record, records: Sequence[Record]) -> Record | None:
     """The unpruned run among `records` that is the same in everything else, if there is one."""
     if not prunes(record):
         return None
-    rest = _beside_pruning(record["spec"])
-    return next((other for other in records if not prunes(other) and _beside_pruning(other["spec"]) == rest), None)
+    # Other methods than ours have a skip connection and an r of their own.
+    how = ("r", "skip") if record["spec"]["method"] != "unifews" else ()
+    rest = _beside_pruning(record["spec"], how)
+    return next((other for other in records if not prunes(other) and _beside_pruning(other["spec"], how) == rest), None)
 
 
-def _beside_pruning(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that an unpruned run has too."""
-    how = ("entries", "basis", "rank", "inherit", "head", "budget", "absolute", "node_lock", "settle")
+def _beside_pruning(spec: Mapping[str, Any], besides: tuple[str, ...]) -> dict[str, Any]:
+    """The settings that an unpruned run has too, but for `besides`."""
+    how = ("method", "entries", "basis", "rank", "inherit", "head", "budget", "absolute", "node_lock", "settle", *besides)
     return {name: value for name, value in spec.items() if name not in how and not name.startswith(("edge_", "weight_"))}
 
 

@@ -21,7 +21,7 @@ from unifews.datasets.dataset import Dataset
 from unifews.datasets.load import load_dataset
 from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError, InputError
-from unifews.nn.decoupled import Decoupled, dense_rows
+from unifews.nn.decoupled import Decoupled, Propagator, dense_rows
 from unifews.nn.mlp import Mlp
 from unifews.propagation import propagate
 from unifews.propagation.basis import GRAM_LIMIT
@@ -42,7 +42,7 @@ Watch = Callable[[int, Epoch], None]
 def train(
     dataset: Dataset | str | PathLike[str],
     model: str = "appnp",
-    method: str = "unifews",
+    method: Any = "unifews",
     *,
     ledger: Ledger | str | PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -55,7 +55,8 @@ def train(
         dataset: a `Dataset`, or what `load_dataset` takes.
         model: ``"appnp"``, ``"sgc"`` or ``"mlp"`` (no edges: what the graph is worth), propagated once and then trained; or
             ``"gcn"``, ``"gat"`` (GATv2), ``"sage"``, ``"gcnii"``, ``"gin"``, whose layers propagate themselves.
-        method: who decides what goes.
+        method: who decides what goes: a name of `unifews methods`, with settings if need be (``"ndls:epsilon=0.05"``), or a
+            method itself, ``Ndls(epsilon=0.05)``.
         ledger: file (or folder) the record is appended to; finished seeds of an interrupted run are taken from there.
         progress: called with (steps done, steps in all) while propagating.
         watch: called after every epoch.
@@ -157,7 +158,8 @@ class _OnEmbedding:
     def one_seed(self, number: int, seed: int, watch: Callable[[Epoch], None] | None) -> tuple[SeedResult, Decoupled]:
         data, spec, fed = self.data, self.spec, self.fed
         result, head = _one_seed(data, spec, fed.rows, self.splits[number], seed, watch)
-        return result, Decoupled(head, fed.axes, _propagation(spec, data.num_features), fed.exponent).eval()
+        how = _propagation(spec, data.num_features)
+        return result, Decoupled(head, fed.axes, how, fed.exponent, by=_propagator(spec)).eval()
 
     def trace(self, seeds: Sequence[SeedResult]) -> Trace:
         return _with_layers(self.fed.trace, self.data, self.spec, self.inputs, seeds)
@@ -185,7 +187,7 @@ def _feed(data: Dataset, spec: TrainSpec, progress: Progress | None) -> _Feed:
         if not bool(rows.isfinite().all()):
             raise InputError(f"the features of {data.name} hold NaN or infinite values; replace them first.")
         return _Feed(rows, None, 0, Trace(()))
-    out = propagate(data.graph, data.x, **how, progress=progress)
+    out = _propagator(spec)(data.graph, data.x, **how, progress=progress)
     if spec.head == "embedding" or out.basis is None:
         rows, axes = dense_rows(out.embedding), None
     else:
@@ -193,12 +195,22 @@ def _feed(data: Dataset, spec: TrainSpec, progress: Progress | None) -> _Feed:
     return _Feed(rows, axes, out.exponent, out.trace)  # the trace last: rotating back has added to it
 
 
+def _propagator(spec: TrainSpec) -> Propagator:
+    propagator: Propagator = propagate if spec.is_own else spec.rule.propagate
+    return propagator
+
+
 def _propagation(spec: TrainSpec, features: int) -> dict[str, Any] | None:
     if spec.model == "mlp":
         return None
-    return {
+    how = {
         "scheme": spec.scheme, "hops": spec.hops, "r": spec.r, "edge_sparsity": spec.edge_sparsity,
-        "threshold": spec.edge_threshold, "entries": spec.entries, "basis": spec.basis, "rank": _axes(spec, features),
+        "threshold": spec.edge_threshold,
+    }  # fmt: skip
+    if not spec.is_own:
+        return how | {"seed": spec.seed}
+    return how | {
+        "entries": spec.entries, "basis": spec.basis, "rank": _axes(spec, features),
         "inherit": spec.inherit and spec.prunes_edges,
     }  # fmt: skip
 

@@ -16,6 +16,7 @@ from unifews.core.budget import check_sparsity, check_threshold
 from unifews.core.schemes import Appnp, Scheme, Sgc
 from unifews.datasets.dataset import Dataset, SplitKind
 from unifews.errors import FileFormatError, InputError, MissingFileError, unknown_name
+from unifews.methods import registry
 from unifews.nn import zoo
 from unifews.nn.pruning import LayerEntries, Share
 from unifews.training.checks import real, whole
@@ -25,7 +26,6 @@ from unifews.training.recipe import Recipe, WeightPruning
 DECOUPLED = ("appnp", "sgc", "mlp")
 """Models that propagate once, then train; the others, of the zoo, propagate in every layer."""
 MODELS = (*DECOUPLED, *zoo.MODELS)
-METHODS = ("unifews",)
 _SEEDS = 2**63  # what torch's generator takes
 
 PAPER: dict[str, Any] = {"entries": "node", "basis": "input", "inherit": True, "weight_ramp": 1, "weight_feedback": False}
@@ -37,6 +37,8 @@ LAYERED: dict[str, Any] = {"entries": "unit", "inherit": True}
 """Defaults of models that propagate in every layer, where they differ."""
 OF_LAYERS = ("task", "budget", "absolute", "node_lock", "settle")
 """Settings of those models only, beside what each has of its own (`zoo.own_settings`)."""
+OF_UNIFEWS = ("skip", "entries", "basis", "rank", "inherit", "head")
+"""Settings of propagating once by method "unifews" only; other methods have their own, ``method="ndls:epsilon=0.05"``."""
 
 
 def paper_form(model: str) -> dict[str, Any]:
@@ -88,7 +90,7 @@ class TrainSpec:
 
     def __post_init__(self) -> None:
         _known("model", self.model, MODELS)
-        _known("method", self.method, METHODS)
+        object.__setattr__(self, "method", registry.text_of(self.method))
         _known("entries", self.entries, (*(["unit"] if self.is_layered else []), "block", "feature", "node"))
         _known("task", self.task, ("nodes", "links"))
         _known("budget", self.budget, ("macs", "layers"))
@@ -120,6 +122,7 @@ class TrainSpec:
                 object.__setattr__(self, delta, check_threshold(delta, getattr(self, delta)))
             if getattr(self, delta) == math.inf:
                 raise InputError(f"an infinite `{delta}` would remove everything; give a number.")
+        self.rule.card.check(self.model, weights=bool(self.weight_sparsity) or bool(self.weight_threshold))
         if self.model == "mlp" and self.prunes_edges:
             raise InputError("an MLP sees no edges, so none can be pruned; take model='appnp' or 'sgc'.")
         if self.head == "coordinates" and (self.basis == "input" or not (self.prunes_edges or self.rank)):
@@ -136,12 +139,22 @@ class TrainSpec:
         return self.model in zoo.MODELS
 
     @property
+    def rule(self) -> Any:
+        """The method, with its settings."""
+        return registry.resolve(self.method)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this library's own method decides."""
+        return self.method == TrainSpec.method
+
+    @property
     def prunes_edges(self) -> bool:
         return bool(self.edge_sparsity) or bool(self.edge_threshold)
 
     @property
     def prunes(self) -> bool:
-        return self.prunes_edges or self.pruning.active
+        return self.prunes_edges or self.pruning.active or not self.is_own
 
     @property
     def pruning(self) -> WeightPruning:
@@ -158,6 +171,8 @@ class TrainSpec:
     def unpruned(self) -> TrainSpec:
         """The same run with nothing removed."""
         how: dict[str, Any] = {"entries": TrainSpec.entries, "inherit": False} | (LAYERED if self.is_layered else {})
+        if not self.is_own:
+            how |= {"method": TrainSpec.method} | {name: getattr(TrainSpec, name) for name in self.rule.card.defaults}
         return replace(
             self, edge_sparsity=None, edge_threshold=None, weight_sparsity=None, weight_threshold=None, rank=None, head="auto",
             basis="principal", weight_reference=TrainSpec.weight_reference, weight_ramp=TrainSpec.weight_ramp,
@@ -171,9 +186,9 @@ class TrainSpec:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings that this model has."""
+        """The settings that this model and this method have."""
         settings = asdict(self)
-        for name in foreign(self.model):
+        for name in foreign(self.model, self.method):
             (settings["recipe"] if name in Recipe.names() else settings).pop(name)
         return settings
 
@@ -192,7 +207,11 @@ class TrainSpec:
             _known("setting of the recipe", name, Recipe.names())
         model = settings.get("model", cls.model)
         _known("model", model, MODELS)
-        _check_own(model, [*settings, *(given if isinstance(given, dict) else ())])
+        rule = registry.resolve(settings.get("method", cls.method))
+        settings["method"] = registry.text_of(rule)
+        rule.card.check(model, weights=False)
+        _check_own(model, settings["method"], [*settings, *(given if isinstance(given, dict) else ())])
+        settings = {**rule.card.defaults, **settings}
         for name in [name for name in settings if name in Recipe.names()]:
             numbers[name] = settings.pop(name)
         if model in zoo.MODELS:
@@ -206,19 +225,22 @@ class TrainSpec:
         return cls(**settings, recipe=Recipe(**numbers))
 
 
-def foreign(model: str) -> list[str]:
-    """Settings that this model does not have."""
+def foreign(model: str, method: str = TrainSpec.method) -> list[str]:
+    """Settings that this model, or this method on it, does not have."""
     own = [name for other in zoo.MODELS for name in zoo.own_settings(other)]
     if model not in zoo.MODELS:
-        return [*OF_LAYERS, *(name for name in dict.fromkeys(own) if name != "alpha")]
+        others = () if method == TrainSpec.method else OF_UNIFEWS
+        return [*others, *OF_LAYERS, *(name for name in dict.fromkeys(own) if name != "alpha")]
     return [*ONCE, *(name for name in dict.fromkeys(own) if name not in zoo.own_settings(model))]
 
 
-def _check_own(model: str, given: list[str]) -> None:
+def _check_own(model: str, method: str, given: list[str]) -> None:
     """A setting that cannot matter is a misunderstanding."""
     for name in given:
-        if name not in foreign(model):
+        if name not in foreign(model, method):
             continue
+        if name not in foreign(model):
+            raise InputError(f"`{name}` belongs to method='unifews'; {method.partition(':')[0]} has no such setting.")
         whose = [other for other in zoo.MODELS if name in zoo.own_settings(other)]
         whose += ["appnp"] if name == "alpha" else []
         if whose:

@@ -1,0 +1,165 @@
+"""NDLS: a node stops being smoothed once its features are near those it would end with.
+
+With T the diffusion and x row-normalised, X^(k) = T^k X tends to X^∞, known in closed form: per connected component
+X^∞[u] = d(u)^r · Σ_v d(v)^(1-r) X[v] / Σ_v d(v). Node v stops at the first k with ‖X^(k)[v] - X^∞[v]‖ < ε, at `hops` at
+last, and is told by the mean over j < k of (1-own)·X^(j)[v] + own·X[v]   (METHODS 5.6).
+
+Differences from the authors' code: a row that has stopped is not computed again, its neighbours read it as it stands, so
+what is counted is what is multiplied; running sums instead of every power, O(n·f) memory; X^∞ per component, not assuming
+one. Their third stage, smoothing the predictions (to the depth that is best on the test set!), is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.core.graph import Graph
+from unifews.core.schemes import Scheme
+from unifews.core.trace import HopTrace, Trace
+from unifews.methods.contract import Progress
+from unifews.methods.door import Job, enter, missed
+from unifews.methods.registry import Card, method
+from unifews.methods.settings import check_flag, check_number
+from unifews.propagation.features import Floats
+from unifews.propagation.result import Propagated
+
+Stops = Callable[[int, NDArray[np.int64], NDArray[np.float64]], NDArray[np.bool_]]
+"""(k, rows, their distances from X^∞) → which of them have now stopped."""
+
+
+@method(
+    "ndls",
+    prunes=("depth",),
+    backbones=("sgc",),
+    paper="Zhang et al., Node Dependent Local Smoothing for Scalable Graph Learning, NeurIPS 2021",
+    defaults={"r": 0.0},
+)
+@dataclass(frozen=True)
+class Ndls:
+    """Settings: ε, the distance at which a node has settled; `own`, the share of its own features; row normalisation."""
+
+    card: ClassVar[Card]
+    epsilon: float = 0.03
+    own: float = 0.15
+    normalise: bool = True
+
+    def __post_init__(self) -> None:
+        check_number("epsilon", self.epsilon)
+        check_number("own", self.own, 0, 1)
+        check_flag("normalise", self.normalise)
+
+    def propagate(
+        self,
+        graph: Graph,
+        x: Any,
+        scheme: str | Scheme = "sgc",
+        hops: int | None = None,
+        r: float = 0.0,
+        *,
+        edge_sparsity: float | None = None,
+        threshold: float | None = None,
+        seed: int = 42,
+        progress: Progress | None = None,
+    ) -> Propagated:
+        """See `Decoupled`. `threshold` is ε; a share asked for is met by choosing it. Nothing is random."""
+        began = perf_counter()
+        job = enter(self.card, graph, x, scheme, hops, r, edge_sparsity, threshold, undirected=True)
+        smoothing = _Smoothing(job, self)
+        depth: NDArray[np.int64] | None = None
+        notes: tuple[str, ...] = ()
+        if job.edge_sparsity is not None:
+            depth = _depths(smoothing.distances(), graph.degree, job)
+            notes = (f"finding ε took an unpruned run of {job.hops * job.dense_macs:,} MACs more, not counted",)
+        epsilon = self.epsilon if job.threshold is None else job.threshold
+        setup = perf_counter() - began
+
+        def stops(k: int, rows: NDArray[np.int64], far: NDArray[np.float64]) -> NDArray[np.bool_]:
+            return far < epsilon if depth is None else np.asarray(depth[rows] <= k)
+
+        values, trace = smoothing.run(stops, progress)
+        why = "nodes of a hub's size stop together"
+        notes += missed(self.card, job.edge_sparsity, trace.edge_sparsity, why)
+        return job.done(values, Trace(trace.hops, job.requested, "scipy", setup_seconds=setup, notes=notes))
+
+
+class _Smoothing:
+    """X^(0), X^(1), … and how far each row is from where it ends."""
+
+    def __init__(self, job: Job, method: Ndls) -> None:
+        self.job, self.own = job, np.float32(method.own)
+        self.x = job.features.rows(0, job.graph.num_nodes)
+        if method.normalise:
+            size = np.abs(self.x).sum(axis=1, keepdims=True)
+            self.x = (self.x / np.where(size > 0, size, 1)).astype(np.float32)
+        self.diffusion = job.diffusion.to_scipy().astype(np.float32)
+        self.end, self.component = self._ends()
+
+    def _ends(self) -> tuple[Floats, NDArray[np.int64]]:
+        """Σ_v d(v)^(1-r) X[v] / Σ_v d(v) of each component, float32 [components, f]; and the component of each node."""
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import connected_components
+
+        graph, r, degree = self.job.graph, self.job.diffusion.r, self.job.diffusion.degree
+        count, component = connected_components(graph.to_scipy(), directed=False)
+        total = np.bincount(component, weights=degree, minlength=count)
+        weight = (degree ** (1 - r) / total[component]).astype(np.float32)
+        members = csr_array((weight, (component, np.arange(graph.num_nodes))), shape=(count, graph.num_nodes))
+        return np.asarray(members @ self.x), component.astype(np.int64)
+
+    def far(self, values: Floats, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """‖X^(k)[v] - X^∞[v]‖ of some rows."""
+        scale = (self.job.diffusion.degree[rows] ** self.job.diffusion.r).astype(np.float32)[:, None]
+        off = values - scale * self.end[self.component[rows]]
+        return np.asarray(np.sqrt(np.einsum("ij,ij->i", off, off, dtype=np.float64)))
+
+    def distances(self) -> NDArray[np.float64]:
+        """Of all rows after 0, 1, .. hops - 1 hops, without stopping; float64 [hops, n]."""
+        rows, now = np.arange(len(self.x)), self.x
+        found = [self.far(now, rows)]
+        for _ in range(1, self.job.hops):
+            now = self.diffusion @ now
+            found.append(self.far(now, rows))
+        return np.stack(found)
+
+    def run(self, stops: Stops, progress: Progress | None) -> tuple[Floats, Trace]:
+        job, degree = self.job, self.job.graph.degree
+        now, total = self.x.copy(), np.zeros_like(self.x)
+        depth = np.full(len(now), job.hops, dtype=np.int64)
+        rows, hops = np.arange(len(now)), []
+        for k in range(job.hops):
+            began = perf_counter()
+            halted = stops(k, rows, self.far(now[rows], rows))
+            depth[rows[halted]] = k
+            rows = rows[~halted]
+            total[rows] += now[rows]
+            now[rows] = self.diffusion[rows] @ now
+            kept = int(degree[rows].sum())
+            macs = kept * job.features.f
+            seconds = perf_counter() - began
+            hops.append(HopTrace(k, job.graph.num_edges, kept, 0, macs, job.dense_macs, 0, None, seconds))
+            if progress:
+                progress(k + 1, job.hops)
+        counted = np.maximum(depth, 1).astype(np.float32)[:, None]
+        values = total / counted * (1 - self.own) + self.own * self.x
+        values[depth == 0] = self.x[depth == 0]
+        return values, Trace(tuple(hops))
+
+
+def _depths(distances: NDArray[np.float64], degree: NDArray[np.int64], job: Job) -> NDArray[np.int64]:
+    """Hops of each node, by the one ε that removes the share asked for: first k below it, `hops` if there is none.
+
+    K(v) > k iff the least of v's distances up to k is at least ε, so every (k, v) is a step of size d(v) at a known ε.
+    """
+    least = np.minimum.accumulate(distances, axis=0)
+    order = np.argsort(-least, axis=None, kind="stable")
+    work = np.cumsum(np.broadcast_to(degree, least.shape).ravel()[order])
+    budget = (1 - (job.edge_sparsity or 0.0)) * job.hops * job.graph.num_edges
+    active = np.zeros(least.size, dtype=bool)
+    active[order[: int(np.searchsorted(work, budget, side="right"))]] = True
+    return np.asarray(active.reshape(least.shape).sum(axis=0))

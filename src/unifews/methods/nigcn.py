@@ -1,0 +1,232 @@
+"""NIGCN: a node is told by random walks that are the shorter the more neighbours it has.
+
+From node v walks of ℓ(v) = ⌊τ·ln(2m/√(d_min·d(v))) / ln√(2m/n)⌋ steps over D^-1 Ā (METHODS 5.7; m directed edges and loops);
+what a walk visits at step i counts w_i, w_0 = 1, w_i = w_(i-1)·ω/i^ρ, over the number of walks: on average
+Σ_{i ≤ ℓ(v)} w_i (D^-1 Ā)^i X / Σ_i w_i. There are ⌊8·ln(1/(.01·ε))/ε + 1⌋ walks from each node, but none starts once more than
+1/ε² different nodes were visited. The product with those nodes' features is what multiplies: different nodes × features.
+
+Differences from the authors' code: a node whose walks ended early is averaged over the walks it did (`compat=True`: over all
+that were planned, so its features come out too small); every node is told, not only labelled ones; random numbers do not depend
+on threads. A share of edges asked for takes the place of 1/ε²: walks end once that many nodes were visited.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from time import perf_counter
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.core.graph import Graph
+from unifews.core.schemes import Scheme
+from unifews.core.trace import HopTrace, Trace
+from unifews.errors import InputError
+from unifews.kernels import threads_to_use
+from unifews.methods.contract import Progress
+from unifews.methods.door import Job, enter, missed
+from unifews.methods.registry import Card, method
+from unifews.methods.settings import check_flag, check_number
+from unifews.propagation.features import Floats, sparse_times
+from unifews.propagation.result import Propagated
+
+_TERMS = 512  # of the normaliser
+_WALKS = 1 << 18  # walks carried out together
+_CELLS = 1 << 21  # (node, visited node) pairs of a table
+_SAMPLE = 2048  # nodes whose walks tell how many visits a share allows
+
+Numbers = NDArray[np.int64]
+
+
+@method(
+    "nigcn",
+    prunes=("depth", "edges"),
+    backbones=("sgc",),
+    paper="Huang et al., Node-wise Diffusion for Scalable Graph Learning, WWW 2023",
+    defaults={"r": 0.0},
+)
+@dataclass(frozen=True)
+class Nigcn:
+    """Settings: ω and ρ of the weights of steps, τ of the length of walks, ε of their number (the authors' for Cora)."""
+
+    card: ClassVar[Card]
+    omega: float = 1.15
+    rho: float = 0.06
+    tau: float = 1.7
+    epsilon: float = 0.02
+    compat: bool = False
+
+    def __post_init__(self) -> None:
+        check_number("omega", self.omega, above=True)
+        check_number("rho", self.rho)
+        check_number("tau", self.tau, above=True)
+        check_number("epsilon", self.epsilon, 0, 1, above=True)
+        check_flag("compat", self.compat)
+
+    def propagate(
+        self,
+        graph: Graph,
+        x: Any,
+        scheme: str | Scheme = "sgc",
+        hops: int | None = None,
+        r: float = 0.0,
+        *,
+        edge_sparsity: float | None = None,
+        threshold: float | None = None,
+        seed: int = 42,
+        progress: Progress | None = None,
+    ) -> Propagated:
+        """See `Decoupled`. `hops` is the longest walk; `threshold` is ε. The trace has a single product for all hops."""
+        began = perf_counter()
+        if r:
+            raise InputError(f"method 'nigcn' walks over D^-1 (A + I), which is r=0; got r={r}. Leave it out, or take 'agp'.")
+        job = enter(self.card, graph, x, scheme, hops, r, edge_sparsity, threshold, unweighted=True)
+        epsilon = self.epsilon if job.threshold is None else check_number("threshold", job.threshold, 0, 1, above=True)
+        walks = _Walks(job, self, int(8 * math.log(100 / epsilon) / epsilon + 1), seed)
+        limit: float = 1 / epsilon**2
+        if job.edge_sparsity is not None:
+            budget = (1 - job.edge_sparsity) * job.hops * graph.num_edges / graph.num_nodes
+            walks, limit = walks.within(budget, job.edge_sparsity)
+        setup, began = perf_counter() - began, perf_counter()
+        values, kept = walks.gather(limit, self.compat, progress)
+        entries = job.hops * graph.num_edges
+        seconds = perf_counter() - began
+        hop = HopTrace(0, entries, kept, 0, kept * job.features.f, job.hops * job.dense_macs, 0, None, seconds)
+        notes: tuple[str, ...] = (f"{job.hops} hops are one product here, with what walks have visited",)
+        notes += missed(self.card, job.edge_sparsity, hop.sparsity, "walks do not visit more than this")
+        return job.done(values, Trace((hop,), job.requested, "numpy", setup_seconds=setup, notes=notes))
+
+
+@dataclass(frozen=True)
+class _Walks:
+    """Walks from every node."""
+
+    job: Job
+    method: Nigcn
+    count: int
+    """Walks from each node."""
+    seed: int
+
+    @cached_property
+    def length(self) -> Numbers:
+        """ℓ(v), int64 [n]."""
+        graph, degree = self.job.graph, self.job.diffusion.degree
+        twice = 2.0 * (graph.num_edges + graph.num_nodes)
+        reach = np.log(twice / np.sqrt(degree.min() * degree)) / math.log(math.sqrt(twice / graph.num_nodes))
+        return np.asarray(np.minimum(np.floor(self.method.tau * reach), self.job.hops), dtype=np.int64)
+
+    @cached_property
+    def weight(self) -> NDArray[np.float64]:
+        """w_i / Σ w, float64 [512]."""
+        step = np.arange(1, _TERMS)
+        log = np.concatenate([[0], np.cumsum(math.log(self.method.omega) - self.method.rho * np.log(step))])
+        return np.asarray(np.exp(log - np.logaddexp.reduce(log)))
+
+    def visits(self, sources: Numbers, number: int) -> NDArray[np.int32]:
+        """Nodes visited, int32 [steps + 1, sources, walks]; a walk that is over stays where it started."""
+        graph, rng = self.job.graph, np.random.default_rng((self.seed, number))
+        length = self.length[sources]
+        at = np.broadcast_to(sources[:, None], (len(sources), self.count)).astype(np.int32)
+        path = [at]
+        for step in range(1, int(length.max(initial=0)) + 1):
+            # One of d(v) places, the last of which is the node itself.
+            degree = graph.degree[at]
+            place = (rng.random(at.shape, dtype=np.float32) * (degree + 1)).astype(np.int64)
+            stays = place >= degree
+            edge = np.minimum(graph.indptr[at] + place, graph.num_edges - 1)
+            moved = np.where(stays, at, graph.indices[edge]) if graph.num_edges else at
+            at = moved.astype(np.int32)
+            over = step > length
+            path.append(np.where(over[:, None], sources[:, None].astype(np.int32), at) if over.any() else at)
+        return np.stack(path)
+
+    def chunks(self, nodes: Numbers) -> Iterator[tuple[int, Numbers]]:
+        """Some nodes at a time, numbered; neither depends on the machine, so neither do the random numbers."""
+        n = self.job.graph.num_nodes
+        rows = max(1, min(_WALKS // self.count, _CELLS // n))
+        for number, at in enumerate(range(0, len(nodes), rows)):
+            yield number, nodes[at : at + rows]
+
+    def new_nodes(self, path: NDArray[np.int32]) -> Numbers:
+        """Different nodes, the source apart, after 1, 2, … walks; int64 [sources, walks]."""
+        n, sources = self.job.graph.num_nodes, path.shape[1]
+        first = np.full((sources, n), self.count, dtype=np.int32)
+        row = np.arange(sources)[:, None]
+        for walk in range(self.count - 1, -1, -1):  # the earliest visit is written last
+            first[row, path[:, :, walk].T] = walk
+        first[row[:, 0], path[0, :, 0]] = self.count
+        keys = first + row * (self.count + 1)
+        found = np.bincount(keys.ravel(), minlength=sources * (self.count + 1)).reshape(sources, -1)
+        return np.asarray(np.cumsum(found[:, :-1], axis=1))
+
+    def within(self, budget: float, asked: float) -> tuple[_Walks, float]:
+        """Walks, and the number of different nodes at which they end, for `budget` such nodes on average."""
+        n = self.job.graph.num_nodes
+        rng = np.random.default_rng((self.seed, n))
+        nodes = np.arange(n) if n <= _SAMPLE else np.sort(rng.choice(n, _SAMPLE, replace=False))
+        count = min(self.count, 2 * math.ceil(budget) + 8)
+        while True:
+            some = _Walks(self.job, self.method, count, self.seed)
+            new = np.concatenate([some.new_nodes(some.visits(part, number)) for number, part in some.chunks(nodes)])
+            if new[:, -1].mean() >= budget or count == self.count:
+                break
+            count = min(self.count, 2 * count)
+        once = float(new[:, 0].mean())
+        if once > budget * 1.01:
+            most = 1 - once * n / (self.job.hops * max(self.job.graph.num_edges, 1))
+            raise InputError(
+                f"method 'nigcn' cannot remove {asked:.1%}: a single walk from each node already visits {once:.1f} others, so "
+                f"{most:.1%} is the most it can remove here. Ask for less, or take method='unifews'."
+            )
+        low, high = 0.0, float(new.max(initial=0)) + 1
+        for _ in range(40):
+            middle = (low + high) / 2
+            ends = np.take_along_axis(new, _ends(new, _limits(middle, nodes, self.seed))[:, None] - 1, axis=1)
+            low, high = (middle, high) if ends.mean() < budget else (low, middle)
+        return some, low
+
+    def gather(self, limit: float, compat: bool, progress: Progress | None) -> tuple[Floats, int]:
+        """Features of every node by its walks, float32 [n, f], and how many (node, other node) products that took."""
+        from scipy.sparse import csr_array
+
+        job, n = self.job, self.job.graph.num_nodes
+        features = job.features
+        x = features.sparse if features.sparse is not None else features.rows(0, n)
+        values, kept = np.empty((n, features.f), dtype=np.float32), 0
+        nodes = np.arange(n)
+        for number, part in self.chunks(nodes):
+            path = self.visits(part, number)
+            done = np.full(len(part), self.count)
+            if min(n - 1, self.count * int(self.length.max())) > limit:  # else no walk can end early
+                done = _ends(self.new_nodes(path), _limits(limit, part, self.seed))
+            counts = np.where(np.arange(self.count) < done[:, None], 1 / (self.count if compat else done[:, None]), 0.0)
+            live = np.arange(len(path))[:, None] <= self.length[part]
+            keys = (path + (np.arange(len(part)) * n)[:, None])[live]
+            each = (self.weight[: len(path), None, None] * counts)[live]
+            weight = np.bincount(keys.ravel(), each.ravel(), len(part) * n)
+            table = csr_array(weight.reshape(len(part), n).astype(np.float32))
+            itself = int((table[np.arange(len(part)), part] != 0).sum())
+            kept += int(table.nnz) - itself
+            if features.sparse is not None:
+                values[part] = (table @ x).toarray()
+            else:
+                values[part] = sparse_times(table, x, threads_to_use(None))
+            if progress:
+                progress(int(part[-1]) + 1, n)
+        return values, kept
+
+
+def _limits(limit: float, nodes: Numbers, seed: int) -> NDArray[np.float64]:
+    """A whole number of nodes for each source, `limit` on average: an equal one would meet a share only roughly."""
+    shift = np.random.default_rng((seed, 1)).random(int(nodes[-1]) + 1)[nodes] if len(nodes) else np.zeros(0)
+    return np.floor(limit + shift)
+
+
+def _ends(new: Numbers, limits: NDArray[np.float64]) -> Numbers:
+    """How many walks a source does: up to the first with which it has visited more nodes than its limit."""
+    over = new > limits[:, None]
+    return np.asarray(np.where(over.any(axis=1), over.argmax(axis=1) + 1, new.shape[1]))

@@ -1,0 +1,171 @@
+"""Which methods there are: those of this folder, found by scanning it, and those that installed packages offer.
+
+A method is a frozen dataclass, its fields being its settings, under ``@method(name, ...)``; adding one is adding a file. A
+package adds one by an entry point of the group ``unifews.methods`` that leads to such a class:
+
+    [project.entry-points."unifews.methods"]
+    mine = "my_package.mine:Mine"
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal, TypeVar
+
+from unifews import methods
+from unifews.errors import InputError, unknown_name
+from unifews.methods import settings
+
+GROUP = "unifews.methods"
+Prunes = Literal["edges", "weights", "depth"]
+Kind = TypeVar("Kind", bound=type[Any])
+
+_OWN: dict[str, type[Any]] = {}
+_LOCAL: dict[str, type[Any]] = {}  # of this process: a script's own, and those that packages brought
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is known of a method without running it."""
+
+    name: str
+    prunes: tuple[Prunes, ...]
+    """``depth``: nodes stop taking part at different hops."""
+    backbones: tuple[str, ...]
+    paper: str
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of `train` that start from another value with this method."""
+
+    def check(self, model: str, *, weights: bool) -> None:
+        """Refuse what this method cannot do, and name one that can."""
+        if model not in self.backbones:
+            raise InputError(
+                f"method {self.name!r} works on model={_either(self.backbones)}, not on {model!r}; for {model} take "
+                f"method={_either(_able(lambda card: model in card.backbones))}."
+            )
+        if weights and "weights" not in self.prunes:
+            raise InputError(
+                f"method {self.name!r} removes no weights; leave weight_sparsity and weight_threshold out, or take "
+                f"method={_either(_able(lambda card: model in card.backbones and 'weights' in card.prunes))}."
+            )
+
+
+def method(
+    name: str,
+    *,
+    prunes: tuple[Prunes, ...],
+    backbones: tuple[str, ...],
+    paper: str,
+    defaults: Mapping[str, Any] | None = None,
+) -> Callable[[Kind], Kind]:
+    """Make a frozen dataclass a method, found under `name`; above ``@dataclass``."""
+
+    def register(kind: Kind) -> Kind:
+        if not is_dataclass(kind):
+            raise InputError(f"@method({name!r}) belongs above @dataclass(frozen=True), and {kind.__name__} is no dataclass.")
+        setattr(kind, "card", Card(name, prunes, backbones, paper, dict(defaults or {})))  # noqa: B010 - it declares none
+        (_OWN if kind.__module__.startswith(f"{methods.__name__}.") else _LOCAL)[name] = kind
+        return kind
+
+    return register
+
+
+def names() -> list[str]:
+    """Every method that can be asked for, whether or not it can be loaded."""
+    return sorted({*_own(), *_offered(), *_LOCAL})
+
+
+def find(name: str) -> type[Any]:
+    """The class of a method."""
+    own, offered = _own(), _offered()
+    if name in own:
+        if name in offered or name in _LOCAL:
+            whose = _whose(offered[name]) if name in offered else _LOCAL[name].__module__
+            raise InputError(f"method {name!r} is one of unifews, and {whose} has another of that name; it needs another name.")
+        return own[name]
+    if name in offered:
+        return _load(offered[name])
+    if name not in _LOCAL:
+        raise unknown_name("method", name, names())
+    return _LOCAL[name]
+
+
+def resolve(wanted: Any) -> Any:
+    """A method from its name, from a text such as ``"ndls:epsilon=0.05"``, or from itself."""
+    if not isinstance(wanted, str):
+        if isinstance(getattr(wanted, "card", None), Card) and not isinstance(wanted, type):
+            return wanted
+        raise InputError(f"`method` is a name such as 'unifews' or 'ndls:epsilon=0.05', or a method itself; got {wanted!r}.")
+    name, given = settings.split_text(wanted)
+    return settings.build(find(name), name, given)
+
+
+def text_of(wanted: Any) -> str:
+    """The one way to write this method: its name and the settings that differ from its defaults."""
+    found = resolve(wanted)
+    return settings.as_text(found.card.name, found)
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """The settings of a method and their defaults."""
+    return {item.name: item.default for item in fields(find(name))}
+
+
+def cards() -> tuple[list[Card], dict[str, str]]:
+    """The cards of all methods, and why those that cannot be loaded cannot."""
+    good, bad = [], {}
+    for name in names():
+        try:
+            good.append(find(name).card)
+        except InputError as error:
+            bad[name] = str(error)
+    return good, bad
+
+
+@cache
+def _scan() -> None:
+    for found in pkgutil.iter_modules(methods.__path__):
+        import_module(f"{methods.__name__}.{found.name}")
+
+
+def _own() -> dict[str, type[Any]]:
+    _scan()
+    return _OWN
+
+
+def _offered() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def _load(point: EntryPoint) -> type[Any]:
+    try:
+        kind = point.load()
+    except Exception as error:  # a package of others may fail in any way
+        raise InputError(
+            f"method {point.name!r} of {_whose(point)} cannot be loaded ({type(error).__name__}: {error}); mend it or "
+            f"uninstall it."
+        ) from error
+    card = getattr(kind, "card", None)
+    if not isinstance(card, Card) or card.name != point.name:
+        raise InputError(
+            f"{point.value} of {_whose(point)} is no method {point.name!r}: it must lead to a class under "
+            f"@method({point.name!r}, ...)."
+        )
+    return kind  # type: ignore[no-any-return]
+
+
+def _whose(point: EntryPoint) -> str:
+    return f"package {point.dist.name}" if point.dist is not None else f"entry point {point.value}"
+
+
+def _able(can: Callable[[Card], bool]) -> tuple[str, ...]:
+    return tuple(card.name for card in cards()[0] if can(card))
+
+
+def _either(options: tuple[str, ...]) -> str:
+    return " or ".join(map(repr, options)) or "none there is"
