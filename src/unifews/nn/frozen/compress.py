@@ -14,9 +14,9 @@ from unifews.errors import InputError, UnifewsError
 from unifews.nn.convs.base import PrunedConv
 from unifews.nn.decoupled import Decoupled
 from unifews.nn.frozen.fold import folded
-from unifews.nn.frozen.model import FrozenModel
+from unifews.nn.frozen.model import FrozenModel, features_of
 from unifews.nn.frozen.program import Program
-from unifews.nn.frozen.run import scheme_words
+from unifews.nn.frozen.schemes import scheme_words
 from unifews.nn.frozen.symbolic import Builder, takes_weights, traced
 from unifews.nn.frozen.wiring import as_edges
 from unifews.nn.linear import PrunedWeight
@@ -52,6 +52,10 @@ def compress(
         raise InputError(f"`record` is a dictionary of plain values; got a {type(record).__name__}.")
     session = _session(model)
     _check_is_trained(model, session)
+    if not isinstance(model, Decoupled):
+        x = x if isinstance(x, Tensor) else features_of(x)
+        if not isinstance(edge_index, Tensor):
+            edge_index, edge_weight = as_edges(edge_index, edge_weight)
     with _judging(model, session), torch.no_grad():
         expected = _judged(model, x, edge_index, edge_weight)
         program = folded(_program(model, x.shape[-1], edge_weight is not None))
@@ -123,17 +127,20 @@ def _requested(model: nn.Module, session: Session | None) -> str:
 def _judging(model: nn.Module, session: Session | None) -> Iterator[None]:
     """The model as it is judged; afterwards it is as it was."""
     training = [module for module in model.modules() if module.training]
-    lock = None if session is None else session.node_lock
+    seen = {module: module.rows for module in model.modules() if isinstance(module, PrunedWeight)}
+    before = {} if session is None else dict(vars(session))
     try:
         model.eval()
         if session is not None:
-            session.node_lock = None
+            session.node_lock = None  # edges that are there only while a model is judged do not belong to it
         yield
     finally:
         for module in training:
             module.training = True
+        for weight, rows in seen.items():
+            weight.rows = rows
         if session is not None:
-            session.node_lock = lock
+            vars(session).update(before)
 
 
 def _judged(model: nn.Module, x: Any, edge_index: Any, edge_weight: Any) -> Tensor:
@@ -142,20 +149,18 @@ def _judged(model: nn.Module, x: Any, edge_index: Any, edge_weight: Any) -> Tens
             edge_index = Graph.from_edge_index(edge_index, num_nodes=x.shape[0], edge_weight=edge_weight)
         out = model(x, edge_index)
     else:
-        ends, weight = as_edges(edge_index, edge_weight)
-        rows = x if isinstance(x, Tensor) else torch.as_tensor(x)
-        if weight is None:
-            out = model(rows, ends)
-        elif takes_weights(model):
-            by_name = takes_weights(model) == "edge_weight"
-            out = model(rows, ends, edge_weight=weight) if by_name else model(rows, ends, weight)
+        how = takes_weights(model)
+        if edge_weight is None:
+            out = model(x, edge_index)
+        elif how is not None:
+            out = model(x, edge_index, edge_weight=edge_weight) if how == "edge_weight" else model(x, edge_index, edge_weight)
         else:
             raise InputError(f"forward of {type(model).__name__} has no place for edge weights; leave `edge_weight` out.")
     if not isinstance(out, Tensor) or out.ndim != 2:
         raise InputError(
             f"forward of {type(model).__name__} gives no matrix of scores, one row per node; what is frozen gives one."
         )
-    return out.detach().float()
+    return out.detach().cpu().float()
 
 
 def _compare(found: Tensor, expected: Tensor, program: Program, name: str) -> None:

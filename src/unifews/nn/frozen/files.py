@@ -116,13 +116,13 @@ def _packed(array: Tensor | Weight) -> tuple[dict[str, Any], Arrays]:
 
 def _as_mask(weight: Weight) -> tuple[str, Arrays]:
     flags = np.zeros(weight.shape, np.bool_)
-    flags[np.repeat(np.arange(weight.shape[0]), np.diff(weight.indptr)), weight.indices] = True
-    return "mask", {"bits": np.packbits(flags), "values": weight.values}
+    flags[np.repeat(np.arange(weight.shape[0]), weight.counts), weight.packed.indices] = True
+    return "mask", {"bits": np.packbits(flags), "values": weight.packed.values}
 
 
 def _as_rows(weight: Weight) -> tuple[str, Arrays]:
-    counts = np.diff(weight.indptr)
-    return "rows", {"counts": _narrow(counts), "indices": _narrow(weight.indices, weight.shape[1] - 1), "values": weight.values}
+    indices = _narrow(weight.packed.indices, weight.shape[1] - 1)
+    return "rows", {"counts": _narrow(weight.counts), "indices": indices, "values": weight.packed.values}
 
 
 def _narrow(numbers: NDArray[Any], most: int | None = None) -> NDArray[Any]:
@@ -235,7 +235,7 @@ def _from_mask(parts: _Parts, shape: tuple[int, int]) -> Weight:
     rows, columns = flags.nonzero()
     values = _finite(parts.take("values", (np.float32,), len(columns)))
     indptr = np.concatenate([[0], np.bincount(rows, minlength=shape[0]).cumsum()]).astype(np.int64)
-    return Weight(indptr, columns.astype(np.int32), values.copy(), shape)
+    return Weight.made(indptr, columns.astype(np.int32), values.copy(), shape)
 
 
 def _from_rows(parts: _Parts, shape: tuple[int, int]) -> Weight:
@@ -253,7 +253,7 @@ def _from_rows(parts: _Parts, shape: tuple[int, int]) -> Weight:
     falls[starts[(starts > 0) & (starts < len(indices))] - 1] = False  # between rows
     if falls.any():
         raise Unsound("has inputs that are not in order")
-    return Weight(indptr, indices.astype(np.int32), values.copy(), shape)
+    return Weight.made(indptr, indices.astype(np.int32), values.copy(), shape)
 
 
 def _finite(values: NDArray[Any]) -> NDArray[Any]:

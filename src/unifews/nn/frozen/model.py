@@ -122,7 +122,7 @@ class FrozenModel:
         return out if back is None else out[torch.from_numpy(back)]
 
     def _ground(self, x: Any, edge_index: Any, edge_weight: Any) -> Ground:
-        x = _features(x)
+        x = features_of(x)
         if x.shape[1] != self.num_features:
             raise ShapeError(
                 f"x has {x.shape[1]:,} features, but this model was trained on {self.num_features:,}; give it the same ones."
@@ -167,7 +167,7 @@ def load(folder: str | PathLike[str]) -> FrozenModel:
     return FrozenModel.load(folder)
 
 
-def _features(x: Any) -> Tensor:
+def features_of(x: Any) -> Tensor:
     """Features as float32 on the CPU: dense, or sparse compressed rows."""
     if hasattr(x, "tocsr"):
         rows = x.tocsr()

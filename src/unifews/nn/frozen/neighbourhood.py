@@ -35,6 +35,8 @@ class Plan:
     reach: dict[int, Reach] = field(default_factory=dict)
     ahead: set[int] = field(default_factory=set)
     """Steps that sum neighbours before the weights that come first in the program: the same to rounding, on fewer rows."""
+    work: int = 0
+    """Multiply-adds, roughly."""
 
 
 class Planner:
@@ -63,6 +65,8 @@ class Planner:
             rows = plan.rows[number] = wanted.of(number)
             if decides:
                 later.append(rows)
+            count = self._wiring.num_nodes if rows is None else len(rows)
+            plan.work += count * (step.weight.kept if step.op == "linear" else self._widths[number])
             if step.op == "propagate" or rows is None:
                 for value in step.inputs:
                     wanted.add(value, None)
@@ -84,7 +88,9 @@ class Planner:
                 wanted.add(value, None)
             return
         value = step.inputs[0]
-        if links.known and self._sums_first(step, edges, rows):
+        count = int((edges.adjacency.end[rows] - edges.adjacency.start[rows]).sum())
+        plan.work += count * self._widths[value]
+        if links.known and self._sums_first(step, count, rows):
             plan.ahead.add(number)
             value = self._program.steps[value - 1].inputs[0]
             if value == 0:  # all features are there: edges may refer to them as they are
@@ -98,8 +104,8 @@ class Planner:
         for other in step.inputs[1:]:
             wanted.add(other, rows if other != value else reach.senders)
 
-    def _sums_first(self, step: Step, edges: Edges, rows: Nodes) -> bool:
-        """Whether T (x Wᵀ) is cheaper as (T x) Wᵀ on these rows."""
+    def _sums_first(self, step: Step, count: int, rows: Nodes) -> bool:
+        """Whether T (x Wᵀ) is cheaper as (T x) Wᵀ on these rows, into which so many edges lead."""
         value = step.inputs[0]
         if step.op != "diffuse" or not value or self._uses[value] != 1:
             return False
@@ -108,8 +114,6 @@ class Planner:
             return False
         if made.inputs[0] == 0 and self._sparse:
             return False
-        a = edges.adjacency
-        count = int((a.end[rows] - a.start[rows]).sum())
         weights, inputs = made.weight.kept, made.weight.shape[1]
         columns = step.tensor("columns")
         sent = made.weight.shape[0] if columns is None else int(columns.sum())

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from unifews.nn.edges import Norm
+from unifews.nn.frozen.schemes import is_propagation
 from unifews.nn.frozen.weights import Weight
 
 Form = Literal["all", "columns", "edges", "block", "feature"]
@@ -58,7 +60,7 @@ class Program:
     weighted: bool = False
     """Whether it has a use for edge weights."""
 
-    @property
+    @cached_property
     def widths(self) -> list[int]:
         """Columns of every value, after checking that each step can do what it says with what it is given."""
         if not 1 <= len(self.steps) <= MOST_STEPS:
@@ -118,20 +120,6 @@ def _is_delta(value: Any) -> bool:
 
 def _is_factors(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(map(_is_number, value))
-
-
-def _is_propagation(value: Any) -> bool:
-    """Names and plain values; `propagate` itself checks what they mean."""
-    if not isinstance(value, dict) or not set(value) <= set(PROPAGATION):
-        return False
-    plain = (bool, int, float, str, type(None))
-    return all(isinstance(v, plain) for k, v in value.items() if k != "scheme") and isinstance(value.get("scheme"), dict | str)
-
-
-PROPAGATION = (
-    "scheme", "hops", "r", "edge_sparsity", "threshold", "relative_threshold", "entries", "basis", "rank", "deflate", "inherit",
-    "focus",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -250,7 +238,7 @@ OPS: dict[str, Op] = {
     ),
     "gat": Op((1, 1), _ATTENDING, ("source", "target"), ("columns", "removed"), _gat),
     "gatv2": Op((2, 2), _ATTENDING, ("att",), ("columns", "removed"), _gat),
-    "propagate": Op((1, 1), {"how": _is_propagation, "exponent": lambda v: isinstance(v, int) and abs(v) < 2**31}),
+    "propagate": Op((1, 1), {"how": is_propagation, "exponent": lambda value: type(value) is int and abs(value) < 2**31}),
 }
 GRAPH_OPS = ("diffuse", "gat", "gatv2")
 

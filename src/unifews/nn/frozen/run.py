@@ -14,17 +14,18 @@ import torch
 from torch import Tensor
 
 from unifews.core.graph import Graph
-from unifews.core.schemes import Appnp, Polynomial, Scheme, Sgc
-from unifews.errors import InputError
 from unifews.kernels import LANES, limit_threads, threads_to_use
 from unifews.nn.decoupled import dense_rows
 from unifews.nn.frozen import messages
 from unifews.nn.frozen.neighbourhood import Nodes, Plan
 from unifews.nn.frozen.program import GRAPH_OPS, Program, Step
 from unifews.nn.frozen.rows import by_row
+from unifews.nn.frozen.schemes import scheme_of
 from unifews.nn.frozen.wiring import Links, Wiring, only
 from unifews.nn.ops import gather
 from unifews.propagation import propagate
+
+_ALONE = 1 << 24  # multiply-adds up to which waking other threads takes longer than they save
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +85,8 @@ class Run:
     @torch.no_grad()
     def some(self, plan: Plan, nodes: Nodes) -> Tensor:
         """The result of the nodes that the plan was made for."""
+        if plan.work < _ALONE:
+            self._threads = 1
         return self._go(plan, nodes)
 
     def _go(self, plan: Plan, nodes: Nodes | None = None) -> Tensor:
@@ -242,36 +245,3 @@ def _propagated(step: Step, x: Tensor, wiring: Wiring, threads: int) -> Tensor:
     rows = dense_rows(out.embedding)
     exponent = step.settings["exponent"]
     return rows if out.exponent == exponent else rows * math.ldexp(1.0, out.exponent - exponent)
-
-
-def scheme_of(said: Any) -> str | Scheme:
-    """A scheme from its name, or from its name and numbers as `scheme_words` gives them."""
-    if isinstance(said, str):
-        return said
-    words = dict(said)
-    kind = words.pop("name", None)
-    try:
-        if kind == "appnp":
-            return Appnp(**words)
-        if kind == "sgc":
-            return Sgc(**words)
-        if kind == "polynomial":
-            return Polynomial(words.pop("coefficients"), **words)
-    except (TypeError, KeyError, ValueError, OverflowError) as error:
-        raise InputError(f"no propagation scheme has {said!r}.") from error
-    raise InputError(f"no propagation scheme is called {kind!r}; known: appnp, polynomial, sgc.")
-
-
-def scheme_words(scheme: Any) -> Any:
-    """A scheme in plain words and numbers."""
-    if isinstance(scheme, str):
-        return scheme
-    if isinstance(scheme, Appnp):
-        return {"name": "appnp", "alpha": scheme.alpha, "tail": scheme.tail, "skip": scheme.skip}
-    if isinstance(scheme, Sgc):
-        return {"name": "sgc", "skip": scheme.skip}
-    if isinstance(scheme, Polynomial):
-        return {"name": "polynomial", "coefficients": list(scheme.theta), "skip": scheme.skip}
-    raise InputError(
-        f"a {type(scheme).__name__} of your own cannot be written to a file; give a Polynomial of the same coefficients."
-    )

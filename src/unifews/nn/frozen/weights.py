@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
 from torch import Tensor
 
 from unifews.kernels import LANES
+from unifews.kernels.weights import PackedWeight, sparse_linear
 from unifews.nn.adjacency import Adjacency
 from unifews.nn.ops import gather
 
@@ -19,35 +18,40 @@ _DENSE = 0.3  # share of nonzeros from which a dense product is faster
 
 
 class Weight:
-    """W [outputs, inputs] of y = x Wᵀ + b, as compressed rows of its nonzeros."""
+    """W [outputs, inputs] of y = x Wᵀ + b."""
 
-    def __init__(
-        self, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32], shape: tuple[int, int]
-    ) -> None:
-        self.indptr, self.indices, self.values, self.shape = indptr, indices, values, shape
+    def __init__(self, packed: PackedWeight) -> None:
+        self.packed = packed
         self._parts: dict[bytes, Weight] = {}
 
     @classmethod
     def of(cls, matrix: Tensor) -> Weight:
         """The nonzeros of a dense matrix [outputs, inputs]."""
-        packed = sparse.csr_array(matrix.detach().cpu().float().numpy())
-        packed.sort_indices()
-        outputs, inputs = packed.shape
-        return cls(packed.indptr.astype(np.int64), packed.indices.astype(np.int32), packed.data, (int(outputs), int(inputs)))
+        return cls(PackedWeight.pack(matrix.detach().cpu().float().numpy()))
+
+    @classmethod
+    def made(
+        cls, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32], shape: tuple[int, int]
+    ) -> Weight:
+        """From compressed rows."""
+        return cls(PackedWeight(indptr, indices, values, shape))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.packed.shape
 
     @property
     def kept(self) -> int:
-        return len(self.values)
+        return len(self.packed.values)
 
     @property
-    def density(self) -> float:
-        return self.kept / max(self.shape[0] * self.shape[1], 1)
+    def counts(self) -> NDArray[np.int64]:
+        """Weights of every output."""
+        return np.diff(self.packed.indptr)
 
     @cached_property
     def dense(self) -> Tensor:
-        matrix = np.zeros(self.shape, np.float32)
-        matrix[np.repeat(np.arange(self.shape[0]), np.diff(self.indptr)), self.indices] = self.values
-        return torch.from_numpy(matrix)
+        return torch.from_numpy(self.packed.dense())
 
     def rows(self, chosen: NDArray[np.int64]) -> Weight:
         """Some of its outputs; made once."""
@@ -57,31 +61,32 @@ class Weight:
         return self._parts[key]
 
     def _rows(self, chosen: NDArray[np.int64]) -> Weight:
-        count = np.diff(self.indptr)[chosen]
+        count = self.counts[chosen]
         indptr = np.concatenate([[0], count.cumsum()]).astype(np.int64)
-        at = np.repeat(self.indptr[chosen] - indptr[:-1], count) + np.arange(indptr[-1])
-        return Weight(indptr, self.indices[at], self.values[at], (len(chosen), self.shape[1]))
+        at = np.repeat(self.packed.indptr[chosen] - indptr[:-1], count) + np.arange(indptr[-1])
+        return Weight.made(indptr, self.packed.indices[at], self.packed.values[at], (len(chosen), self.shape[1]))
 
     def scaled(self, outputs: Tensor | None = None, inputs: Tensor | None = None) -> Weight:
         """diag(outputs) W diag(inputs)."""
-        values = self.values.astype(np.float64)
+        values = self.packed.values.astype(np.float64)
         if outputs is not None:
-            values = values * np.repeat(outputs.double().numpy(), np.diff(self.indptr))
+            values = values * np.repeat(outputs.double().numpy(), self.counts)
         if inputs is not None:
-            values = values * inputs.double().numpy()[self.indices]
-        return Weight(self.indptr, self.indices, values.astype(np.float32), self.shape)
+            values = values * inputs.double().numpy()[self.packed.indices]
+        return Weight.made(self.packed.indptr, self.packed.indices, values.astype(np.float32), self.shape)
 
     def times(self, x: Tensor, bias: Tensor | None, *, relu: bool, threads: int) -> Tensor:
         """x Wᵀ + b, perhaps without what is negative; x [rows, inputs] dense or sparse CSR."""
         if x.layout == torch.sparse_csr:
             return _finished(self._of_sparse(x), bias, relu)
         if self._is_worth_packing(len(x)):
-            return torch.from_numpy(_sparse_linear(x, self, bias, relu, threads))
+            shift = None if bias is None else bias.numpy()
+            return torch.from_numpy(sparse_linear(x.numpy(), self.packed, shift, relu, threads))
         out = torch.nn.functional.linear(x, self.dense, bias)
         return out.relu_() if relu else out
 
     def _is_worth_packing(self, rows: int) -> bool:
-        return self.density < _DENSE
+        return self.packed.density < _DENSE
 
     @cached_property
     def _table(self) -> Tensor:
@@ -101,11 +106,3 @@ class Weight:
 def _finished(out: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
     out = out if bias is None else out + bias
     return out.relu() if relu else out
-
-
-def _sparse_linear(x: Tensor, weight: Weight, bias: Tensor | None, relu: bool, threads: int) -> NDArray[Any]:
-    matrix = sparse.csr_array((weight.values, weight.indices, weight.indptr), shape=weight.shape)
-    out = np.ascontiguousarray((matrix @ x.numpy().T).T)
-    if bias is not None:
-        out += bias.numpy()
-    return np.maximum(out, 0, out=out) if relu else out
