@@ -35,28 +35,26 @@ inline float* start(const Room& r) { return reinterpret_cast<float*>(r.get()); }
 
 // ------------------------------------------------------------------------------------------------------- turning tiles
 
-// to[i][k] = from[k][i] for eight rows of eight floats.
-template <bool kRelu>
-inline void turn(const float* const* from, float* const* to) {
+// to(i)[k] = from(k)[i] for eight rows of eight floats.
+template <bool kRelu, class From, class To>
+inline void turn(const From& from, const To& to) {
 #if defined(__AVX2__)
-  __m256 half[8];
-  for (int i = 0; i < 4; i++)
-    for (int h = 0; h < 2; h++)
-      half[4 * h + i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from[i] + 4 * h)),
-                                             _mm_loadu_ps(from[i + 4] + 4 * h), 1);
   for (int h = 0; h < 8; h += 4) {
-    const __m256 a = _mm256_unpacklo_ps(half[h], half[h + 1]), b = _mm256_unpackhi_ps(half[h], half[h + 1]);
-    const __m256 c = _mm256_unpacklo_ps(half[h + 2], half[h + 3]), d = _mm256_unpackhi_ps(half[h + 2], half[h + 3]);
+    __m256 row[4];
+    for (int i = 0; i < 4; i++)
+      row[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from(i) + h)), _mm_loadu_ps(from(i + 4) + h), 1);
+    const __m256 a = _mm256_unpacklo_ps(row[0], row[1]), b = _mm256_unpackhi_ps(row[0], row[1]);
+    const __m256 c = _mm256_unpacklo_ps(row[2], row[3]), d = _mm256_unpackhi_ps(row[2], row[3]);
     const __m256 done[4] = {_mm256_shuffle_ps(a, c, 0x44), _mm256_shuffle_ps(a, c, 0xee), _mm256_shuffle_ps(b, d, 0x44),
                             _mm256_shuffle_ps(b, d, 0xee)};
     for (int i = 0; i < 4; i++)  // of two, max_ps gives the second where one is not a number
-      _mm256_storeu_ps(to[h + i], kRelu ? _mm256_max_ps(_mm256_setzero_ps(), done[i]) : done[i]);
+      _mm256_storeu_ps(to(h + i), kRelu ? _mm256_max_ps(_mm256_setzero_ps(), done[i]) : done[i]);
   }
 #else
   for (int i = 0; i < 8; i++)
     for (int k = 0; k < 8; k++) {
-      const float v = from[k][i];
-      to[i][k] = kRelu && v < 0 ? 0.0f : v;
+      const float v = from(k)[i];
+      to(i)[k] = kRelu && v < 0 ? 0.0f : v;
     }
 #endif
 }
@@ -65,36 +63,39 @@ inline void turn(const float* const* from, float* const* to) {
 struct Group {
   int64_t column;
   uint8_t slot[8];
+  bool straight;  // slots are neighbours too
 };
 
 template <int kHeight>
 void read_tile(const float* const* row, const Group* group, const Group* end, float* tile) {
   for (int r = 0; r < kHeight; r += 8)
     for (const Group* g = group; g < end; g++) {
-      const float* from[8];
-      float* to[8];
-      for (int i = 0; i < 8; i++) from[i] = row[r + i] + g->column, to[i] = tile + int64_t(g->slot[i]) * kHeight + r;
-      turn<false>(from, to);
+      const auto from = [&](int k) { return row[r + k] + g->column; };
+      if (g->straight) {
+        float* first = tile + int64_t(g->slot[0]) * kHeight + r;
+        turn<false>(from, [&](int i) { return first + i * kHeight; });
+      } else {
+        turn<false>(from, [&](int i) { return tile + int64_t(g->slot[i]) * kHeight + r; });
+      }
     }
 }
 
 // Sums [width][kHeight] to the first `rows` rows of out, whose rows are `stride` apart.
 template <int kHeight, bool kRelu>
 void write_tile(const float* sums, int64_t width, int rows, float* out, int64_t stride) {
-  float spare[8][8];
   for (int64_t line = 0; line < width; line += kLanes)  // both halves of a cache line, one after the other
     for (int r = 0; r < rows; r += 8)
       for (int64_t j = line; j < std::min(width, line + kLanes); j += 8) {
-        const bool whole = j + 8 <= width;
-        const float* from[8];
-        float* to[8];
-        for (int i = 0; i < 8; i++) {
-          from[i] = sums + (j + i) * kHeight + r;
-          to[i] = whole && r + i < rows ? out + (r + i) * stride + j : spare[i];
+        const auto from = [&](int k) { return sums + (j + k) * kHeight + r; };
+        float* first = out + r * stride + j;
+        if (j + 8 <= width && r + 8 <= rows) {
+          turn<kRelu>(from, [&](int i) { return first + i * stride; });
+        } else {
+          float spare[8][8];
+          turn<kRelu>(from, [&](int i) { return spare[i]; });
+          for (int i = 0; i < std::min(8, rows - r); i++)
+            std::copy_n(spare[i], std::min<int64_t>(8, width - j), first + i * stride);
         }
-        turn<kRelu>(from, to);
-        if (!whole)
-          for (int i = 0; i < std::min(8, rows - r); i++) std::copy_n(spare[i], width - j, out + (r + i) * stride + j);
       }
 }
 
@@ -115,11 +116,20 @@ struct Run {
   int32_t count;
 };
 
+// Lines of x that the next chunk reads, to be fetched while this one is computed.
+struct Ahead {
+  const float* x;
+  int64_t stride, lines;  // `lines` of every row
+};
+
 template <int kHeight, bool kFirst>
 void pass(const Run* run, const Run* end, const uint8_t* slot, const float* value, const float* bias, const float* tile,
-          float* sums) {
+          float* sums, const Ahead& ahead) {
   constexpr int kParts = kHeight / kRegister;
-  for (; run < end; run++) {
+  const int64_t lines = ahead.lines * kHeight, share = run < end ? (lines + (end - run) - 1) / (end - run) : 0;
+  for (int64_t next = 0; run < end; run++) {
+    for (const int64_t stop = std::min(lines, next + share); next < stop; next++)
+      __builtin_prefetch(ahead.x + next % kHeight * ahead.stride + next / kHeight * kLanes, 0, 2);
     Register* kept = reinterpret_cast<Register*>(sums + int64_t(run->output) * kHeight);
     Register sum[kParts];
     for (int r = 0; r < kParts; r++) sum[r] = kFirst ? Register{} + (bias ? bias[run->output] : 0.0f) : kept[r];
@@ -148,7 +158,9 @@ void cover(const int32_t* column, int64_t count, int64_t f_in, int64_t spare, st
     Group g;
     g.column = std::max<int64_t>(0, std::min<int64_t>(column[k], f_in - 8));
     std::fill(g.slot, g.slot + 8, uint8_t(spare));
+    const int64_t first = k;
     for (; k < count && column[k] < g.column + 8; k++) g.slot[column[k] - g.column] = uint8_t(k);
+    g.straight = k - first == 8;
     groups.push_back(g);
   }
 }
@@ -265,6 +277,13 @@ void finish_tile(const SparseLinear& p, const float* sums, int64_t first, int ro
   (p.relu ? write_tile<kHeight, true> : write_tile<kHeight, false>)(sums, width, rows, out, p.f_out);
 }
 
+// Of rows that are in x. A thread's next tile is most often the next one in x.
+Ahead look_ahead(const SparseLinear& p, const Plan& plan, int64_t chunk, int64_t first, int height) {
+  const Group *group = plan.groups.data() + plan.group_start[chunk], *end = plan.groups.data() + plan.group_start[chunk + 1];
+  if (!p.x || group == end || first + height > p.n) return {nullptr, 0, 0};
+  return {p.x + first * p.f_in + group->column, p.f_in, (end[-1].column + 8 - group->column + kLanes - 1) / kLanes};
+}
+
 template <int kHeight>
 void planned_tile(const SparseLinear& p, const Plan& plan, Rows& from, int64_t first, int rows, float* tile, float* sums) {
   const float* row[kHeight];
@@ -275,9 +294,11 @@ void planned_tile(const SparseLinear& p, const Plan& plan, Rows& from, int64_t f
       const Group* groups = plan.groups.data();
       read_tile<kHeight>(row, groups + plan.group_start[c], groups + plan.group_start[c + 1], tile);
       const int64_t weight = plan.weight_start[at];
+      const bool stays = c + 1 < plan.chunks || b + 1 < plan.blocks;
+      const Ahead ahead = look_ahead(p, plan, c + 1 < plan.chunks ? c + 1 : 0, stays ? first : first + kHeight, kHeight);
       (c == 0 ? pass<kHeight, true> : pass<kHeight, false>)(
           plan.runs.data() + plan.run_start[at], plan.runs.data() + plan.run_start[at + 1], plan.slots.data() + weight,
-          plan.values.data() + weight, p.bias ? p.bias + column : nullptr, tile, sums);
+          plan.values.data() + weight, p.bias ? p.bias + column : nullptr, tile, sums, ahead);
     }
     finish_tile<kHeight>(p, sums, first, rows, column, std::min(plan.width, p.f_out - column));
   }
@@ -307,7 +328,7 @@ void few_rows(const SparseLinear& p) {
     const int64_t padded = (p.f_in + 7) / 8 * 8;
     const Room tile = room(padded * kShort), sums = room((p.f_out + 7) / 8 * 8 * kShort);
     Rows from(p);
-    const Group group{0, {0, 1, 2, 3, 4, 5, 6, 7}};
+    const Group group{0, {0, 1, 2, 3, 4, 5, 6, 7}, true};
 #pragma omp for schedule(dynamic, 1)
     for (int64_t first = 0; first < p.n; first += kShort) {
       const int rows = int(std::min<int64_t>(p.n - first, kShort));
