@@ -60,9 +60,11 @@ class Data(Protocol):
 class Stage(Protocol):
     """One training of a model: `epochs` of them, with what the method does in between. Its best epoch is where it ends."""
 
-    model: Module
-    """What is trained; its parameters are the optimiser's."""
     epochs: int
+
+    @property
+    def model(self) -> Module:
+        """What is trained; its parameters are the optimiser's."""
 
     def loss(self) -> Tensor | None:
         """What is added to the loss of a step: a penalty on masks (GLT), the pull of ADMM (GEBT)."""

@@ -30,6 +30,9 @@ class Session:
         self.phase: Phase = "regrow"
         self.deciding = False
         self.node_lock: Tensor | None = None
+        self.factor: Tensor | None = None
+        """Of every edge of the pass, for layers that take no edge weights; set by `thinned`."""
+        self.requested = str(pruning)
         self.records: list[ConvTrace] = []
         self._alive: tuple[Adjacency, Tensor] | None = None
         self.handle = -1
@@ -115,4 +118,4 @@ class Session:
         wanted = self.pruning.weight_sparsity
         if wanted and 0 < self.passes < self.pruning.ramp:
             notes.append(f"weights are still being pruned: training pass {self.passes} of the {self.pruning.ramp} it takes")
-        return ModelTrace(tuple(self.records), requested=str(self.pruning), notes=tuple(notes), layers=tuple(layers))
+        return ModelTrace(tuple(self.records), requested=self.requested, notes=tuple(notes), layers=tuple(layers))

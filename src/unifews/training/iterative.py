@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from statistics import fmean
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.splits import Split
 from unifews.errors import InputError
+from unifews.methods.contract import Stage
 from unifews.nn.decoupled import dense_rows
 from unifews.nn.sparsify import set_node_lock, set_schedule, sparsify, trace
 from unifews.nn.trace import ModelTrace
@@ -58,17 +59,22 @@ class OnGraph:
         """Weights of each matrix."""
         return tuple(layer.weights for layer in self.trace(seeds).layers)
 
-    def model(self, outputs: int, seed: int) -> nn.Module:
-        """The model of the settings, which prunes itself, with the initial weights of this seed."""
+    def plain(self, outputs: int, seed: int) -> nn.Module:
+        """The model of the settings with the initial weights of this seed."""
         spec, recipe = self.spec, self.spec.recipe
         own = {name: getattr(spec, name) for name in own_settings(spec.model)}
         with seeded(seed):
-            made = build(
+            return build(
                 spec.model, self.data.num_features, outputs, width=recipe.width, layers=recipe.layers, dropout=recipe.dropout,
                 **own,
             )  # fmt: skip
+
+    def model(self, outputs: int, seed: int) -> nn.Module:
+        """The same, which prunes itself."""
+        spec, recipe = self.spec, self.spec.recipe
         return sparsify(
-            made, edge_sparsity=spec.edge_sparsity, edge_threshold=spec.edge_threshold, weight_sparsity=spec.weight_sparsity,
+            self.plain(outputs, seed),
+            edge_sparsity=spec.edge_sparsity, edge_threshold=spec.edge_threshold, weight_sparsity=spec.weight_sparsity,
             weight_threshold=spec.weight_threshold, absolute=spec.absolute, entries=spec.entries, budget=spec.budget,
             inherit=spec.inherit, ramp=spec.pruning.ramp_within(recipe.epochs), feedback=spec.weight_feedback, inplace=True,
         )  # fmt: skip
@@ -77,22 +83,28 @@ class OnGraph:
         """Train and judge a classifier of nodes; the model's trace is that of the pass that the test score comes from."""
         began = perf_counter()
         spec, recipe, metric, y, split = self.spec, self.spec.recipe, self.metric, self.data.y, self.splits[number]
-        model = self.model(self.data.num_classes, seed)
+        model = self.model(self.data.num_classes, seed) if spec.is_own else self.plain(self.data.num_classes, seed)
         # A copy: labels may be a read-only memory map or of a narrower type, and torch takes neither.
         labels = torch.from_numpy(y.astype(np.int64 if y.ndim == 1 else np.float32))
         train, val, test = (torch.from_numpy(part.astype(np.int64)) for part in split)
 
-        def learn(number: int, optimizer: torch.optim.Optimizer) -> float:
-            schedule(model, spec, number)
-            return step(model, optimizer, lambda: loss_of(self.scores(model)[train], labels[train]))
+        def loss(model: nn.Module) -> Tensor:
+            return loss_of(self.scores(model)[train], labels[train])
 
-        def look() -> tuple[float, float]:
+        def look(model: nn.Module) -> tuple[float, float]:
             scores = self.judged(model, val)[val]
             return judge(metric, scores.numpy(), y[split.val]), float(loss_of(scores, labels[val]))
 
+        def learn(number: int, optimizer: torch.optim.Optimizer) -> float:
+            schedule(model, spec, number)
+            return step(model, optimizer, partial(loss, model))
+
         ready = partial(is_ready, spec)  # scores fall while weights go, and a rate lowered then would not bring them back
         with seeded(seed):
-            best, epochs = climb(model, recipe, learn, look, counts=ready, lowers=ready, watch=watch)
+            if spec.is_own:
+                best, epochs = climb(model, recipe, learn, partial(look, model), counts=ready, lowers=ready, watch=watch)
+            else:
+                best, epochs, model = by_stages(spec, model, self, seed, loss, look, watch)
         at = [judge(metric, self.judged(model, part)[part].numpy(), y[part.numpy()]) for part in (train, val, test)]
         set_node_lock(model, None)
         return Fitted(at[0], at[1], at[2], best, epochs, perf_counter() - began), model
@@ -118,6 +130,44 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss_of_pass: Any) 
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     return float(loss.detach())
+
+
+def by_stages(
+    spec: TrainSpec,
+    model: nn.Module,
+    data: OnGraph,
+    seed: int,
+    loss: Callable[[nn.Module], Tensor],
+    look: Callable[[nn.Module], tuple[float, float]],
+    watch: Watch | None,
+) -> tuple[int, int, nn.Module]:
+    """The trainings that another method asks for, one after another; best epoch of the last, epochs of all, the model."""
+    done, best, recipe = 0, 0, spec.recipe
+    stages = spec.rule.prepare(
+        model, data, edge_sparsity=spec.edge_sparsity, weight_sparsity=spec.weight_sparsity, epochs=recipe.epochs, seed=seed
+    )  # fmt: skip
+    for stage in stages:
+        best, epochs = climb(
+            stage.model, replace(recipe, epochs=stage.epochs), partial(_taught, stage, loss), partial(look, stage.model),
+            counts=stage.counts, lowers=stage.counts, ends=stage.after_epoch, watch=_told(watch, done, recipe.epochs),
+        )  # fmt: skip
+        best, done, model = best + done, done + epochs, stage.model
+    return best, done, model
+
+
+def _taught(stage: Stage, loss: Callable[[nn.Module], Tensor], number: int, optimizer: torch.optim.Optimizer) -> float:
+    def whole() -> Tensor:
+        total, more = loss(stage.model), stage.loss()
+        return total if more is None else total + more
+
+    told = step(stage.model, optimizer, whole)
+    stage.after_step(number)
+    return told
+
+
+def _told(watch: Watch | None, before: int, epochs: int) -> Watch | None:
+    """Epochs are counted on over stages."""
+    return None if watch is None else lambda epoch: watch(replace(epoch, number=epoch.number + before, of=epochs))
 
 
 def schedule(model: nn.Module, spec: TrainSpec, number: int) -> None:

@@ -108,12 +108,14 @@ def climb(
     *,
     counts: Callable[[int], bool] = lambda number: True,
     lowers: Callable[[int], bool] = lambda number: True,
+    ends: Callable[[int, float], bool] = lambda number, score: False,
     watch: Watch | None = None,
 ) -> tuple[int, int]:
     """Epoch after epoch until validation no longer gets better; the model is left at its best one, settled.
 
     `learn` trains epoch number 0, 1, … and gives its loss; `look` gives validation score and loss, by which, in this order,
     the best of the epochs that count is chosen. `lowers`: whether the learning rate is lowered where an epoch is no better.
+    `ends` is asked after every epoch with its score, before `counts`, whether it is the last.
     Returns the best epoch and how many there were.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay)
@@ -130,6 +132,7 @@ def climb(
                 f"training went astray: the loss of epoch {number + 1} is {loss}. Lower `lr`, which is {recipe.lr:g}."
             )
         score, val_loss = look()
+        over = ends(number, score)
         if lowers(number):
             plateau.step(score)
         if counts(number) and (score, -val_loss) > best:
@@ -140,7 +143,7 @@ def climb(
             lr = float(optimizer.param_groups[0]["lr"])
             with torch.random.fork_rng(devices=[]):
                 watch(Epoch(number, recipe.epochs, loss, score, best[0], kept, weights, lr))
-        if recipe.patience and best_epoch >= 0 and number - best_epoch >= recipe.patience:
+        if over or (recipe.patience and best_epoch >= 0 and number - best_epoch >= recipe.patience):
             break
     model.load_state_dict(state)
     for weight in pruned:

@@ -68,6 +68,8 @@ class Attending(ByMessages):
         if loop is not None and whole.weight is not None:  # of a sparse matrix only the places of its values count
             loop = (loop != 0).to(dtype)
         score, own = heads.scores(left, right, att, self.negative_slope, edges.adjacency, loops=loop is not None)
+        if self.session.factor is not None:  # α ∝ factor · exp(score)
+            score = score + self.session.factor[edges.number, None].log()
         alpha, own = heads.softmax(score, own, loop, edges.adjacency)
         out = self._sent(x, alpha, own, edges, whole, alive, edges.count * left.width, began)
         out = out if self.concat else out.view(-1, self.heads, self.out_channels).mean(dim=1)

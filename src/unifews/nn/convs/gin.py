@@ -35,6 +35,6 @@ class PrunedGINConv(ByMessages, GINConv):  # type: ignore[misc]
         check_precision(x, "GINConv")
         check_edges(edge_index, self.path)
         self.see_width(x.shape[1])
-        edges = Edges.of(edge_index, None, len(x), "sum", flow=self.flow, dtype=x.dtype)
+        edges = Edges.of(edge_index, self.session.factor, len(x), "sum", flow=self.flow, dtype=x.dtype)
         out: Tensor = self.nn(self.diffuse(x, edges) + (1 + self.eps) * x)
         return out

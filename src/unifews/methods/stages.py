@@ -1,0 +1,105 @@
+"""What iterative methods share: a checked request, undirected edges, shares that are met to the entry, a plain training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unifews.core.budget import check_sparsity
+from unifews.errors import GraphError, InputError
+from unifews.methods.contract import Data
+from unifews.methods.registry import Card
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from unifews.nn.thinned import Thinned
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The shares to remove; 0 = none."""
+
+    card: Card
+    edges: float
+    weights: float
+
+    @classmethod
+    def of(cls, card: Card, data: Data, edge_sparsity: float | None, weight_sparsity: float | None) -> Asked:
+        """Checked: there is something to do, and the method can do it."""
+        edges = check_sparsity("edge_sparsity", edge_sparsity or 0.0)
+        weights = check_sparsity("weight_sparsity", weight_sparsity or 0.0)
+        able = [side for side in ("edge", "weight") if f"{side}s" in card.prunes]
+        if weights and "weights" not in card.prunes:
+            raise InputError(f"method {card.name!r} removes no weights; leave weight_sparsity out, or take method='random'.")
+        if not (edges or weights):
+            options = " or ".join(f"{side}_sparsity" for side in able)
+            raise InputError(f"method {card.name!r} is not told how much to remove; give {options}, such as 0.5.")
+        if data.edge_index.ndim != 2 or data.edge_index.shape[0] != 2:
+            raise GraphError(f"`edge_index` has shape {list(data.edge_index.shape)}; it is [2, edges], senders and receivers.")
+        return cls(card, edges, weights)
+
+    def thinned(self, model: nn.Module, data: Data, notes: Sequence[str] = ()) -> Thinned:
+        """A copy of the model with everything in place yet."""
+        from unifews.nn.thinned import Thinned
+
+        sides = (("edge", self.edges), ("weight", self.weights))
+        words = ", ".join(f"{side}_sparsity={share:g}" for side, share in sides if share)
+        return Thinned(model, data.edge_index, data.x.shape[0], f"{words} ({self.card.name})", notes)
+
+
+class Training:
+    """A stage in which nothing is done in between."""
+
+    def __init__(self, model: Thinned, epochs: int) -> None:
+        self.thinned, self.epochs = model, epochs
+
+    @property
+    def model(self) -> nn.Module:
+        return self.thinned
+
+    def loss(self) -> Tensor | None:
+        return None
+
+    def after_step(self, step: int) -> None: ...
+
+    def after_epoch(self, epoch: int, val: float) -> bool:
+        return False
+
+    def counts(self, epoch: int) -> bool:
+        return True
+
+
+def pairs(model: Thinned) -> tuple[Tensor, Tensor]:
+    """The undirected edge that each edge is a direction of, int64 [m], and both ends of those, [2, pairs]."""
+    import torch
+
+    sender, receiver = model.ends
+    low, high = torch.minimum(sender, receiver), torch.maximum(sender, receiver)
+    found, group = torch.unique(low * model.nodes + high, return_inverse=True)
+    return group, torch.stack([found // model.nodes, found % model.nodes])
+
+
+def left(count: int, share: float) -> int:
+    """How many of so many stay."""
+    return count - round(share * count)
+
+
+def keep_weights(model: Thinned, scores: Sequence[Tensor], share: float) -> None:
+    """Of all matrices together the largest scores stay, so that this share of all weights goes."""
+    import torch
+
+    from unifews.nn.linear import largest
+
+    flat = torch.cat([score.detach().flatten() for score in scores])
+    chosen = torch.split(largest(flat, left(len(flat), share)), [score.numel() for score in scores])
+    for weight, keep in zip(model.weights, chosen, strict=True):
+        weight.keep.copy_(keep.view_as(weight.keep))
+
+
+def generator(seed: int, purpose: int) -> np.random.Generator:
+    """Draws of a method: apart from those of splits, initial weights and dropout, which have the same seed."""
+    return np.random.default_rng([seed, purpose])
