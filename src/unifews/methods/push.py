@@ -132,7 +132,7 @@ def push(
         sends = size > delta
         with np.errstate(divide="ignore", invalid="ignore"):  # δ = 0: whatever is not zero is sent
             ratio: Floats = np.where(sends, size * np.float32(rules.test) / delta, np.float32(0))
-            chance = rng.random(old.shape, dtype=np.float32)
+            chance = rng.random(x.shape, dtype=np.float32)[:, going]  # of all columns: none depends on another
             drawn: Floats = np.where(sends, ratio / chance, np.float32(0)).astype(np.float32, copy=False)
         first = np.minimum(_prefix(lists, ratio), exact_limit)
         last = np.maximum(np.minimum(_prefix(lists, drawn), limit), first)
