@@ -5,8 +5,9 @@ X^∞[u] = d(u)^r · Σ_v d(v)^(1-r) X[v] / Σ_v d(v). Node v stops at the first
 last, and is told by the mean over j < k of (1-own)·X^(j)[v] + own·X[v]   (METHODS 5.6).
 
 Differences from the authors' code: a row that has stopped is not computed again, its neighbours read it as it stands, so
-what is counted is what is multiplied; running sums instead of every power, O(n·f) memory; X^∞ per component, not assuming
-one. Their third stage, smoothing the predictions (to the depth that is best on the test set!), is not there.
+what is counted is what is multiplied; running sums instead of every power, so three matrices like the embedding in memory;
+X^∞ per component, not assuming one. Their third stage, smoothing the predictions (to the depth that is best on the test
+set!), is not there.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from numpy.typing import NDArray
 from unifews.core.graph import Graph
 from unifews.core.schemes import Scheme
 from unifews.core.trace import HopTrace, Trace
+from unifews.kernels import describe, threads_to_use
 from unifews.methods.contract import Progress
 from unifews.methods.door import Job, enter, missed
 from unifews.methods.registry import Card, method
 from unifews.methods.settings import check_flag, check_number
-from unifews.propagation.features import Floats
+from unifews.propagation.features import Floats, sparse_times
 from unifews.propagation.result import Propagated
+
+_PIECE = 1 << 22  # values looked at together
 
 Stops = Callable[[int, NDArray[np.int64], NDArray[np.float64]], NDArray[np.bool_]]
 """(k, rows, their distances from X^∞) → which of them have now stopped."""
@@ -85,20 +89,27 @@ class Ndls:
         values, trace = smoothing.run(stops, progress)
         why = "nodes of a hub's size stop together"
         notes += missed(self.card, job.edge_sparsity, trace.edge_sparsity, why)
-        return job.done(values, Trace(trace.hops, job.requested, "scipy", setup_seconds=setup, notes=notes))
+        return job.done(values, Trace(trace.hops, job.requested, describe(smoothing.threads), setup_seconds=setup, notes=notes))
 
 
 class _Smoothing:
     """X^(0), X^(1), … and how far each row is from where it ends."""
 
     def __init__(self, job: Job, method: Ndls) -> None:
-        self.job, self.own = job, np.float32(method.own)
-        self.x = job.features.rows(0, job.graph.num_nodes)
+        self.job, self.own, self.threads = job, method.own, threads_to_use(None)
+        self.scale = np.ones(job.graph.num_nodes, dtype=np.float32)
         if method.normalise:
-            size = np.abs(self.x).sum(axis=1, keepdims=True)
-            self.x = (self.x / np.where(size > 0, size, 1)).astype(np.float32)
+            for first, last in job.features.chunks():
+                size = np.abs(job.features.rows(first, last)).sum(axis=1)
+                self.scale[first:last] = 1 / np.where(size > 0, size, 1)
         self.diffusion = job.diffusion.to_scipy().astype(np.float32)
         self.end, self.component = self._ends()
+
+    def start(self) -> Floats:
+        """X, its rows normalised, in memory of its own."""
+        x = np.zeros((self.job.graph.num_nodes, self.job.features.f), dtype=np.float32)
+        self.job.features.add_scaled(self.scale, x)
+        return x
 
     def _ends(self) -> tuple[Floats, NDArray[np.int64]]:
         """Σ_v d(v)^(1-r) X[v] / Σ_v d(v) of each component, float32 [components, f]; and the component of each node."""
@@ -108,47 +119,63 @@ class _Smoothing:
         graph, r, degree = self.job.graph, self.job.diffusion.r, self.job.diffusion.degree
         count, component = connected_components(graph.to_scipy(), directed=False)
         total = np.bincount(component, weights=degree, minlength=count)
-        weight = (degree ** (1 - r) / total[component]).astype(np.float32)
-        members = csr_array((weight, (component, np.arange(graph.num_nodes))), shape=(count, graph.num_nodes))
-        return np.asarray(members @ self.x), component.astype(np.int64)
+        weight = (self.scale * degree ** (1 - r) / total[component]).astype(np.float32)
+        features, ends = self.job.features, np.zeros((count, self.job.features.f), dtype=np.float32)
+        for first, last in features.chunks():
+            rows = np.arange(first, last)
+            members = csr_array((weight[rows], (component[rows], rows - first)), shape=(count, last - first))
+            ends += members @ features.rows(first, last)
+        return ends, component.astype(np.int64)
 
-    def far(self, values: Floats, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """‖X^(k)[v] - X^∞[v]‖ of some rows."""
-        scale = (self.job.diffusion.degree[rows] ** self.job.diffusion.r).astype(np.float32)[:, None]
-        off = values - scale * self.end[self.component[rows]]
-        return np.asarray(np.sqrt(np.einsum("ij,ij->i", off, off, dtype=np.float64)))
+    def far(self, now: Floats, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """‖X^(k)[v] - X^∞[v]‖ of some rows; float64 [rows]."""
+        scale, found = self.job.diffusion.degree**self.job.diffusion.r, []
+        for some in self._pieces(rows):
+            off = now[some] - scale[some, None].astype(np.float32) * self.end[self.component[some]]
+            found.append(np.sqrt(np.einsum("ij,ij->i", off, off, dtype=np.float64)))
+        return np.concatenate(found) if found else np.zeros(0)
+
+    def _pieces(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Some of the rows at a time, so that what is made of them stays small."""
+        step = max(1, _PIECE // self.job.features.f)
+        return [rows[at : at + step] for at in range(0, len(rows), step)]
 
     def distances(self) -> NDArray[np.float64]:
         """Of all rows after 0, 1, .. hops - 1 hops, without stopping; float64 [hops, n]."""
-        rows, now = np.arange(len(self.x)), self.x
+        now = self.start()
+        rows = np.arange(len(now))
         found = [self.far(now, rows)]
         for _ in range(1, self.job.hops):
-            now = self.diffusion @ now
+            now = sparse_times(self.diffusion, now, self.threads)
             found.append(self.far(now, rows))
         return np.stack(found)
 
     def run(self, stops: Stops, progress: Progress | None) -> tuple[Floats, Trace]:
         job, degree = self.job, self.job.graph.degree
-        now, total = self.x.copy(), np.zeros_like(self.x)
+        now = self.start()
+        total = np.zeros_like(now)
         depth = np.full(len(now), job.hops, dtype=np.int64)
         rows, hops = np.arange(len(now)), []
         for k in range(job.hops):
             began = perf_counter()
-            halted = stops(k, rows, self.far(now[rows], rows))
+            halted = stops(k, rows, self.far(now, rows))
             depth[rows[halted]] = k
             rows = rows[~halted]
-            total[rows] += now[rows]
-            now[rows] = self.diffusion[rows] @ now
+            for some in self._pieces(rows):
+                total[some] += now[some]
+            if len(rows) == len(now):
+                now = sparse_times(self.diffusion, now, self.threads)
+            elif len(rows):
+                now[rows] = sparse_times(self.diffusion[rows], now, self.threads)
             kept = int(degree[rows].sum())
             macs = kept * job.features.f
             seconds = perf_counter() - began
             hops.append(HopTrace(k, job.graph.num_edges, kept, 0, macs, job.dense_macs, 0, None, seconds))
             if progress:
                 progress(k + 1, job.hops)
-        counted = np.maximum(depth, 1).astype(np.float32)[:, None]
-        values = total / counted * (1 - self.own) + self.own * self.x
-        values[depth == 0] = self.x[depth == 0]
-        return values, Trace(tuple(hops))
+        total *= ((1 - self.own) / np.maximum(depth, 1)).astype(np.float32)[:, None]
+        job.features.add_scaled(self.scale * np.where(depth == 0, 1, self.own).astype(np.float32), total)
+        return total, Trace(tuple(hops))
 
 
 def _depths(distances: NDArray[np.float64], degree: NDArray[np.int64], job: Job) -> NDArray[np.int64]:
