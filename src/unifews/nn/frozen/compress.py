@@ -88,7 +88,7 @@ def _decoupled(model: Decoupled, features: int) -> Program:
         how = {**model.propagation, "scheme": scheme_words(model.propagation["scheme"])}
         value = builder.add("propagate", [0], {"how": how, "exponent": int(model.exponent)})
         if model.axes is not None:
-            value = builder.linear(value, model.axes.T, None)
+            value = builder.add("rotate", [value], {}, {"axes": model.axes})
     builder.inline(model.head, value, "head")
     return Program(features, tuple(builder.steps), weighted=model.propagation is not None)
 

@@ -18,7 +18,7 @@ from unifews.kernels import threads_to_use
 from unifews.nn.frozen import files
 from unifews.nn.frozen.neighbourhood import Nodes, Planner
 from unifews.nn.frozen.program import Program
-from unifews.nn.frozen.run import Ground, Run
+from unifews.nn.frozen.run import Ground, Run, sparse_rows
 from unifews.nn.frozen.weights import Weight
 from unifews.nn.frozen.wiring import Wiring
 
@@ -171,10 +171,13 @@ def features_of(x: Any) -> Tensor:
     """Features as float32 on the CPU: dense, or sparse compressed rows."""
     if hasattr(x, "tocsr"):
         rows = x.tocsr()
-        return torch.sparse_csr_tensor(
-            torch.from_numpy(rows.indptr.astype(np.int64)), torch.from_numpy(rows.indices.astype(np.int64)),
-            torch.from_numpy(rows.data.astype(np.float32)), rows.shape,
-        )  # fmt: skip
+        if not rows.has_canonical_format:
+            rows = rows.copy()
+            rows.sum_duplicates()
+        if rows.nnz and not 0 <= int(rows.indices.min()) <= int(rows.indices.max()) < rows.shape[1]:
+            raise ShapeError(f"the sparse x names columns outside of its {rows.shape[1]:,}; build it again.")
+        bounds, columns, values = map(torch.from_numpy, (rows.indptr, rows.indices, rows.data))
+        return sparse_rows(bounds, columns, values, rows.shape)
     given: Tensor = x.detach().cpu() if isinstance(x, Tensor) else torch.from_numpy(np.ascontiguousarray(as_array(x)))
     if given.ndim != 2:
         raise ShapeError(f"x has shape {list(given.shape)}; features are a matrix, one row per node.")

@@ -147,6 +147,13 @@ def _linear(step: Step, widths: Sequence[int]) -> int:
     return weight.shape[0]
 
 
+def _rotate(step: Step, widths: Sequence[int]) -> int:
+    axes = step.tensor("axes")
+    if axes is None or axes.ndim != 2 or axes.shape[0] != widths[0] or axes.dtype != torch.float32:
+        raise Unsound(f"needs axes of {widths[0]} columns")
+    return int(axes.shape[1])
+
+
 def _sum(step: Step, widths: Sequence[int]) -> int:
     if len(step.settings["factors"]) != len(widths):
         raise Unsound(f"has {len(step.settings['factors'])} factors for {len(widths)} values")
@@ -212,6 +219,7 @@ _MANY = 1 << 16
 
 OPS: dict[str, Op] = {
     "linear": Op((1, 1), {"relu": _is_flag}, ("weight",), ("bias",), _linear),
+    "rotate": Op((1, 1), {}, ("axes",), (), _rotate),
     "affine": Op((1, 1), {"relu": _is_flag}, (), ("mean", "scale", "shift"), _rowwise("mean", "scale", "shift")),
     "activate": Op((1, 1), {"kind": _one_of(*ACTIVATIONS), "slope": _is_number}),
     "sum": Op((1, _MANY), {"factors": _is_factors, "relu": _is_flag}, width=_sum),

@@ -30,6 +30,10 @@ def by_row(step: Step, values: Sequence[Tensor], threads: int) -> Tensor:
     if step.op == "linear":
         return step.weight.times(x, step.tensor("bias"), relu=step.settings["relu"], threads=threads)
     x = x.to_dense() if x.layout != torch.strided else x
+    if step.op == "rotate":
+        axes = step.tensor("axes")
+        assert axes is not None
+        return x @ axes
     if step.op == "activate":
         return _KINDS[step.settings["kind"]](x, step.settings["slope"])
     if step.op == "cat":

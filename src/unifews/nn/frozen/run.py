@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -209,9 +210,14 @@ def _rows_of(x: Tensor, rows: Nodes | None) -> Tensor:
     count = end - start
     bounds = np.concatenate([[0], count.cumsum()])
     where = torch.from_numpy(np.repeat(start - bounds[:-1], count) + np.arange(bounds[-1]))
-    return torch.sparse_csr_tensor(
-        torch.from_numpy(bounds), x.col_indices()[where].long(), x.values()[where], (len(rows), x.shape[1])
-    )
+    return sparse_rows(torch.from_numpy(bounds), x.col_indices()[where], x.values()[where], (len(rows), x.shape[1]))
+
+
+def sparse_rows(bounds: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A sparse matrix of compressed rows."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse (CSR|invariant)")  # torch calls them a beta feature
+        return torch.sparse_csr_tensor(bounds.long(), columns.long(), values.float(), shape, check_invariants=False)
 
 
 @contextmanager

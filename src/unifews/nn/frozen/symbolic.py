@@ -178,6 +178,10 @@ class Builder:
             if any(one is not None for one in rest):
                 raise _Unknown(f"calls {path} with more than one argument")
             return Value(self._module(module, path, x))
+        if node.target is getattr:
+            if _is_value(args[0]):
+                raise _Unknown(f"reads .{args[1]} of a matrix")
+            return getattr(*args)
         name = str(node.target) if node.op == "call_method" else _name(node.target)
         if name is None:
             raise _Unknown(f"calls {getattr(node.target, '__name__', node.target)}")
@@ -317,8 +321,9 @@ def _attribute(root: nn.Module, path: str) -> Any:
 
 
 def _detached(value: Any) -> Tensor:
+    """A copy: training may go on, and writes to what the model holds."""
     tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(value)
-    return (tensor.float() if tensor.is_floating_point() else tensor).contiguous()
+    return (tensor.float() if tensor.is_floating_point() else tensor).contiguous().clone()
 
 
 def _is_value(arg: Any) -> bool:
@@ -422,7 +427,9 @@ def _softmax(log: bool) -> Callable[..., Value | None]:
     return convert
 
 
-def _normalized(to: Builder, input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Value | None:
+def _normalized(
+    to: Builder, input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None
+) -> Value | None:  # fmt: skip
     return Value(to.add("normalize", [input.number], {"eps": float(eps)})) if p == 2 and dim in _LAST else None
 
 
