@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from unifews.errors import InputError, ShapeError
 from unifews.kernels import LANES, aligned, native, reference
-from unifews.kernels.weights import PackedWeight, sparse_linear, sparse_linear_gathered
+from unifews.kernels.weights import FEW_ROWS, PackedWeight, sparse_linear, sparse_linear_gathered, worth
 
 many = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -195,3 +195,33 @@ def test_features_and_biases_of_another_width_are_refused():
         sparse_linear(np.ones((3, 4)), w, bias=np.ones(3))
     with pytest.raises(ShapeError, match=r"\[f_out, f_in\]"):
         PackedWeight.pack(np.ones(3))
+
+
+def test_results_go_to_memory_that_is_given():
+    w, x = PackedWeight.pack(np.eye(4)), np.ones((3, 4), dtype=np.float32)
+    out = np.zeros((3, 4), dtype=np.float32)
+    assert sparse_linear(x, w, out=out) is out
+    assert (out == x).all()
+    for bad in (np.zeros((4, 3), dtype=np.float32), np.zeros((3, 4)), np.zeros((4, 3), dtype=np.float32).T):
+        with pytest.raises(ShapeError, match=r"writable float32 \[3, 4\]"):
+            sparse_linear(x, w, out=bad)
+
+
+@pytest.mark.skipif(native.level() != "avx2", reason="the numbers are those of one instruction set")
+@pytest.mark.parametrize("inputs, outputs", [(512, 512), (128, 256), (1433, 512), (500, 512), (256, 40)])
+def test_packed_pays_at_a_third_of_the_weights_and_never_at_all_of_them(inputs, outputs):
+    assert worth(64_000, inputs, outputs, 0.1)
+    assert worth(64_000, inputs, outputs, 0.3)
+    assert not any(worth(n, inputs, outputs, 1.0) for n in (1, 16, 100, 1_000, 1_000_000))
+
+
+@given(n=st.integers(1, 10**6), inputs=st.integers(1, 5000), outputs=st.integers(1, 5000), a=st.floats(0, 1), b=st.floats(0, 1))
+def test_what_pays_with_more_weights_pays_with_fewer(n, inputs, outputs, a, b):
+    assert worth(n, inputs, outputs, min(a, b)) >= worth(n, inputs, outputs, max(a, b))
+
+
+def test_a_row_at_a_time_pays_only_where_few_weights_are_left():
+    assert not worth(1, 512, 512, 0.3)
+    assert worth(1, 512, 512, 0.02)
+    assert worth(FEW_ROWS, 512, 512, 0.1)
+    assert worth(FEW_ROWS + 1, 512, 512, 0.1)

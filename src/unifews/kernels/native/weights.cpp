@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kTall = kRegister == 4 ? 32 : 64;  // rows of a tile: its sums fill at most half of the registers
 constexpr int kShort = 16;
-constexpr int64_t kFewRows = 64;      // up to here a plan costs more than it saves
+constexpr int64_t kFewRows = 256;    // up to here a plan costs more than it saves
 constexpr int64_t kMostSlots = 248;   // inputs of a chunk: a byte counts them, one more is the slot for what nobody reads
 constexpr int64_t kLeastSlots = 96;   // 24 kB of a tile of 64 rows
 constexpr double kWeightsPerPass = 12;
