@@ -114,16 +114,17 @@ def test_a_model_is_trained_and_repeats_its_scores(name, model):
     assert run.trace.layers and run.spec.method == name
 
 
+@pytest.fixture(scope="module")
+def without_edges():
+    return uf.train(FOLDER / "cora-lcc.npz", "mlp", epochs=25).accuracy.test
+
+
 @pytest.mark.data
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="the real graphs are not on this machine (UNIFEWS_DATA)")
 class TestOnCora:
     @pytest.fixture(autouse=True)
     def folder(self, monkeypatch):
         monkeypatch.setenv("UNIFEWS_DATA", str(FOLDER))
-
-    @pytest.fixture(scope="class")
-    def without_edges(self):
-        return uf.train(FOLDER / "cora-lcc.npz", "mlp", epochs=25).accuracy.test
 
     @pytest.mark.parametrize("name, model", [pair for pair in PAIRS if pair[0] in ("ndls", "nigcn")])
     def test_it_is_better_than_a_model_that_sees_no_edges(self, name, model, without_edges):
