@@ -109,7 +109,7 @@ def worth(n: int, f_in: int, f_out: int, density: float) -> bool:
     else:
         packed = 14 * weights + n * (0.35 * f_in + 0.25 * f_out + 0.036 * weights)
     # Few rows pay for reading all weights from memory.
-    dense = 3_000 + 0.1 * f_in * f_out + n * (0.25 * f_in + 0.022 * f_in * f_out)
+    dense = 3_000 + 0.1 * f_in * f_out + n * (0.35 * f_in + 0.022 * f_in * f_out)
     return packed * _PACE[native.level()] * MARGIN < dense
 
 
