@@ -10,6 +10,7 @@
     rows.py           the steps that look at one row at a time
     neighbourhood.py  which rows each step has to make for some nodes
     schemes.py        what a decoupled model propagates by, in words
+    stream.py         all rows, a few thousand at a time
     run.py            a program on a graph
     model.py          what the user holds
     files.py          saved, and loaded with every number checked

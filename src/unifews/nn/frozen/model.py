@@ -18,8 +18,8 @@ from unifews.kernels import threads_to_use
 from unifews.nn.frozen import files
 from unifews.nn.frozen.neighbourhood import Nodes, Planner
 from unifews.nn.frozen.program import Program
-from unifews.nn.frozen.run import Ground, Run, sparse_rows
-from unifews.nn.frozen.weights import Weight
+from unifews.nn.frozen.run import Ground, Run
+from unifews.nn.frozen.weights import Weight, sparse_rows
 from unifews.nn.frozen.wiring import Wiring
 
 _MOST = 0.25  # share of the nodes from which all are predicted and these taken

@@ -24,11 +24,11 @@ _KINDS: dict[str, Callable[[Tensor, float], Tensor]] = {
 }
 
 
-def by_row(step: Step, values: Sequence[Tensor], threads: int) -> Tensor:
-    """What a step gives for these rows of its values. No value is written to."""
+def by_row(step: Step, values: Sequence[Tensor], threads: int, out: Tensor | None = None) -> Tensor:
+    """What a step gives for these rows of its values. No value is written to; `out` is room that a step may use."""
     x = values[0]
     if step.op == "linear":
-        return step.weight.times(x, step.tensor("bias"), relu=step.settings["relu"], threads=threads)
+        return step.weight.times(x, step.tensor("bias"), relu=step.settings["relu"], threads=threads, out=out)
     x = x.to_dense() if x.layout != torch.strided else x
     if step.op == "rotate":
         axes = step.tensor("axes")
@@ -52,8 +52,8 @@ def by_row(step: Step, values: Sequence[Tensor], threads: int) -> Tensor:
         return functional.layer_norm(x, x.shape[1:], step.tensor("scale"), step.tensor("shift"), step.settings["eps"])
     if step.op == "softmax":
         return x.log_softmax(dim=1) if step.settings["log"] else x.softmax(dim=1)
-    out = _sum(step, values) if step.op == "sum" else _affine(step, x)
-    return out.relu() if step.settings["relu"] else out
+    found = _sum(step, values) if step.op == "sum" else _affine(step, x)
+    return found.relu() if step.settings["relu"] else found
 
 
 def _sum(step: Step, values: Sequence[Tensor]) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,11 +16,12 @@ from torch import Tensor
 from unifews.core.graph import Graph
 from unifews.kernels import LANES, limit_threads, threads_to_use
 from unifews.nn.decoupled import dense_rows
-from unifews.nn.frozen import messages
+from unifews.nn.frozen import messages, stream
 from unifews.nn.frozen.neighbourhood import Nodes, Plan
 from unifews.nn.frozen.program import GRAPH_OPS, Program, Step
 from unifews.nn.frozen.rows import by_row
 from unifews.nn.frozen.schemes import scheme_of
+from unifews.nn.frozen.weights import sparse_rows
 from unifews.nn.frozen.wiring import Links, Wiring, only
 from unifews.nn.ops import gather
 from unifews.propagation import propagate
@@ -81,7 +81,55 @@ class Run:
     @torch.no_grad()
     def all(self) -> Tensor:
         """The result of every node."""
-        return self._go(Plan())
+        if any(not self._wiring.links(n).known for n, s in enumerate(self._program.steps, start=1) if s.op in GRAPH_OPS):
+            return self._go(Plan())  # what one step leaves of the edges is what the next one sees: in order
+        with using_threads(self._threads):
+            return self._stream()
+
+    def _stream(self) -> Tensor:
+        program, n = self._program, len(self._ground.x)
+        alone = {number for number, step in enumerate(program.steps, start=1) if step.op in ("gat", "gatv2", "propagate")}
+        values: dict[int, Value] = {0: Value(self._ground.x, None)}
+        order = stream.levels(program, alone)
+        for at, (level, lasting) in enumerate(zip(order, stream.needed_later(program, order), strict=True)):
+            for number in level.whole:
+                values[number] = Value(self._step(number, program.steps[number - 1], values, None, Plan()), None)
+            if len(level.parts) == 1:
+                number = level.parts[0]
+                values[number] = Value(self._step(number, program.steps[number - 1], values, None, Plan()), None)
+            elif level.parts:
+                self._by_parts(level.parts, lasting, values, n)
+            to_come = [number for after in order[at + 1 :] for number in after.whole + after.parts]
+            later = {value for number in to_come for value in program.steps[number - 1].inputs}
+            for value in list(values):
+                if value not in later and value != len(program.steps):
+                    del values[value]
+        return values[len(program.steps)].x
+
+    def _by_parts(self, numbers: list[int], lasting: set[int], values: dict[int, Value], n: int) -> None:
+        """Steps of one level, a few rows at a time; what lasts is added to the values."""
+        program, widths = self._program, self._program.widths
+        sums = {}
+        for number in numbers:
+            step = program.steps[number - 1]
+            if step.op == "diffuse":
+                y = _dense(values[step.inputs[0]].x)
+                sums[number] = stream.Sum(step, y, self._wiring.sending(number), self._threads)
+        out = {number: torch.empty(n, widths[number]) for number in lasting}
+        size = stream.rows_at_a_time(max(widths[number] for number in numbers))
+        for first in range(0, n, size):
+            last = min(first + size, n)
+            made: dict[int, Tensor] = {}
+            for number in numbers:
+                step, room = program.steps[number - 1], out[number][first:last] if number in out else None
+                if number in sums:
+                    made[number] = sums[number].rows(first, last, room)
+                else:
+                    given = [made[v] if v in made else stream.part_of(values[v].x, first, last) for v in step.inputs]
+                    made[number] = by_row(step, given, self._threads, out=room)
+                if room is not None and made[number].data_ptr() != room.data_ptr():
+                    room.copy_(made[number])
+        values.update({number: Value(tensor, None) for number, tensor in out.items()})
 
     @torch.no_grad()
     def some(self, plan: Plan, nodes: Nodes) -> Tensor:
@@ -211,13 +259,6 @@ def _rows_of(x: Tensor, rows: Nodes | None) -> Tensor:
     bounds = np.concatenate([[0], count.cumsum()])
     where = torch.from_numpy(np.repeat(start - bounds[:-1], count) + np.arange(bounds[-1]))
     return sparse_rows(torch.from_numpy(bounds), x.col_indices()[where], x.values()[where], (len(rows), x.shape[1]))
-
-
-def sparse_rows(bounds: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A sparse matrix of compressed rows."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse (CSR|invariant)")  # torch calls them a beta feature
-        return torch.sparse_csr_tensor(bounds.long(), columns.long(), values.float(), shape, check_invariants=False)
 
 
 @contextmanager

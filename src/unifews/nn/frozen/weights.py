@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import cached_property
 
 import numpy as np
@@ -9,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unifews.kernels import LANES
-from unifews.kernels.weights import PackedWeight, sparse_linear
+from unifews.kernels import LANES, aligned, native
+from unifews.kernels.weights import PackedWeight
 from unifews.nn.adjacency import Adjacency
 from unifews.nn.ops import gather
 
@@ -75,15 +76,22 @@ class Weight:
             values = values * inputs.double().numpy()[self.packed.indices]
         return Weight.made(self.packed.indptr, self.packed.indices, values.astype(np.float32), self.shape)
 
-    def times(self, x: Tensor, bias: Tensor | None, *, relu: bool, threads: int) -> Tensor:
-        """x Wᵀ + b, perhaps without what is negative; x [rows, inputs] dense or sparse CSR."""
+    def times(self, x: Tensor, bias: Tensor | None, *, relu: bool, threads: int, out: Tensor | None = None) -> Tensor:
+        """x Wᵀ + b, perhaps without what is negative; x [rows, inputs] dense or sparse CSR. `out`: room that may be used."""
         if x.layout == torch.sparse_csr:
             return _finished(self._of_sparse(x), bias, relu)
         if self._is_worth_packing(len(x)):
-            shift = None if bias is None else bias.numpy()
-            return torch.from_numpy(sparse_linear(x.numpy(), self.packed, shift, relu, threads))
-        out = torch.nn.functional.linear(x, self.dense, bias)
-        return out.relu_() if relu else out
+            out = torch.from_numpy(aligned(len(x), self.shape[0])) if out is None else out
+            native.sparse_linear(
+                x.contiguous().numpy(), self.packed.indptr, self.packed.indices, self.packed.values,
+                None if bias is None else bias.numpy(), out.numpy(), relu, threads,
+            )  # fmt: skip
+            return out
+        if bias is None:
+            product = torch.mm(x, self.dense.T, out=out) if out is not None else torch.mm(x, self.dense.T)
+        else:
+            product = torch.addmm(bias, x, self.dense.T, out=out) if out is not None else torch.addmm(bias, x, self.dense.T)
+        return product.relu_() if relu else product
 
     def _is_worth_packing(self, rows: int) -> bool:
         return self.packed.density < _DENSE
@@ -106,3 +114,10 @@ class Weight:
 def _finished(out: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
     out = out if bias is None else out + bias
     return out.relu() if relu else out
+
+
+def sparse_rows(bounds: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A sparse matrix of compressed rows."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse (CSR|invariant)")  # torch calls them a beta feature
+        return torch.sparse_csr_tensor(bounds.long(), columns.long(), values.float(), shape, check_invariants=False)
