@@ -37,7 +37,7 @@ from unifews.propagation.result import Propagated
 _TERMS = 512  # of the normaliser
 _WALKS = 1 << 18  # walks carried out together
 _CELLS = 1 << 21  # (node, visited node) pairs of a table
-_SAMPLE = 2048  # nodes whose walks tell how many visits a share allows
+_SAMPLE = 1024  # nodes whose walks tell how many visits a share allows
 
 Numbers = NDArray[np.int64]
 
@@ -146,33 +146,53 @@ class _Walks:
 
     def chunks(self, nodes: Numbers) -> Iterator[tuple[int, Numbers]]:
         """Some nodes at a time, numbered; neither depends on the machine, so neither do the random numbers."""
-        n = self.job.graph.num_nodes
-        rows = max(1, min(_WALKS // self.count, _CELLS // n))
+        rows = max(1, min(_WALKS // self.count, _CELLS // self.job.graph.num_nodes if self.is_dense else _WALKS))
         for number, at in enumerate(range(0, len(nodes), rows)):
             yield number, nodes[at : at + rows]
 
     def new_nodes(self, path: NDArray[np.int32]) -> Numbers:
         """Different nodes, the source apart, after 1, 2, … walks; int64 [sources, walks]."""
+        steps, sources, walks = path.shape
+        nodes = path.transpose(1, 2, 0).reshape(sources, walks * steps)  # in the order of the walks
+        order = np.argsort(nodes, axis=1, kind="stable")
+        nodes = np.take_along_axis(nodes, order, axis=1)
+        first = np.ones(nodes.shape, dtype=bool)
+        first[:, 1:] = nodes[:, 1:] != nodes[:, :-1]
+        first &= nodes != path[0, :, :1]
+        row, at = np.nonzero(first)
+        found = np.bincount(row * walks + order[row, at] // steps, minlength=sources * walks).reshape(sources, walks)
+        return np.asarray(np.cumsum(found, axis=1))
+
+    def table(self, path: NDArray[np.int32], counts: NDArray[np.float64], live: NDArray[np.bool_]) -> Any:
+        """What each node counts for each source, a sparse matrix [sources, n]; `live` [steps + 1, sources]."""
+        from scipy.sparse import csr_array
+
         n, sources = self.job.graph.num_nodes, path.shape[1]
-        first = np.full((sources, n), self.count, dtype=np.int32)
-        row = np.arange(sources)[:, None]
-        for walk in range(self.count - 1, -1, -1):  # the earliest visit is written last
-            first[row, path[:, :, walk].T] = walk
-        first[row[:, 0], path[0, :, 0]] = self.count
-        keys = first + row * (self.count + 1)
-        found = np.bincount(keys.ravel(), minlength=sources * (self.count + 1)).reshape(sources, -1)
-        return np.asarray(np.cumsum(found[:, :-1], axis=1))
+        row = np.broadcast_to(np.arange(sources)[:, None], path.shape)[live].ravel()
+        nodes = path[live].ravel()
+        each = (self.weight[: len(path), None, None] * counts)[live].ravel()
+        if self.is_dense:
+            whole = np.bincount(row * n + nodes, each, sources * n).reshape(sources, n)
+            return csr_array(whole.astype(np.float32))
+        found = csr_array((each, (row, nodes)), shape=(sources, n))  # adds up what is met twice
+        found.eliminate_zeros()
+        return found.astype(np.float32)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether walks meet so many of all nodes that counting in a full table is quicker than sorting what they meet."""
+        return self.job.graph.num_nodes <= 4 * self.count * int(self.length.max() + 1)
 
     def within(self, budget: float, asked: float) -> tuple[_Walks, float]:
         """Walks, and the number of different nodes at which they end, for `budget` such nodes on average."""
         n = self.job.graph.num_nodes
         rng = np.random.default_rng((self.seed, n))
         nodes = np.arange(n) if n <= _SAMPLE else np.sort(rng.choice(n, _SAMPLE, replace=False))
-        count = min(self.count, 2 * math.ceil(budget) + 8)
+        count = min(self.count, math.ceil(budget / 4) + 4)
         while True:
             some = _Walks(self.job, self.method, count, self.seed)
             new = np.concatenate([some.new_nodes(some.visits(part, number)) for number, part in some.chunks(nodes)])
-            if new[:, -1].mean() >= budget or count == self.count:
+            if new[:, -1].mean() >= 1.3 * budget or count == self.count:  # more than needed, so that limits decide
                 break
             count = min(self.count, 2 * count)
         once = float(new[:, 0].mean())
@@ -191,8 +211,6 @@ class _Walks:
 
     def gather(self, limit: float, compat: bool, progress: Progress | None) -> tuple[Floats, int]:
         """Features of every node by its walks, float32 [n, f], and how many (node, other node) products that took."""
-        from scipy.sparse import csr_array
-
         job, n = self.job, self.job.graph.num_nodes
         features = job.features
         x = features.sparse if features.sparse is not None else features.rows(0, n)
@@ -204,11 +222,7 @@ class _Walks:
             if min(n - 1, self.count * int(self.length.max())) > limit:  # else no walk can end early
                 done = _ends(self.new_nodes(path), _limits(limit, part, self.seed))
             counts = np.where(np.arange(self.count) < done[:, None], 1 / (self.count if compat else done[:, None]), 0.0)
-            live = np.arange(len(path))[:, None] <= self.length[part]
-            keys = (path + (np.arange(len(part)) * n)[:, None])[live]
-            each = (self.weight[: len(path), None, None] * counts)[live]
-            weight = np.bincount(keys.ravel(), each.ravel(), len(part) * n)
-            table = csr_array(weight.reshape(len(part), n).astype(np.float32))
+            table = self.table(path, counts, np.arange(len(path))[:, None] <= self.length[part])
             itself = int((table[np.arange(len(part)), part] != 0).sum())
             kept += int(table.nnz) - itself
             if features.sparse is not None:
