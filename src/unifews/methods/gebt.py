@@ -6,12 +6,13 @@ undirected edge, which ADMM pulls towards having as many zeros as asked for:
     loss + ρ·mean((a + U - Z)²),    Z ← prune(a + U),    U ← U + a - Z.
 
 After every epoch the masks that pruning by size would give, of weights and of edges, are compared with those of the last three:
-the largest Hamming distance, as a share of the first that was not zero. Once the mean of both is small enough, the ticket is
-drawn, and the epochs that are left train it (METHODS 5.2).
+the largest Hamming distance, as a share of the largest so far. Once the mean of both is small enough, the ticket is
+drawn, and the epochs that are left train it   (METHODS 5.2).
 
-Differences from the authors' code: vectors over edges, O(m), not a dozen n × n matrices; the pull is a mean over edges, not over
-all pairs of nodes; one backward pass teaches weights and edges; edges are told by size, so that one of a negative factor does
-not vanish unseen; what is trained last are the weights that the ticket was drawn with, which they forget to load.
+Differences from the authors' code: vectors over edges, O(m), not a dozen n × n matrices; the pull is a mean over edges, not
+over all pairs of nodes; one backward pass teaches weights and edges; edges are told by size, so that one of a negative factor
+does not vanish unseen; distances are shares of the largest, where theirs are of the first, which may be small by chance; what
+is trained last are the weights that the ticket was drawn with, which they forget to load.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from unifews.errors import InputError
 from unifews.methods.contract import Data, Stage
 from unifews.methods.registry import Card, method
 from unifews.methods.settings import check_number
-from unifews.methods.stages import Asked, Training, keep_weights, left, pairs
+from unifews.methods.stages import NOISE, Asked, Training, generator, keep_weights, left, pairs
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -40,7 +43,7 @@ _FIRST = 6  # epochs before a ticket can be drawn
     "gebt",
     prunes=("edges", "weights"),
     backbones=("gcn", "gcnii"),
-    paper="You et al., Early-Bird GCNs: Graph-Network Co-Optimization Towards More Efficient GCN Training and Inference, AAAI 2022",
+    paper="You et al., Early-Bird GCNs: Graph-Network Co-Optimization towards More Efficient GCN Training, AAAI 2022",
 )
 @dataclass(frozen=True)
 class Gebt:
@@ -69,11 +72,11 @@ class Gebt:
         epochs: int = 200,
         seed: int = 42,
     ) -> Iterator[Stage]:
-        """See `Iterative`. Shares are met to the undirected edge; nothing is random."""
+        """See `Iterative`. Shares are met to the undirected edge."""
         asked = Asked.of(self.card, data, edge_sparsity, weight_sparsity)
         if epochs < 2:
             raise InputError(f"method 'gebt' searches, then trains; give epochs=2 or more instead of {epochs}.")
-        search = _Search(asked.thinned(model, data), max(1, int(self.search * epochs)), asked, self)
+        search = _Search(asked.thinned(model, data), max(1, int(self.search * epochs)), asked, self, generator(seed, 17))
         yield search
         notes = () if search.drawn else (f"gebt: masks still changed after {search.done} epochs; the ticket was drawn then",)
         found = asked.thinned(model, data, notes)
@@ -84,7 +87,7 @@ class Gebt:
 class _Search(Training):
     """Weights and edges together, until what would be removed stays the same."""
 
-    def __init__(self, model: Thinned, epochs: int, asked: Asked, gebt: Gebt) -> None:
+    def __init__(self, model: Thinned, epochs: int, asked: Asked, gebt: Gebt, rng: np.random.Generator) -> None:
         import torch
 
         super().__init__(model, epochs)
@@ -92,9 +95,10 @@ class _Search(Training):
         self.group, ends = pairs(model)
         self.moves = [_Moves() for share in (asked.edges, asked.weights) if share]
         if asked.edges:
-            model.give_factors(torch.ones(ends.shape[1]).requires_grad_(), learnt=False, group=self.group)
+            near_one = torch.from_numpy((1 + NOISE * rng.standard_normal(ends.shape[1])).astype(np.float32))
+            model.give_factors(near_one.requires_grad_(), learnt=False, group=self.group)
             self.optimizer = torch.optim.Adam([self.factors], lr=gebt.edge_lr)
-            self.z, self.u = torch.ones_like(self.factors), torch.zeros_like(self.factors)
+            self.z, self.u = near_one.detach().clone(), torch.zeros(len(near_one))
 
     @property
     def factors(self) -> Tensor:
@@ -167,8 +171,8 @@ class _Moves:
         self.unit = 0.0
 
     def distance(self, now: list[Tensor]) -> float:
-        """Summed over parts, the largest Hamming distance to the last masks, as a share of the first that was not zero."""
+        """Summed over parts, the largest Hamming distance to the last masks, as a share of the largest so far."""
         found = float(sum(max(int((a != b[i]).sum()) for b in self.before) for i, a in enumerate(now))) if self.before else 0.0
         self.before.append(now)
-        self.unit = self.unit or found
+        self.unit = max(self.unit, found)
         return found / self.unit if self.unit else 0.0

@@ -25,14 +25,12 @@ from unifews.errors import InputError
 from unifews.methods.contract import Data, Stage
 from unifews.methods.registry import Card, method
 from unifews.methods.settings import check_number
-from unifews.methods.stages import Asked, Training, generator, keep_weights, left
+from unifews.methods.stages import NOISE, Asked, Training, generator, keep_weights, left
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from unifews.nn.thinned import Thinned
-
-_NOISE = 1e-5  # on masks that start at 1, so that none are equal
 
 
 @method(
@@ -94,7 +92,7 @@ class _Search(Training):
         self.asked, self.glt = asked, glt
 
         def near_one(shape: tuple[int, ...]) -> Tensor:
-            return torch.from_numpy((1 + _NOISE * rng.standard_normal(shape)).astype(np.float32))
+            return torch.from_numpy((1 + NOISE * rng.standard_normal(shape)).astype(np.float32))
 
         if asked.edges:
             model.give_factors(near_one((len(model.keys),)))

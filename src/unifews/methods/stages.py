@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from unifews.nn.thinned import Thinned
 
+NOISE = 1e-5  # on factors that start at 1: which of two equal ones goes is chance, not their place in the graph
+
 
 @dataclass(frozen=True)
 class Asked:

@@ -40,6 +40,12 @@ OF_LAYERS = ("task", "budget", "absolute", "node_lock", "settle")
 OF_UNIFEWS = ("skip", "entries", "basis", "rank", "inherit", "head")
 """Settings of propagating once by method "unifews" only; other methods have their own, ``method="ndls:epsilon=0.05"``."""
 
+IN_LAYERS = (
+    "edge_threshold", "weight_threshold", "weight_ramp", "weight_feedback", "entries", "inherit", "budget", "absolute",
+    "node_lock", "settle",
+)  # fmt: skip
+"""Settings of that method in models whose layers propagate; others meet a share, in their own way."""
+
 
 def paper_form(model: str) -> dict[str, Any]:
     """`PAPER` for this model. In layers, the share is the mean over layers, in the second half of the epochs what is removed
@@ -123,6 +129,8 @@ class TrainSpec:
             if getattr(self, delta) == math.inf:
                 raise InputError(f"an infinite `{delta}` would remove everything; give a number.")
         self.rule.card.check(self.model, weights=bool(self.weight_sparsity) or bool(self.weight_threshold))
+        if self.task == "links" and not self.is_own:
+            raise InputError(f"method {self.rule.card.name!r} classifies nodes; for task='links' take method='unifews'.")
         if self.model == "mlp" and self.prunes_edges:
             raise InputError("an MLP sees no edges, so none can be pruned; take model='appnp' or 'sgc'.")
         if self.head == "coordinates" and (self.basis == "input" or not (self.prunes_edges or self.rank)):
@@ -228,10 +236,10 @@ class TrainSpec:
 def foreign(model: str, method: str = TrainSpec.method) -> list[str]:
     """Settings that this model, or this method on it, does not have."""
     own = [name for other in zoo.MODELS for name in zoo.own_settings(other)]
+    others = () if method == TrainSpec.method else IN_LAYERS if model in zoo.MODELS else OF_UNIFEWS
     if model not in zoo.MODELS:
-        others = () if method == TrainSpec.method else OF_UNIFEWS
         return [*others, *OF_LAYERS, *(name for name in dict.fromkeys(own) if name != "alpha")]
-    return [*ONCE, *(name for name in dict.fromkeys(own) if name not in zoo.own_settings(model))]
+    return [*others, *ONCE, *(name for name in dict.fromkeys(own) if name not in zoo.own_settings(model))]
 
 
 def _check_own(model: str, method: str, given: list[str]) -> None:
