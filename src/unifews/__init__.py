@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from unifews.datasets.load import load_dataset as load_dataset
     from unifews.datasets.splits import Split as Split
     from unifews.errors import UnifewsError as UnifewsError
+    from unifews.nn.export import export as export
     from unifews.nn.frozen.compress import compress as compress
     from unifews.nn.frozen.model import FrozenModel as FrozenModel
     from unifews.nn.frozen.model import load as load
@@ -52,6 +53,7 @@ _HOME = {
     "UnifewsError": "unifews.errors",
     "compress": "unifews.nn.frozen.compress",
     "desparsify": "unifews.nn.sparsify",
+    "export": "unifews.nn.export",
     "load": "unifews.nn.frozen.model",
     "load_dataset": "unifews.datasets.load",
     "open_dataset": "unifews.datasets.folder",
