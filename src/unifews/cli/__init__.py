@@ -12,12 +12,13 @@ from typing import Annotated
 import typer
 
 from unifews import __version__
-from unifews.cli import bench, data, demo, methods, propagate, train
+from unifews.cli import bench, data, demo, infer, methods, propagate, train
 from unifews.cli.run import group, help_if_alone
 
 app = group()
 app.command()(propagate.propagate)
 app.command()(train.train)
+app.command()(infer.infer)
 app.command()(methods.methods)
 app.command()(demo.demo)
 app.add_typer(data.app, name="data", help="List, inspect, fetch, convert and generate datasets.")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from unifews.datasets.dataset import Dataset
     from unifews.training.api import Watch
     from unifews.training.loop import Epoch
+    from unifews.training.run import Run
     from unifews.training.spec import TrainSpec
 
 
@@ -27,22 +28,28 @@ class Desk:
         self.data, self.where, self.runs, self.again, self.log = data, where, runs, again, log
         self.book: Ledger | None = Ledger(runs / "ledger.jsonl") if keep else None
         self.files: list[Path] = []
+        self.trained: Run | None = None
+        """The last run that was trained here, with its model."""
 
-    def run(self, spec: TrainSpec) -> dict[str, Any]:
-        """The record of a run: from the ledger if it is there, else from training."""
+    def run(self, spec: TrainSpec, *, model: bool = False) -> dict[str, Any]:
+        """The record of a run: from the ledger if it is there, else from training. `model`: for its model, always trained."""
         from unifews.training.api import splits_of, train
         from unifews.training.warm import warm_up, warm_up_layers
 
         splits_of(self.data, spec)
         what, name = "sparsified" if spec.prunes else "unpruned", spec.id(self.data)
-        if self.book:
-            found = None if self.again else self.book.find(name)
+        book = self.book
+        if book:
+            found = None if self.again else book.find(name)
             self._keep(spec, name)
-            if found is not None:
-                output.note(f"the {what} run {name} of {found['finished']} is in {self.book.path}; --again repeats it.")
+            if found is not None and not model:
+                output.note(f"the {what} run {name} of {found['finished']} is in {book.path}; --again repeats it.")
                 return found
-            if self.again:
-                self.book.drop_partial(name)
+            if self.again or model:  # the best seed's model may be that of any seed
+                book.drop_partial(name)
+            if found is not None:
+                output.note(f"the {what} run {name} is in {book.path}, which holds no models; it is trained again for --save.")
+                book = None
         warm_up()
         if spec.is_layered:
             warm_up_layers()
@@ -57,7 +64,8 @@ class Desk:
 
                     board = stack.enter_context(TensorBoard(self.runs / "tensorboard" / name, spec.seed))
                     watch = _both(watch, board)
-                return train(self.data, **settings, ledger=self.book, progress=progress, watch=watch).to_dict()
+                self.trained = train(self.data, **settings, ledger=book, progress=progress, watch=watch)
+                return self.trained.to_dict()
         except KeyboardInterrupt as error:
             if self.book is None:
                 raise

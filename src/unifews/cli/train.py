@@ -12,7 +12,7 @@ import typer
 from unifews.cli import output
 from unifews.cli.desk import Desk
 from unifews.cli.run import share_cores
-from unifews.errors import InputError, unknown_name
+from unifews.errors import InputError, MissingFileError, unknown_name
 
 if TYPE_CHECKING:
     from unifews.datasets.dataset import Dataset
@@ -119,6 +119,10 @@ def train(
     ] = Path("runs"),
     ledger: Annotated[bool, typer.Option("--ledger/--no-ledger", help="Keep a record of the run, or nothing at all.")] = True,
     again: Annotated[bool, typer.Option("--again", help="Repeat a run that the ledger has.")] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Freeze the model of the best seed and write it there; for unifews infer."),
+    ] = None,
     log: Annotated[
         str | None, typer.Option(metavar="tensorboard", help="Write the curves of every seed to DIR/tensorboard.")
     ] = None,
@@ -141,6 +145,8 @@ def train(
     }  # fmt: skip
     _check_log(log)
     settings = _settings(dataset, run_file, {name: value for name, value in given.items() if value is not None}, paper_form)
+    if save is not None:
+        _check_save(save, _spec(settings))
     keeps = ledger or log is not None
     if keeps:
         _check_runs(runs)
@@ -150,11 +156,17 @@ def train(
     spec = _spec(settings)
     if spec.rank is not None and spec.rank > data.num_features:
         raise InputError(f"--rank {spec.rank} is more than the {data.num_features:,} features of {data.name}.")
-    records = [desk.run(each) for each in ([spec.unpruned()] if baseline and spec.prunes else []) + [spec]]
+    records = [desk.run(spec.unpruned())] if baseline and spec.prunes else []
+    records.append(desk.run(spec, model=save is not None))
+    saved = None if save is None else _save(desk, data, save)
     if as_json:
-        output.print_json(_report(records, desk))
+        output.print_json(_report(records, desk) | ({} if saved is None else {"model": saved}))
     else:
         _show(data, records, desk)
+        if saved is not None:
+            kept, whole = saved["weights_kept"], saved["weights"]
+            what = f"the model of seed {saved['seed']}, {kept:,} of {whole:,} weights, {saved['bytes']:,} bytes"
+            output.console().print(f"wrote {save}: {what}", soft_wrap=True, markup=False)
 
 
 # ------------------------------------------------------------------------------------------------------------- settings
@@ -233,6 +245,36 @@ def _check_runs(runs: Path) -> None:
         raise InputError(
             f"cannot keep runs in {runs}: its disk has {free:,} bytes left. Make room, or give --runs another name."
         )
+
+
+def _check_save(folder: Path, spec: TrainSpec) -> None:
+    """A model that cannot be written should come to light before the training."""
+    if spec.task == "links":
+        raise InputError("--save writes models that classify nodes; with --task links leave it out.")
+    if not spec.is_own:
+        raise InputError(f"--save writes models that unifews has pruned; with --method {spec.method} leave it out.")
+    if folder.exists():
+        raise InputError(f"{folder} already exists; give --save another name.")
+    if not folder.parent.is_dir():
+        raise MissingFileError(f"cannot write {folder}: there is no folder {folder.parent}.")
+    if not os.access(folder.parent, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write {folder}: the folder {folder.parent} is write-protected.")
+
+
+def _save(desk: Desk, data: Dataset, folder: Path) -> dict[str, Any]:
+    """Freeze the model just trained and write it; what was written."""
+    from unifews.nn.frozen.compress import compress
+
+    run = desk.trained
+    assert run is not None and run.model is not None
+    record = run.to_dict()
+    best = max(record["seeds"], key=lambda seed: seed["val"])
+    about = {name: record[name] for name in ("id", "finished", "spec", "dataset", "metric", "versions")}
+    fast = compress(run.model, data.x, data.graph, record={**about, "seed": best, "multilabel": data.is_multilabel})
+    fast.save(folder)
+    kept, whole = fast.weights
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    return {"path": str(folder), "seed": best["seed"], "weights_kept": kept, "weights": whole, "bytes": size}
 
 
 def _load(name: str) -> Dataset:
