@@ -16,6 +16,7 @@ import unifews as uf
 from unifews.core.schemes import Appnp, Polynomial, Sgc
 from unifews.errors import InputError, ShapeError
 from unifews.nn.decoupled import Decoupled
+from unifews.nn.frozen import stream
 from unifews.nn.frozen.program import OPS
 from unifews.nn.mlp import Mlp
 
@@ -90,6 +91,27 @@ def test_sparse_features(name):
     for rows in (sparse.csr_array(x.numpy()), x.to_sparse_csr(), x.to_sparse_coo()):
         assert_close(fast(rows, edge_index), expected, 1e-5)
         assert_close(fast.bind(rows, edge_index).predict([1, 50]), expected[[1, 50]], 1e-5)
+
+
+@pytest.mark.parametrize("form", ["unit", "node", "unpruned"])
+@pytest.mark.parametrize("name", MODELS)
+def test_rows_go_through_a_few_at_a_time(name, form, monkeypatch):
+    x, edge_index = graph()
+    model = trained(name, form)
+    fast = uf.compress(model, x, edge_index)
+    monkeypatch.setattr(stream, "_FLOATS", 1)
+    monkeypatch.setattr(stream, "_FEWEST", 37)
+    for rows in (x, x.to_sparse_csr()):
+        assert_close(fast(rows, edge_index), judged(model, x, edge_index), 1e-5)
+
+
+def test_what_a_level_makes_is_written_only_where_a_later_one_needs_it():
+    fast = uf.compress(trained("sage"), *graph())  # linear, diffuse, linear, sum, linear, diffuse, linear, sum
+    inside = stream.taken_in(fast.program)
+    order = stream.levels(fast.program, set(), inside)
+    assert inside == {2: 1}
+    assert [level.parts for level in order] == [[2, 3, 4, 5, 7], [6, 8]]
+    assert stream.needed_later(fast.program, order) == [{5, 7}, {8}]
 
 
 # ------------------------------------------------------------------------------------------------------------ new graphs

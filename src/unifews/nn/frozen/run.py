@@ -90,15 +90,16 @@ class Run:
         program, n = self._program, len(self._ground.x)
         alone = {number for number, step in enumerate(program.steps, start=1) if step.op in ("gat", "gatv2", "propagate")}
         values: dict[int, Value] = {0: Value(self._ground.x, None)}
-        order = stream.levels(program, alone)
+        inside = stream.taken_in(program)
+        order = stream.levels(program, alone, inside)
         for at, (level, lasting) in enumerate(zip(order, stream.needed_later(program, order), strict=True)):
             for number in level.whole:
                 values[number] = Value(self._step(number, program.steps[number - 1], values, None, Plan()), None)
-            if len(level.parts) == 1:
+            if len(level.parts) == 1 and level.parts[0] not in inside:
                 number = level.parts[0]
                 values[number] = Value(self._step(number, program.steps[number - 1], values, None, Plan()), None)
             elif level.parts:
-                self._by_parts(level.parts, lasting, values, n)
+                self._by_parts(level.parts, lasting, values, n, inside)
             to_come = [number for after in order[at + 1 :] for number in after.whole + after.parts]
             later = {value for number in to_come for value in program.steps[number - 1].inputs}
             for value in list(values):
@@ -106,13 +107,18 @@ class Run:
                     del values[value]
         return values[len(program.steps)].x
 
-    def _by_parts(self, numbers: list[int], lasting: set[int], values: dict[int, Value], n: int) -> None:
+    def _by_parts(
+        self, numbers: list[int], lasting: set[int], values: dict[int, Value], n: int, inside: dict[int, int]
+    ) -> None:
         """Steps of one level, a few rows at a time; what lasts is added to the values."""
         program, widths = self._program, self._program.widths
-        sums = {}
+        sums: dict[int, stream.Sum] = {}
         for number in numbers:
             step = program.steps[number - 1]
-            if step.op == "diffuse":
+            if number in inside:
+                edges, product = self._wiring.sending(number), program.steps[inside[number] - 1]
+                sums[number] = stream.SumOfProduct(step, product, values[0].x, edges, self._threads)
+            elif step.op == "diffuse":
                 y = _dense(values[step.inputs[0]].x)
                 sums[number] = stream.Sum(step, y, self._wiring.sending(number), self._threads)
         out = {number: torch.empty(n, widths[number]) for number in lasting}

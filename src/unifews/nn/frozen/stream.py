@@ -17,7 +17,9 @@ from unifews.nn.frozen import messages
 from unifews.nn.frozen.program import Program, Step
 from unifews.nn.frozen.weights import sparse_rows
 
+_NARROW = 0.7  # share of columns up to which making the others twice is cheaper than writing them
 _FLOATS = 1 << 21  # of the widest value that are made at a time: they stay in the cache
+_FEWEST = 256  # rows at a time
 
 
 @dataclass
@@ -30,13 +32,29 @@ class Level:
     """Then, a few rows at a time."""
 
 
-def levels(program: Program, whole: set[int]) -> list[Level]:
-    """The steps by level; `whole`: those that take all rows at once."""
+def taken_in(program: Program) -> dict[int, int]:
+    """Steps that send some columns of a product of the features, and the step of that product: it is made where it is used.
+
+    Only the columns that are sent are ever written to memory, and what a node keeps of the others is made again, a few rows
+    at a time.
+    """
+    found, uses = {}, program.uses
+    for number, step in enumerate(program.steps, start=1):
+        if step.op == "diffuse" and step.settings["form"] == "columns" and step.inputs[0]:
+            made, columns = program.steps[step.inputs[0] - 1], step.tensor("columns")
+            plain = made.op == "linear" and made.inputs == (0,) and not made.settings["relu"] and uses[step.inputs[0]] == 1
+            if plain and columns is not None and 0 < int(columns.sum()) <= _NARROW * len(columns):
+                found[number] = step.inputs[0]
+    return found
+
+
+def levels(program: Program, whole: set[int], inside: dict[int, int]) -> list[Level]:
+    """The steps by level; `whole`: those that take all rows at once; `inside`: as `taken_in` gives it."""
     steps, widths = program.steps, program.widths
     level = [0] * (len(steps) + 1)
     for number, step in enumerate(steps, start=1):
         before = max(level[value] for value in step.inputs)
-        level[number] = before + (step.op == "diffuse" or number in whole)
+        level[number] = before + ((step.op == "diffuse" and number not in inside) or number in whole)
     for number in range(len(steps), 0, -1):
         step = steps[number - 1]
         if step.op == "linear" and widths[number] > widths[step.inputs[0]]:  # what widens is made late
@@ -44,6 +62,8 @@ def levels(program: Program, whole: set[int]) -> list[Level]:
             level[number] = min(used, default=level[number])
     found = [Level() for _ in range(max(level) + 1)]
     for number in range(1, len(steps) + 1):
+        if number in inside.values():
+            continue
         here = found[level[number]]
         (here.whole if number in whole else here.parts).append(number)
     return found
@@ -63,7 +83,7 @@ def needed_later(program: Program, order: list[Level]) -> list[set[int]]:
 
 
 def rows_at_a_time(widest: int) -> int:
-    return max(256, _FLOATS // max(widest, 1))
+    return max(_FEWEST, _FLOATS // max(widest, 1))
 
 
 def part_of(x: Tensor, first: int, last: int) -> Tensor:
@@ -81,7 +101,8 @@ class Sum:
     """A `diffuse` step whose edges are known, ready for a few rows at a time."""
 
     def __init__(self, step: Step, y: Tensor, edges: Edges, threads: int) -> None:
-        self._step, self._y, self._edges, self._threads = step, y.contiguous(), edges, threads
+        self._step, self._edges, self._threads = step, edges, threads
+        self._y = y.contiguous()
         columns = messages.columns_of(step)
         self._columns = None if columns is None or len(columns) == y.shape[1] else columns.numpy()
         count = y.shape[1] if self._columns is None else len(self._columns)
@@ -95,7 +116,7 @@ class Sum:
         """The step's result for these rows."""
         a, here = self._edges.adjacency, slice(first, last)
         weight, loop = self._edges.weight, self._edges.loop
-        y = self._y[here]
+        y = self._own(first, last)
         out = torch.empty_like(y) if out is None else out
         native.diffuse(
             start=a.start[here].numpy(), end=a.end[here].numpy(), indices=a.indices.numpy(),
@@ -104,3 +125,27 @@ class Sum:
             threads=self._threads,
         )  # fmt: skip
         return messages.finished(self._step, out)
+
+    def _own(self, first: int, last: int) -> Tensor:
+        return self._y[first:last]
+
+
+class SumOfProduct(Sum):
+    """The same of a product x Wᵀ of which only the columns that are sent are there as a whole."""
+
+    def __init__(self, step: Step, made: Step, x: Tensor, edges: Edges, threads: int) -> None:
+        self._step, self._made, self._x, self._edges, self._threads = step, made, x, edges, threads
+        columns = messages.columns_of(step)
+        assert columns is not None
+        self._columns = columns.numpy()
+        self._blocks = -(-len(columns) // LANES)
+        width, bias = self._blocks * LANES, made.tensor("bias")
+        if bias is not None:
+            bias = torch.nn.functional.pad(bias[columns], (0, width - len(columns)))
+        self._table = made.weight.rows(self._columns, width).times(x, bias, relu=False, threads=threads).contiguous()
+
+    def _own(self, first: int, last: int) -> Tensor:
+        if self._edges.loop is None:  # nobody reads it
+            return torch.empty(last - first, self._made.weight.shape[0])
+        x = part_of(self._x, first, last)
+        return self._made.weight.times(x, self._made.tensor("bias"), relu=False, threads=self._threads)

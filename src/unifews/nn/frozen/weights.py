@@ -54,18 +54,20 @@ class Weight:
     def dense(self) -> Tensor:
         return torch.from_numpy(self.packed.dense())
 
-    def rows(self, chosen: NDArray[np.int64]) -> Weight:
-        """Some of its outputs; made once."""
-        key = chosen.tobytes()
+    def rows(self, chosen: NDArray[np.int64], outputs: int | None = None) -> Weight:
+        """Some of its outputs, and as many without weights as make up `outputs`; made once."""
+        outputs = len(chosen) if outputs is None else outputs
+        key = chosen.tobytes() + bytes(outputs - len(chosen))
         if key not in self._parts:
-            self._parts[key] = self._rows(chosen)
+            self._parts[key] = self._rows(chosen, outputs)
         return self._parts[key]
 
-    def _rows(self, chosen: NDArray[np.int64]) -> Weight:
+    def _rows(self, chosen: NDArray[np.int64], outputs: int) -> Weight:
         count = self.counts[chosen]
         indptr = np.concatenate([[0], count.cumsum()]).astype(np.int64)
         at = np.repeat(self.packed.indptr[chosen] - indptr[:-1], count) + np.arange(indptr[-1])
-        return Weight.made(indptr, self.packed.indices[at], self.packed.values[at], (len(chosen), self.shape[1]))
+        indptr = np.pad(indptr, (0, outputs - len(chosen)), mode="edge")
+        return Weight.made(indptr, self.packed.indices[at], self.packed.values[at], (outputs, self.shape[1]))
 
     def scaled(self, outputs: Tensor | None = None, inputs: Tensor | None = None) -> Weight:
         """diag(outputs) W diag(inputs)."""
