@@ -37,7 +37,7 @@ from unifews.propagation.result import Propagated
 _TERMS = 512  # of the normaliser
 _WALKS = 1 << 18  # walks carried out together
 _CELLS = 1 << 21  # (node, visited node) pairs of a table
-_SAMPLE = 1024  # nodes whose walks tell how many visits a share allows
+_SAMPLE = 4096  # nodes whose walks tell how many visits a share allows
 
 Numbers = NDArray[np.int64]
 
@@ -97,7 +97,9 @@ class Nigcn:
         seconds = perf_counter() - began
         hop = HopTrace(0, entries, kept, 0, kept * job.features.f, job.hops * job.dense_macs, 0, None, seconds)
         notes: tuple[str, ...] = (f"{job.hops} hops are one product here, with what walks have visited",)
-        notes += missed(self.card, job.edge_sparsity, hop.sparsity, "walks do not visit more than this")
+        more = hop.sparsity > (job.edge_sparsity or 0.0)
+        why = "walks do not visit more than this" if more else f"the visits of {_SAMPLE:,} nodes told too little of the others"
+        notes += missed(self.card, job.edge_sparsity, hop.sparsity, why)
         return job.done(values, Trace((hop,), job.requested, "numpy", setup_seconds=setup, notes=notes))
 
 
