@@ -223,6 +223,21 @@ def test_a_thinned_model_on_another_graph():
         thinned(given.x, torch.eye(N).to_sparse())
 
 
+def test_the_graph_that_is_left_can_be_taken_away():
+    """What the model inside sees of the graph is enough to freeze it."""
+    for method in ("random", "dspar"):
+        run, given = uf.train(DATA, "gcn", method, edge_sparsity=0.5, **HOW | {"epochs": 8}), OnTensors()
+        edges, weight = run.model.thin(given.edge_index)
+        assert edges.shape[1] == int(run.model.keep.sum()) and (weight is None) == (method == "random")
+        fast = uf.compress(run.model.model, given.x, edges, weight)
+        with torch.no_grad():
+            torch.testing.assert_close(fast.predict(), run.model(given.x, given.edge_index), rtol=1e-4, atol=1e-5)
+        twice = run.model.thin(given.edge_index, torch.full((EDGES,), 2.0))[1]
+        torch.testing.assert_close(twice, 2 * (torch.ones(edges.shape[1]) if weight is None else weight))
+        with pytest.raises(InputError, match="call that, on all edges"):
+            uf.desparsify(run.model)(given.x, given.edge_index)
+
+
 def test_what_was_decided_is_saved_and_copied():
     given = OnTensors()
     one = next(Random().prepare(plain(), given, edge_sparsity=0.5, weight_sparsity=0.5, seed=683)).model.eval()
@@ -327,7 +342,7 @@ def test_gebt_trains_the_weights_that_the_ticket_was_drawn_with():
         assert torch.equal(mine.matrix, drawn.matrix)
     kept = torch.cat([weight.matrix[weight.keep].abs() for weight in last.weights])
     gone = torch.cat([weight.matrix[~weight.keep].abs() for weight in last.weights])
-    assert float(kept.min()) >= float(gone.max())
+    assert kept.min().item() >= gone.max().item()
     group, _ = pairs(last)
     assert set(torch.bincount(group, weights=last.keep.double()).tolist()) == {0.0, 2.0}
 

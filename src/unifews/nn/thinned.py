@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from unifews.errors import GraphError
+from unifews.errors import GraphError, InputError
 from unifews.nn.convs import PrunedConv
 from unifews.nn.linear import PrunedWeight
 from unifews.nn.session import Session
@@ -60,11 +60,14 @@ class Thinned(nn.Module):
         self.squash, self.probing, self.probed = False, False, None
         self.masks = nn.ParameterDict()
         self._placed: _Placed | None = None
+        self._weighed: tuple[tuple[object, ...], list[int], Tensor] | None = None
 
     @property
     def session(self) -> Session:
-        found: Session = next(module.session for module in self.model.modules() if isinstance(module, PrunedConv))
-        return found
+        for module in self.model.modules():
+            if isinstance(module, PrunedConv):
+                return module.session
+        raise InputError("this model is desparsified: its `model` inside is an ordinary PyG one; call that, on all edges.")
 
     @property
     def weights(self) -> list[PrunedWeight]:
@@ -92,11 +95,7 @@ class Thinned(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         probing = self.probing and self.training and torch.is_grad_enabled()
         placed = self._place(edge_index, len(x), probing)
-        weight = None if edge_weight is None else edge_weight[placed.chosen]
-        factor = self._probe() if probing else self.factor
-        if factor is not None:
-            own = torch.cat([factor, factor.new_ones(1)])[placed.at]
-            weight = own if weight is None else weight * own
+        weight = self._weight(placed, edge_weight, self._probe() if probing else self.factor)
         session, weighted = self.session, getattr(self.model, "weighted", True)
         args = (x, placed.edges) if weight is None or not weighted else (x, placed.edges, weight)
         session.factor = None if weighted else weight
@@ -112,6 +111,31 @@ class Thinned(nn.Module):
             for record in session.records
         ]  # fmt: skip
         return out
+
+    def thin(self, edge_index: Tensor, edge_weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """The graph that `model` inside sees of this one: fewer edges, and their weights; None = 1."""
+        placed = self._place(edge_index, int(self.nodes), False)
+        return placed.edges, self._weight(placed, edge_weight, self.factor)
+
+    def _weight(self, placed: _Placed, edge_weight: Tensor | None, factor: Tensor | None) -> Tensor | None:
+        """Of the edges that are used. Where it does not change it stays the same tensor, by which layers know what they need
+        not compute again."""
+        if factor is None and edge_weight is None:
+            return None
+        settled = not any(value is not None and value.requires_grad for value in (factor, edge_weight))
+        of = (placed, edge_weight, self.raw)
+        versions = [-1 if value is None else value._version for value in (edge_weight, self.raw)]
+        if settled and self._weighed is not None:
+            before, then, found = self._weighed
+            if then == versions and all(a is b for a, b in zip(before, of, strict=True)):
+                return found
+        weight = None if edge_weight is None else edge_weight[placed.chosen]
+        if factor is not None:
+            own = torch.cat([factor, factor.new_ones(1)])[placed.at]
+            weight = own if weight is None else weight * own
+        assert weight is not None
+        self._weighed = (of, versions, weight) if settled else None
+        return weight
 
     @property
     def factor(self) -> Tensor | None:
