@@ -349,7 +349,7 @@ def _show(
     lines = (
         f"{fast.num_features:,} features to {fast.num_outputs:,} scores, {kept:,} of {whole:,} weights; {name}: "
         f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges",
-        f"read the model in {seconds['model']:.2f} s, the graph in {seconds['data']:.2f} s; ready after {seconds['ready']:.2f} s",
+        f"model read in {seconds['model']:.2f} s, graph in {seconds['data']:.2f} s, ready after {seconds['ready']:.2f} s",
         speed,
         f"wrote {out}: {', '.join(shown)} of {nodes}",
     )  # fmt: skip
