@@ -61,7 +61,8 @@ class FrozenModel:
 
     @property
     def threads(self) -> int | None:
-        """Threads that a call uses; None = every core this process may use. Results do not depend on it."""
+        """Threads that a call uses; None = every core this process may use. Results are the same, to rounding where a product
+        is dense."""
         return self._threads
 
     @threads.setter

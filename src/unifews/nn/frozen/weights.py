@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unifews.kernels import LANES, aligned, native
-from unifews.kernels.weights import PackedWeight
+from unifews.kernels.weights import PackedWeight, worth
 from unifews.nn.adjacency import Adjacency
 from unifews.nn.ops import gather
 
-_DENSE = 0.3  # share of nonzeros from which a dense product is faster
+_ROWS = 1 << 16  # for which packed and dense products are compared
 
 
 class Weight:
@@ -82,7 +82,7 @@ class Weight:
         """x Wᵀ + b, perhaps without what is negative; x [rows, inputs] dense or sparse CSR. `out`: room that may be used."""
         if x.layout == torch.sparse_csr:
             return _finished(self._of_sparse(x), bias, relu)
-        if self._is_worth_packing(len(x)):
+        if self.multiplies_packed:
             out = torch.from_numpy(aligned(len(x), self.shape[0])) if out is None else out
             native.sparse_linear(
                 x.contiguous().numpy(), self.packed.indptr, self.packed.indices, self.packed.values,
@@ -95,8 +95,10 @@ class Weight:
             product = torch.addmm(bias, x, self.dense.T, out=out) if out is not None else torch.addmm(bias, x, self.dense.T)
         return product.relu_() if relu else product
 
-    def _is_worth_packing(self, rows: int) -> bool:
-        return self.packed.density < _DENSE
+    @cached_property
+    def multiplies_packed(self) -> bool:
+        """Whether the nonzeros are the faster way; the same for few rows as for many, so that only one form is ever held."""
+        return worth(_ROWS, self.shape[1], self.shape[0], self.packed.density)
 
     @cached_property
     def _table(self) -> Tensor:
