@@ -169,6 +169,31 @@ def test_what_cannot_be_done_is_told_before_training(method, settings, sentence)
     assert sentence in str(error.value) and not seen
 
 
+@pytest.mark.parametrize("method", RIVALS)
+def test_a_graph_without_edges(method):
+    alone = replace(DATA, graph=Graph.from_edge_index(np.stack([np.arange(N), np.arange(N)]), N))
+    with pytest.raises(InputError, match="has no edges between different nodes"):
+        uf.train(alone, "gcn", method, edge_sparsity=0.5, **HOW)
+    if "weights" in CARDS[method].prunes:
+        assert uf.train(alone, "gcn", method, weight_sparsity=0.5, **HOW).trace.weight_sparsity == pytest.approx(0.5, abs=2e-3)
+
+
+@pytest.mark.parametrize("method", RIVALS)
+def test_weighted_and_directed_graphs_and_what_they_miss(method):
+    weighted = replace(DATA, graph=Graph.from_scipy(DATA.graph.to_scipy() * 2.5))
+    index = DATA.graph.to_edge_index()
+    directed = replace(DATA, graph=Graph.from_edge_index(index[:, np.random.default_rng(733).random(EDGES) < 0.5], N))
+    for data in (weighted, directed):
+        run = uf.train(data, "gcn", method, edge_sparsity=0.5, **HOW | {"epochs": 16})
+        assert run.trace.edge_sparsity == pytest.approx(0.5, abs=0.03) and run.accuracy.test > 50
+        told = any("of the 50.0% asked for" in note for note in run.trace.notes)
+        assert told == (abs(run.trace.edge_sparsity - 0.5) > 0.01)
+    one = replace(DATA, graph=Graph.from_edge_index(np.array([[0], [1]]), N).undirected())
+    run = uf.train(one, "gcn", method, edge_sparsity=0.5, **HOW | {"epochs": 16})
+    told = any("0.0% instead of the 50.0% asked for: both directions of an edge" in note for note in run.trace.notes)
+    assert told == (run.trace.edge_sparsity == 0) == (method in ("dspar", "gebt"))
+
+
 # ----------------------------------------------------------------------------------------------------------------- thinned
 
 

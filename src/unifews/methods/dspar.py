@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from unifews.methods.contract import Data, Stage
 from unifews.methods.registry import Card, method
 from unifews.methods.settings import check_flag
-from unifews.methods.stages import Asked, Training, generator, left, pairs
+from unifews.methods.stages import Asked, Training, generator, keep_pairs, left, pairs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -63,7 +63,7 @@ class Dspar:
         degree = np.bincount(ends.numpy().ravel(), minlength=int(thinned.nodes))
         odds = (1 / degree[ends.numpy()]).sum(axis=0)
         counts, draws = sample(odds / odds.sum(), left(len(odds), asked.edges), generator(seed, 7))
-        thinned.keep.copy_(torch.from_numpy(counts > 0)[group])
+        keep_pairs(thinned, asked, group, torch.from_numpy(counts > 0))
         if self.factors and not deaf and draws:
             factor = counts / (draws * odds / odds.sum())
             thinned.give_factors(torch.from_numpy(factor.astype(np.float32))[group], learnt=False)

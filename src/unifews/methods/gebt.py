@@ -28,7 +28,7 @@ from unifews.errors import InputError
 from unifews.methods.contract import Data, Stage
 from unifews.methods.registry import Card, method
 from unifews.methods.settings import check_number
-from unifews.methods.stages import NOISE, Asked, Training, generator, keep_weights, left, pairs
+from unifews.methods.stages import NOISE, Asked, Training, generator, keep_pairs, keep_weights, left, pairs
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -141,7 +141,7 @@ class _Search(Training):
         """Put weights and masks into a model."""
         found.model.load_state_dict(self.thinned.model.state_dict())
         if self.asked.edges:
-            found.keep.copy_(self._stay(self.factors)[self.group])
+            keep_pairs(found, self.asked, self.group, self._stay(self.factors))
         if self.asked.weights:
             keep_weights(found, [weight.matrix.abs() for weight in self.thinned.weights], self.asked.weights)
 

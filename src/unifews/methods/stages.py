@@ -11,6 +11,7 @@ import numpy as np
 from unifews.core.budget import check_sparsity
 from unifews.errors import GraphError, InputError
 from unifews.methods.contract import Data
+from unifews.methods.door import missed
 from unifews.methods.registry import Card
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class Asked:
             raise InputError(f"method {card.name!r} is not told how much to remove; give {options}, such as 0.5.")
         if data.edge_index.ndim != 2 or data.edge_index.shape[0] != 2:
             raise GraphError(f"`edge_index` has shape {list(data.edge_index.shape)}; it is [2, edges], senders and receivers.")
+        if edges and not bool((data.edge_index[0] != data.edge_index[1]).any()):
+            raise InputError("the graph has no edges between different nodes, so none can be removed; leave edge_sparsity out.")
         return cls(card, edges, weights)
 
     def thinned(self, model: nn.Module, data: Data, notes: Sequence[str] = ()) -> Thinned:
@@ -83,6 +86,13 @@ def pairs(model: Thinned) -> tuple[Tensor, Tensor]:
     low, high = torch.minimum(sender, receiver), torch.maximum(sender, receiver)
     found, group = torch.unique(low * model.nodes + high, return_inverse=True)
     return group, torch.stack([found // model.nodes, found % model.nodes])
+
+
+def keep_pairs(model: Thinned, asked: Asked, group: Tensor, stay: Tensor) -> None:
+    """Undirected edges that stay, with a note where few, or directed, edges do not add up to the share."""
+    model.keep.copy_(stay[group])
+    achieved = 1 - float(model.keep.double().mean())
+    model.notes = (*model.notes, *missed(asked.card, asked.edges, achieved, "both directions of an edge go together"))
 
 
 def left(count: int, share: float) -> int:
