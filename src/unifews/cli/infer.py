@@ -60,6 +60,8 @@ def infer(
     if threads is not None and threads < 1:
         raise InputError(f"--threads is at least 1; got {threads}.")
     named = None if nodes is None else _named(nodes)
+    import unifews.nn.frozen.model  # noqa: F401 - torch, which takes longer than reading a model
+
     fast, read = _timed(lambda: _open(model, threads))
     (name, graph, x), loaded = _timed(lambda: _load(data, features, undirected))
     if x.shape[1] != fast.num_features:
@@ -82,7 +84,7 @@ class _Made(NamedTuple):
     scores: NDArray[np.float32]
     """[nodes, classes]."""
     ready: float
-    """Seconds from graph and features to where predicting can start."""
+    """Seconds from graph and features to a first prediction; a decoupled model propagates here."""
     seconds: float
     """Predicting."""
     each: NDArray[np.float64] | None
@@ -227,8 +229,7 @@ def _predict(fast: FrozenModel, graph: Graph, x: Any, chosen: NDArray[np.int64] 
         with warnings.catch_warnings():  # features are mapped from their file, and nothing writes to them
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             fast.bind(x, graph)
-        if singly and chosen is not None:
-            fast.predict(chosen[:1])  # what depends on the graph alone is made by the first prediction
+        fast.predict([0])  # the first prediction makes what depends on the graph alone, a propagation for one
 
     with output.stage() as say:
         say("preparing")
@@ -349,7 +350,7 @@ def _show(
     lines = (
         f"{fast.num_features:,} features to {fast.num_outputs:,} scores, {kept:,} of {whole:,} weights; {name}: "
         f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges",
-        f"model read in {seconds['model']:.2f} s, graph in {seconds['data']:.2f} s, ready after {seconds['ready']:.2f} s",
+        f"model read in {seconds['model']:.2f} s, graph in {seconds['data']:.2f} s, made ready in {seconds['ready']:.2f} s",
         speed,
         f"wrote {out}: {', '.join(shown)} of {nodes}",
     )  # fmt: skip

@@ -31,7 +31,7 @@ class Indexed(nn.Module):
         self._steps = program.steps
         for number, step in enumerate(program.steps, start=1):
             for name, array in step.arrays.items():
-                tensor = array.dense.T.contiguous() if isinstance(array, Weight) else array.clone()
+                tensor = (array.dense if isinstance(array, Weight) else array).clone()
                 if name == "columns":
                     tensor = tensor.nonzero().flatten()
                 if name != "removed":  # edges of one graph by their numbers
@@ -63,7 +63,8 @@ class Indexed(nn.Module):
             return by_row(Step(step.op, step.inputs, step.settings, arrays), given, 1)  # type: ignore[arg-type]
         weight = self._array(number, "weight")
         assert weight is not None
-        return _finished(given[0] @ weight, self._array(number, "bias"), step.settings["relu"])
+        out = torch.nn.functional.linear(given[0], weight, self._array(number, "bias"))
+        return out.relu() if step.settings["relu"] else out
 
     def _around(
         self, number: int, step: Step, given: list[Tensor], edge_index: Tensor, edge_weight: Tensor | None, alive: Tensor | None
