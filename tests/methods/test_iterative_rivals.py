@@ -3,6 +3,7 @@ is learnt from and repeated; then what each of them is about."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +24,8 @@ from unifews.methods.random import Random
 from unifews.methods.stages import Asked, pairs
 from unifews.nn.thinned import Thinned
 from unifews.nn.zoo import build
+from unifews.report.compare import label_of
+from unifews.training.spec import TrainSpec
 
 RIVALS = [name for name in CARDS if hasattr(registry.find(name), "prepare")]
 CLAIMS = [(name, model) for name in RIVALS for model in CARDS[name].backbones]
@@ -142,6 +145,22 @@ def _run(method, model, *, seed=659, epochs=8, data=None, **wanted):
         yield stage
 
 
+def test_the_record_says_it_all_and_an_interrupted_run_goes_on(tmp_path):
+    def stop(number, epoch):
+        if number == 1:
+            raise KeyboardInterrupt
+
+    how = dict(method="glt:rounds=2", edge_sparsity=0.5, seeds=2, ledger=tmp_path) | HOW | {"epochs": 12}
+    with pytest.raises(KeyboardInterrupt):
+        uf.train(DATA, "gcn", watch=stop, **how)
+    epochs = []
+    run = uf.train(DATA, "gcn", watch=lambda number, epoch: epochs.append((number, epoch.number, epoch.of)), **how)
+    assert epochs == [(1, number, 12) for number in range(12)]  # counted on over the rounds, of the seed that was left
+    record = json.loads(json.dumps(run.to_dict(), allow_nan=False))
+    assert TrainSpec.of(record["spec"]) == run.spec and record["id"] == run.id
+    assert label_of(record) == "glt:rounds=2, edges .5" and label_of({"spec": run.spec.unpruned().to_dict()}) == "unpruned"
+
+
 # ---------------------------------------------------------------------------------------------------------------- refusals
 
 
@@ -154,7 +173,7 @@ def _run(method, model, *, seed=659, epochs=8, data=None, **wanted):
         ("dspar", dict(model="gcn", weight_sparsity=0.5), "method 'dspar' removes no weights"),
         ("glt", dict(model="gcn"), "method 'glt' is not told how much to remove; give edge_sparsity or weight_sparsity"),
         ("random", dict(model="gcn", edge_sparsity=0.5, task="links"), "for task='links' take method='unifews'"),
-        ("random", dict(model="gcn", edge_threshold=0.5), "`edge_threshold` belongs to method='unifews'"),
+        ("random", dict(model="gcn", edge_threshold=0.5), "method 'random' has no threshold in layers, it removes a share"),
         ("cgp", dict(model="gcn", edge_sparsity=0.5, entries="node"), "`entries` belongs to method='unifews'"),
         ("glt", dict(model="gcn", edge_sparsity=0.5, epochs=5), "give epochs=9 or more, or fewer rounds"),
         ("gebt", dict(model="gcn", edge_sparsity=0.5, epochs=1), "give epochs=2 or more instead of 1"),

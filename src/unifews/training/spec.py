@@ -40,10 +40,7 @@ OF_LAYERS = ("task", "budget", "absolute", "node_lock", "settle")
 OF_UNIFEWS = ("skip", "entries", "basis", "rank", "inherit", "head")
 """Settings of propagating once by method "unifews" only; other methods have their own, ``method="ndls:epsilon=0.05"``."""
 
-IN_LAYERS = (
-    "edge_threshold", "weight_threshold", "weight_ramp", "weight_feedback", "entries", "inherit", "budget", "absolute",
-    "node_lock", "settle",
-)  # fmt: skip
+IN_LAYERS = ("weight_ramp", "weight_feedback", "entries", "inherit", "budget", "absolute", "node_lock", "settle")
 """Settings of that method in models whose layers propagate; others meet a share, in their own way."""
 
 
@@ -129,6 +126,11 @@ class TrainSpec:
             if getattr(self, delta) == math.inf:
                 raise InputError(f"an infinite `{delta}` would remove everything; give a number.")
         self.rule.card.check(self.model, weights=bool(self.weight_sparsity) or bool(self.weight_threshold))
+        if self.is_layered and not self.is_own and (self.edge_threshold is not None or self.weight_threshold is not None):
+            raise InputError(
+                f"method {self.rule.card.name!r} has no threshold in layers, it removes a share; give edge_sparsity or "
+                f"weight_sparsity, or take method='unifews'."
+            )
         if self.task == "links" and not self.is_own:
             raise InputError(f"method {self.rule.card.name!r} classifies nodes; for task='links' take method='unifews'.")
         if self.model == "mlp" and self.prunes_edges:
