@@ -23,14 +23,15 @@ def diffused(y: Tensor, edges: Edges, columns: Tensor | None = None) -> Tensor:
     if _has_kernels(y) and not edges.learnt and (columns is None or len(columns)):
         return ops.diffuse(y, edges.adjacency, edges.weight, edges.loop, columns)
     if columns is None:
-        sent = _all(y, edges)
+        sent = off_diagonal(y, edges)
     else:
         sent = torch.zeros_like(y)
-        sent = sent.index_copy(1, columns, _all(y[:, columns], edges)) if len(columns) else sent
+        sent = sent.index_copy(1, columns, off_diagonal(y[:, columns], edges)) if len(columns) else sent
     return sent if edges.loop is None else sent + edges.loop[:, None] * y
 
 
-def _all(y: Tensor, edges: Edges) -> Tensor:
+def off_diagonal(y: Tensor, edges: Edges) -> Tensor:
+    """Σ_{v≠u} T[u,v]·y[v], [n, width]."""
     return ops.gather(y, edges.adjacency, edges.weight) if _has_kernels(y) else _portable(y, edges)
 
 
@@ -58,12 +59,16 @@ def products_at_least(y: Tensor, edges: Edges, delta: float, lanes: int) -> tupl
     return out, _multiply_adds(size, factor, sender, delta, width, lanes), used
 
 
-def column_sizes(y: Tensor, edges: Edges) -> Tensor:
-    """‖messages in column j‖ ∝ (Σ_e T_e²·y[v,j]²)^½, [width], over the messages of every few senders where there are many."""
-    stride = max(1, len(y) // _SENDERS)
-    rows = y[::stride]
-    size: Tensor = (edges.sent[::stride].to(y.dtype) @ rows.square()).sqrt() * stride**0.5
+def column_sizes(rows: Tensor, edges: Edges) -> Tensor:
+    """‖messages in column j‖ ∝ (Σ_e T_e²·y[v,j]²)^½, [width], over the messages of `some_senders`."""
+    sent = some_senders(edges.sent).to(rows.dtype)
+    size: Tensor = (sent @ rows.square()).sqrt() * (len(edges.sent) / max(len(rows), 1)) ** 0.5
     return size
+
+
+def some_senders(y: Tensor) -> Tensor:
+    """Every few rows where there are many: enough of them to tell a large column from a small one."""
+    return y[:: max(1, len(y) // _SENDERS)]
 
 
 def row_sizes(y: Tensor) -> Tensor:

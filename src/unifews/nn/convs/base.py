@@ -16,7 +16,7 @@ from unifews.core.entry import BLOCK
 from unifews.errors import GraphError, InputError
 from unifews.nn.edges import Edges
 from unifews.nn.linear import largest
-from unifews.nn.products import column_sizes, diffused, products_at_least, products_on, row_sizes
+from unifews.nn.products import column_sizes, diffused, products_at_least, products_on, row_sizes, some_senders
 from unifews.nn.session import Session
 from unifews.nn.trace import ConvTrace
 
@@ -138,15 +138,10 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
 
     def held(self, x: Tensor, edges: Edges) -> Tensor:
         """T x, made once for features that do not change from pass to pass: full-batch training needs it only once."""
-        if x.requires_grad or torch.compiler.is_compiling():
-            return self.diffuse(x, edges)
-        found = _held.get(x)  # type: ignore[no-untyped-call]
-        if found is None or found[0] != x._version or found[1] is not edges:
-            found = _held[x] = (x._version, edges, self.diffuse(x, edges))
-        else:
+        made, again = once(x, edges, "diffused", lambda: self.diffuse(x, edges))
+        if again:
             self.put_on_record(edges, x, edges.count, edges.count * x.shape[1], None, perf_counter())
-        out: Tensor = found[2]
-        return out
+        return made
 
     def diffuse(self, y: Tensor, edges: Edges) -> Tensor:
         """T y over the products that stay, [n, width]; the diagonal always does."""
@@ -166,12 +161,15 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
     def _by_unit(self, y: Tensor, edges: Edges, began: float) -> Tensor:
         width = y.shape[1]
         if self.session.deciding or len(self.columns) != width:
-            self.choose_columns(column_sizes(y.detach(), edges))
+            self.choose_columns(column_sizes(some_senders(y.detach()), edges))
         columns = self.columns.nonzero().flatten()
         out = diffused(y, edges, columns)
-        used = edges.count if len(columns) else 0
-        self.put_on_record(edges, y, used, edges.count * len(columns), float(self.delta), began)
+        self.record_columns(edges, y, began)
         return out
+
+    def record_columns(self, edges: Edges, y: Tensor, began: float) -> None:
+        count = int(self.columns.sum())
+        self.put_on_record(edges, y, edges.count if count else 0, edges.count * count, float(self.delta), began)
 
     @torch.no_grad()
     def choose_columns(self, size: Tensor) -> None:
@@ -299,6 +297,24 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
 
     def notes(self) -> tuple[str, ...]:
         return ()
+
+
+def once(x: Tensor, edges: Edges, what: str, make: Callable[[], Tensor]) -> tuple[Tensor, bool]:
+    """What is made of features and edges that do not change from pass to pass, and whether it was there already.
+
+    Kept for as long as x lives and is not written to; nothing is kept of an x that has a gradient.
+    """
+    if x.requires_grad or x.is_inference() or torch.compiler.is_compiling():
+        return make(), False
+    kept = _held.get(x)  # type: ignore[no-untyped-call]
+    if kept is None or kept[0] != x._version:
+        kept = _held[x] = (x._version, {})
+    found = kept[1].get(what)
+    if found is not None and found[0] is edges:
+        return found[1], True
+    made = make()
+    kept[1][what] = edges, made
+    return made, False
 
 
 def check_precision(x: Any, kind: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -9,8 +10,9 @@ from torch import Tensor
 from torch_geometric.nn import GCNConv, MessagePassing
 
 from unifews.errors import InputError
-from unifews.nn.convs.base import PrunedConv, check_edges, check_precision, prunes
+from unifews.nn.convs.base import PrunedConv, check_edges, check_precision, once, prunes
 from unifews.nn.edges import Edges, Norm
+from unifews.nn.products import column_sizes, off_diagonal, some_senders
 
 
 @prunes(GCNConv)
@@ -35,9 +37,34 @@ class PrunedGCNConv(PrunedConv, GCNConv):  # type: ignore[misc]
         fill = 2.0 if self.improved and (edge_weight is not None or edge_index.layout != torch.strided) else 1.0
         loops = fill if self.add_self_loops else None
         edges = Edges.of(edge_index, edge_weight, len(x), norm, loops=loops, flow=self.flow, dtype=x.dtype)
-        first = self.before_weights(x, self.lin.weight)
-        out = self.lin(self.held(x, edges)) if first else self.diffuse(self.lin(x), edges)
+        if self.before_weights(x, self.lin.weight):
+            p = self.held(x, edges)
+            return torch.nn.functional.linear(p, self.lin.prepare(p), self.bias)
+        if self._widens(x, edges):
+            return self._widened(x, edges)
+        out = self.diffuse(self.lin(x), edges)
         return out if self.bias is None else out + self.bias
+
+    def _widens(self, x: Tensor, edges: Edges) -> bool:
+        """Whether units are sent of a product that is wider than what it is made of."""
+        pruning = self.session.pruning
+        fits = x.layout == torch.strided and edges.loop is not None and not edges.learnt
+        return fits and pruning.prunes_edges and pruning.entries == "unit" and x.shape[1] < self.lin.weight.shape[0]
+
+    def _widened(self, x: Tensor, edges: Edges) -> Tensor:
+        """(diag(loop) x) Wᵀ + b, and of the units that are sent also their neighbours': T never meets the wide matrix."""
+        began, linear = perf_counter(), torch.nn.functional.linear
+        weight = self.lin.prepare(x)
+        if self.session.deciding or len(self.columns) != len(weight):
+            self.choose_columns(column_sizes(linear(some_senders(x.detach()), weight.detach()), edges))
+        assert edges.loop is not None
+        loop = edges.loop[:, None]
+        out = linear(once(x, edges, "own", lambda: loop * x)[0], weight, self.bias)
+        columns = self.columns.nonzero().flatten()
+        if len(columns):
+            out = out.index_add_(1, columns, off_diagonal(linear(x, weight[columns]), edges))
+        self.record_columns(edges, out, began)
+        return out
 
 
 def sums(conv: MessagePassing) -> bool:
