@@ -9,16 +9,13 @@ average, which is the same for SGC at r = ½ only; ``compat=True`` does as they 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from unifews.core.graph import Graph
-from unifews.core.schemes import Scheme
-from unifews.methods.contract import Progress
-from unifews.methods.door import enter
+from unifews.methods.door import Job, Propagates
 from unifews.methods.push import Plan, Rules, run
-from unifews.methods.registry import Card, method
+from unifews.methods.registry import method
 from unifews.methods.settings import check_flag, check_number
 from unifews.propagation.result import Propagated
 
@@ -30,10 +27,11 @@ from unifews.propagation.result import Propagated
     paper="Wang et al., Approximate Graph Propagation, KDD 2021",
 )
 @dataclass(frozen=True)
-class Agp:
+class Agp(Propagates):
     """Settings: `rmax`, the threshold as a share of a column's sum (the authors take 1e-7 to 1e-10)."""
 
-    card: ClassVar[Card]
+    undirected: ClassVar[bool] = True
+    unweighted: ClassVar[bool] = True
     rmax: float = 1e-7
     compat: bool = False
 
@@ -41,24 +39,9 @@ class Agp:
         check_number("rmax", self.rmax)
         check_flag("compat", self.compat)
 
-    def propagate(
-        self,
-        graph: Graph,
-        x: Any,
-        scheme: str | Scheme = "sgc",
-        hops: int | None = None,
-        r: float = 0.5,
-        *,
-        edge_sparsity: float | None = None,
-        threshold: float | None = None,
-        seed: int = 42,
-        progress: Progress | None = None,
-    ) -> Propagated:
-        """See `Decoupled`. `threshold` is rmax."""
-        job = enter(
-            self.card, graph, x, scheme, hops, r, edge_sparsity, threshold, undirected=True, unweighted=True
-        )  # fmt: skip
+    def run(self, job: Job) -> Propagated:
+        """`threshold` is rmax."""
         test = 1.0 if job.alpha is None else 1 - job.alpha
         rules = Rules(job.alpha, stop=True, unbiased=not self.compat, test=test)
         plan = Plan(self.card, rules, np.abs, scaled=job.alpha is None)
-        return run(job, plan, self.rmax if job.threshold is None else job.threshold, seed, progress)
+        return run(job, plan, self.rmax if job.threshold is None else job.threshold)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from unifews.core.budget import check_sparsity, check_threshold
 from unifews.core.diffusion import Diffusion
@@ -11,6 +11,7 @@ from unifews.core.graph import Graph
 from unifews.core.schemes import Appnp, Scheme, Sgc, resolve
 from unifews.core.trace import Trace
 from unifews.errors import GraphError, InputError
+from unifews.methods.contract import Progress
 from unifews.methods.registry import Card
 from unifews.propagation.features import Features, Floats
 from unifews.propagation.result import Propagated
@@ -30,6 +31,8 @@ class Job:
     hops: int
     edge_sparsity: float | None
     threshold: float | None
+    seed: int
+    progress: Progress | None
 
     @property
     def graph(self) -> Graph:
@@ -61,20 +64,42 @@ class Job:
         return Propagated(values, None, trace, features.exponent, None, to_caller)
 
 
-def enter(
-    card: Card,
-    graph: Graph,
-    x: Any,
-    scheme: str | Scheme,
-    hops: int | None,
-    r: float,
-    edge_sparsity: float | None,
-    threshold: float | None,
-    *,
-    undirected: bool = False,
-    unweighted: bool = False,
-) -> Job:
+class Propagates:
+    """A decoupled method: `propagate` as the contract has it, checked here once; the method itself is `run`."""
+
+    card: ClassVar[Card]
+    undirected: ClassVar[bool] = False
+    """Whether it needs an undirected graph."""
+    unweighted: ClassVar[bool] = False
+    """Whether it knows no edge weights."""
+
+    def propagate(
+        self,
+        graph: Graph,
+        x: Any,
+        scheme: str | Scheme = "sgc",
+        hops: int | None = None,
+        r: float | None = None,
+        *,
+        edge_sparsity: float | None = None,
+        threshold: float | None = None,
+        seed: int = 42,
+        progress: Progress | None = None,
+    ) -> Propagated:
+        """See `Decoupled`; r is the method's own unless given."""
+        r = float(self.card.defaults.get("r", 0.5)) if r is None else r
+        return self.run(_entered(self, graph, x, scheme, hops, r, edge_sparsity, threshold, seed, progress))
+
+    def run(self, job: Job) -> Propagated:
+        raise TypeError(f"{type(self).__name__} has no `run`: a decoupled method must say how it propagates.")
+
+
+def _entered(
+    method: Propagates, graph: Graph, x: Any, scheme: str | Scheme, hops: int | None, r: float, edge_sparsity: float | None,
+    threshold: float | None, seed: int, progress: Progress | None,
+) -> Job:  # fmt: skip
     """Check a call; what the method cannot do is told with one that can."""
+    card = method.card
     if not isinstance(graph, Graph):
         raise GraphError(
             f"`graph` is a {type(graph).__name__}; build one with Graph.from_edge_index(...) or Graph.from_pyg(...)."
@@ -84,9 +109,9 @@ def enter(
     card.check(model, weights=False)
     if isinstance(scheme, Appnp) and not scheme.tail:
         raise InputError(f"method {card.name!r} has APPNP with its tail; leave out tail=False, or take method='unifews'.")
-    if undirected and not graph.is_symmetric:
+    if method.undirected and not graph.is_symmetric:
         raise GraphError(f"method {card.name!r} needs an undirected graph; take graph.undirected(), or method='unifews'.")
-    if unweighted and graph.is_weighted:
+    if method.unweighted and graph.is_weighted:
         raise GraphError(f"method {card.name!r} knows no edge weights; drop them, or take method='unifews'.")
     if edge_sparsity is not None and threshold is not None:
         raise InputError("give one of `edge_sparsity` (a fraction to remove) and `threshold` (the method's own); got both.")
@@ -95,7 +120,7 @@ def enter(
     if threshold is not None:
         threshold = check_threshold("threshold", threshold)
     alpha = scheme.alpha if isinstance(scheme, Appnp) else None
-    return Job(Features(x, graph.num_nodes), Diffusion(graph, r), alpha, hops, edge_sparsity, threshold)
+    return Job(Features(x, graph.num_nodes), Diffusion(graph, r), alpha, hops, edge_sparsity, threshold, seed, progress)
 
 
 def missed(card: Card, asked: float | None, achieved: float, why: str) -> tuple[str, ...]:

@@ -15,18 +15,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.graph import Graph
-from unifews.core.schemes import Scheme
 from unifews.core.trace import HopTrace, Trace
 from unifews.kernels import describe, threads_to_use
-from unifews.methods.contract import Progress
-from unifews.methods.door import Job, enter, missed
-from unifews.methods.registry import Card, method
+from unifews.methods.door import Job, Propagates, missed
+from unifews.methods.registry import method
 from unifews.methods.settings import check_flag, check_number
 from unifews.propagation.features import Floats, sparse_times
 from unifews.propagation.result import Propagated
@@ -45,10 +42,10 @@ Stops = Callable[[int, NDArray[np.int64], NDArray[np.float64]], NDArray[np.bool_
     defaults={"r": 0.0},
 )
 @dataclass(frozen=True)
-class Ndls:
+class Ndls(Propagates):
     """Settings: ε, the distance at which a node has settled; `own`, the share of its own features; row normalisation."""
 
-    card: ClassVar[Card]
+    undirected: ClassVar[bool] = True
     epsilon: float = 0.03
     own: float = 0.15
     normalise: bool = True
@@ -58,27 +55,14 @@ class Ndls:
         check_number("own", self.own, 0, 1)
         check_flag("normalise", self.normalise)
 
-    def propagate(
-        self,
-        graph: Graph,
-        x: Any,
-        scheme: str | Scheme = "sgc",
-        hops: int | None = None,
-        r: float = 0.0,
-        *,
-        edge_sparsity: float | None = None,
-        threshold: float | None = None,
-        seed: int = 42,
-        progress: Progress | None = None,
-    ) -> Propagated:
-        """See `Decoupled`. `threshold` is ε; a share asked for is met by choosing it. Nothing is random."""
+    def run(self, job: Job) -> Propagated:
+        """`threshold` is ε; a share asked for is met by choosing it. Nothing is random."""
         began = perf_counter()
-        job = enter(self.card, graph, x, scheme, hops, r, edge_sparsity, threshold, undirected=True)
         smoothing = _Smoothing(job, self)
         depth: NDArray[np.int64] | None = None
         notes: tuple[str, ...] = ()
         if job.edge_sparsity is not None:
-            depth = _depths(smoothing.distances(), graph.degree, job)
+            depth = _depths(smoothing.distances(), job.graph.degree, job)
             notes = (f"finding ε took an unpruned run of {job.hops * job.dense_macs:,} MACs more, not counted",)
         epsilon = self.epsilon if job.threshold is None else job.threshold
         setup = perf_counter() - began
@@ -86,7 +70,7 @@ class Ndls:
         def stops(k: int, rows: NDArray[np.int64], far: NDArray[np.float64]) -> NDArray[np.bool_]:
             return far < epsilon if depth is None else np.asarray(depth[rows] <= k)
 
-        values, trace = smoothing.run(stops, progress)
+        values, trace = smoothing.run(stops)
         why = "nodes of a hub's size stop together"
         notes += missed(self.card, job.edge_sparsity, trace.edge_sparsity, why)
         return job.done(values, Trace(trace.hops, job.requested, describe(smoothing.threads), setup_seconds=setup, notes=notes))
@@ -150,7 +134,7 @@ class _Smoothing:
             found.append(self.far(now, rows))
         return np.stack(found)
 
-    def run(self, stops: Stops, progress: Progress | None) -> tuple[Floats, Trace]:
+    def run(self, stops: Stops) -> tuple[Floats, Trace]:
         job, degree = self.job, self.job.graph.degree
         now = self.start()
         total = np.zeros_like(now)
@@ -171,8 +155,8 @@ class _Smoothing:
             macs = kept * job.features.f
             seconds = perf_counter() - began
             hops.append(HopTrace(k, job.graph.num_edges, kept, 0, macs, job.dense_macs, 0, None, seconds))
-            if progress:
-                progress(k + 1, job.hops)
+            if job.progress:
+                job.progress(k + 1, job.hops)
         total *= ((1 - self.own) / np.maximum(depth, 1)).astype(np.float32)[:, None]
         job.features.add_scaled(self.scale * np.where(depth == 0, 1, self.own).astype(np.float32), total)
         return total, Trace(tuple(hops))

@@ -22,14 +22,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.graph import Graph
-from unifews.core.schemes import Scheme
 from unifews.core.trace import HopTrace, Trace
 from unifews.errors import InputError
 from unifews.kernels import threads_to_use
-from unifews.methods.contract import Progress
-from unifews.methods.door import Job, enter, missed
-from unifews.methods.registry import Card, method
+from unifews.methods.door import Job, Propagates, missed
+from unifews.methods.registry import method
 from unifews.methods.settings import check_flag, check_number
 from unifews.propagation.features import Floats, sparse_times
 from unifews.propagation.result import Propagated
@@ -50,10 +47,10 @@ Numbers = NDArray[np.int64]
     defaults={"r": 0.0},
 )
 @dataclass(frozen=True)
-class Nigcn:
+class Nigcn(Propagates):
     """Settings: ω and ρ of the weights of steps, τ of the length of walks, ε of their number (the authors' for Cora)."""
 
-    card: ClassVar[Card]
+    unweighted: ClassVar[bool] = True
     omega: float = 1.15
     rho: float = 0.06
     tau: float = 1.7
@@ -67,32 +64,19 @@ class Nigcn:
         check_number("epsilon", self.epsilon, 0, 1, above=True)
         check_flag("compat", self.compat)
 
-    def propagate(
-        self,
-        graph: Graph,
-        x: Any,
-        scheme: str | Scheme = "sgc",
-        hops: int | None = None,
-        r: float = 0.0,
-        *,
-        edge_sparsity: float | None = None,
-        threshold: float | None = None,
-        seed: int = 42,
-        progress: Progress | None = None,
-    ) -> Propagated:
-        """See `Decoupled`. `hops` is the longest walk; `threshold` is ε. The trace has a single product for all hops."""
-        began = perf_counter()
+    def run(self, job: Job) -> Propagated:
+        """`hops` is the longest walk; `threshold` is ε. The trace has a single product for all hops."""
+        began, graph, r = perf_counter(), job.graph, job.diffusion.r
         if r:
             raise InputError(f"method 'nigcn' walks over D^-1 (A + I), which is r=0; got r={r}. Leave it out, or take 'agp'.")
-        job = enter(self.card, graph, x, scheme, hops, r, edge_sparsity, threshold, unweighted=True)
         epsilon = self.epsilon if job.threshold is None else check_number("threshold", job.threshold, 0, 1, above=True)
-        walks = _Walks(job, self, int(8 * math.log(100 / epsilon) / epsilon + 1), seed)
+        walks = _Walks(job, self, int(8 * math.log(100 / epsilon) / epsilon + 1), job.seed)
         limit: float = 1 / epsilon**2
         if job.edge_sparsity is not None:
             budget = (1 - job.edge_sparsity) * job.hops * graph.num_edges / graph.num_nodes
             walks, limit = walks.within(budget, job.edge_sparsity)
         setup, began = perf_counter() - began, perf_counter()
-        values, kept = walks.gather(limit, self.compat, progress)
+        values, kept = walks.gather(limit, self.compat)
         entries = job.hops * graph.num_edges
         seconds = perf_counter() - began
         hop = HopTrace(0, entries, kept, 0, kept * job.features.f, job.hops * job.dense_macs, 0, None, seconds)
@@ -211,7 +195,7 @@ class _Walks:
             low, high = (middle, high) if ends.mean() < budget else (low, middle)
         return some, low
 
-    def gather(self, limit: float, compat: bool, progress: Progress | None) -> tuple[Floats, int]:
+    def gather(self, limit: float, compat: bool) -> tuple[Floats, int]:
         """Features of every node by its walks, float32 [n, f], and how many (node, other node) products that took."""
         job, n = self.job, self.job.graph.num_nodes
         features = job.features
@@ -231,8 +215,8 @@ class _Walks:
                 values[part] = (table @ x).toarray()
             else:
                 values[part] = sparse_times(table, x, threads_to_use(None))
-            if progress:
-                progress(int(part[-1]) + 1, n)
+            if job.progress:
+                job.progress(int(part[-1]) + 1, n)
         return values, kept
 
 

@@ -215,26 +215,26 @@ class Plan:
     """SGC: the residue is x/d^r, as it should be, and the result is multiplied by d^r."""
 
 
-def run(job: Job, plan: Plan, threshold: float, seed: int, progress: Progress | None) -> Propagated:
+def run(job: Job, plan: Plan, threshold: float) -> Propagated:
     """Propagate all columns: by the threshold given, or by the one that removes the share asked for."""
     began = perf_counter()
     lists = Lists(job.graph, job.diffusion.r)
-    push_all = _Columns(job, plan, lists, seed)
+    push_all = _Columns(job, plan, lists)
     setup = perf_counter() - began
     notes: tuple[str, ...] = ()
     if job.edge_sparsity is None:
-        values, trace = push_all(threshold, None, progress)
+        values, trace = push_all(threshold, None, job.progress)
     else:
         began = perf_counter()
         threshold = push_all.find(job.edge_sparsity)
         setup += perf_counter() - began
-        values, trace = push_all(threshold, None, progress)
+        values, trace = push_all(threshold, None, job.progress)
         off, tries = trace.edge_sparsity - job.edge_sparsity, 0
         while abs(trace.edge_sparsity - job.edge_sparsity) > CLOSE and 0 <= job.edge_sparsity - off < 1 and tries < 3:
             # The sample is not like the whole: ask it for so much less.
             setup += trace.seconds
             threshold = push_all.find(job.edge_sparsity - off)
-            values, trace = push_all(threshold, None, progress)
+            values, trace = push_all(threshold, None, job.progress)
             off, tries = off + trace.edge_sparsity - job.edge_sparsity, tries + 1
         notes = (f"found threshold {threshold:.3g} on {min(_SAMPLE, job.features.f)} columns, whose MACs are not counted",)
         notes += missed(plan.card, job.edge_sparsity, trace.edge_sparsity, "no threshold comes closer")
@@ -245,14 +245,12 @@ def run(job: Job, plan: Plan, threshold: float, seed: int, progress: Progress | 
 class _Columns:
     """The columns of the features, pushed some at a time."""
 
-    def __init__(self, job: Job, plan: Plan, lists: Lists, seed: int) -> None:
-        self.job, self.plan, self.lists, self.seed = job, plan, lists, seed
+    def __init__(self, job: Job, plan: Plan, lists: Lists) -> None:
+        self.job, self.plan, self.lists = job, plan, lists
         self.loops = 0
         self._zeros: dict[tuple[bool, int], NDArray[np.int64]] = {}
 
-    def __call__(
-        self, threshold: float, columns: list[int] | None, progress: Progress | None = None
-    ) -> tuple[Floats, Trace]:
+    def __call__(self, threshold: float, columns: list[int] | None, progress: Progress | None = None) -> tuple[Floats, Trace]:
         job, width = self.job, step(self.lists)
         f = job.features.f if columns is None else len(columns)
         values = np.empty((job.graph.num_nodes, f if columns is None else 0), dtype=np.float32)
@@ -263,7 +261,7 @@ class _Columns:
                 x = job.features.columns(first, last)
             else:
                 x = np.concatenate([job.features.columns(c, c + 1) for c in columns[first:last]], axis=1)
-            pushed = self._push(x, threshold, (self.seed, first))
+            pushed = self._push(x, threshold, (self.job.seed, first))
             if columns is None:
                 values[:, first:last] = pushed.values
             part = columns is None, first

@@ -8,17 +8,14 @@ what the authors call AGP. Here to see where their numbers come from; `unifews` 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from unifews.core.graph import Graph
-from unifews.core.schemes import Scheme
 from unifews.errors import InputError
-from unifews.methods.contract import Progress
-from unifews.methods.door import enter
+from unifews.methods.door import Job, Propagates
 from unifews.methods.push import Floats, Plan, Rules, run
-from unifews.methods.registry import Card, method
+from unifews.methods.registry import method
 from unifews.methods.settings import check_flag, check_number
 from unifews.propagation.result import Propagated
 
@@ -32,10 +29,11 @@ _HALF = {"sgc": 6e-4, "appnp": 4.5e-6}  # remove about half of the products on C
     paper="the C++ code of Liao et al., Unifews, ICML 2025",
 )
 @dataclass(frozen=True)
-class UnifewsPush:
+class UnifewsPush(Propagates):
     """Settings: `thr`, the threshold as a share of Σ|x|·d^r of a column over 1 - α; None: half of the products, about."""
 
-    card: ClassVar[Card]
+    undirected: ClassVar[bool] = True
+    unweighted: ClassVar[bool] = True
     thr: float | None = None
     inherit: bool = True
 
@@ -44,23 +42,8 @@ class UnifewsPush:
             check_number("thr", self.thr)
         check_flag("inherit", self.inherit)
 
-    def propagate(
-        self,
-        graph: Graph,
-        x: Any,
-        scheme: str | Scheme = "sgc",
-        hops: int | None = None,
-        r: float = 0.5,
-        *,
-        edge_sparsity: float | None = None,
-        threshold: float | None = None,
-        seed: int = 42,
-        progress: Progress | None = None,
-    ) -> Propagated:
-        """See `Decoupled`. `threshold` is thr."""
-        job = enter(
-            self.card, graph, x, scheme, hops, r, edge_sparsity, threshold, undirected=True, unweighted=True
-        )  # fmt: skip
+    def run(self, job: Job) -> Propagated:
+        """`threshold` is thr."""
         alpha = job.alpha or 0.0
         if alpha == 1:
             raise InputError("method 'unifews-push' divides by 1 - alpha; give an alpha below 1, or take method='agp'.")
@@ -71,4 +54,4 @@ class UnifewsPush:
 
         rules = Rules(job.alpha, skip=True, inherit=self.inherit, stop=True, unbiased=False)
         own = _HALF["sgc" if job.alpha is None else "appnp"] if self.thr is None else self.thr
-        return run(job, Plan(self.card, rules, mass), own if job.threshold is None else job.threshold, seed, progress)
+        return run(job, Plan(self.card, rules, mass), own if job.threshold is None else job.threshold)
