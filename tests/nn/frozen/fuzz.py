@@ -1,6 +1,6 @@
 """Model folders, damaged in every way we can think of: only named errors, no crash, no hang, no memory.
 
-    python tests/nn/frozen/fuzz.py 10000        # from the root of the repository
+python tests/nn/frozen/fuzz.py 10000        # from the root of the repository
 """
 
 from __future__ import annotations

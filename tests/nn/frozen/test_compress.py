@@ -169,27 +169,35 @@ def decoupled(propagation, width=16, rank=None):
 
 
 @pytest.mark.parametrize(
-    "propagation",
+    "propagation, ranks",
     [
-        {"scheme": "appnp", "hops": 4, "edge_sparsity": 0.6},
-        {"scheme": Appnp(alpha=0.2, tail=False), "hops": 3},
-        {"scheme": Sgc(skip="diagonal"), "hops": 2, "threshold": 0.01, "entries": "node", "basis": "input", "inherit": True},
-        {"scheme": Polynomial([0.5, 0.3, 0.2])},
-        None,
+        ({"scheme": "appnp", "hops": 4, "edge_sparsity": 0.6}, (None, 7)),
+        ({"scheme": Appnp(alpha=0.2, tail=False), "hops": 3}, (None, 7)),
+        (
+            {
+                "scheme": Sgc(skip="diagonal"),
+                "hops": 2,
+                "threshold": 0.01,
+                "entries": "node",
+                "basis": "input",
+                "inherit": True,
+            },
+            (None, 7),
+        ),
+        ({"scheme": Polynomial([0.5, 0.3, 0.2])}, (None, 7)),
+        (None, (None,)),  # axes belong to a propagation
     ],
 )
-@pytest.mark.parametrize("rank", [None, 7])
-def test_decoupled_models(propagation, rank, tmp_path):
-    if propagation is None and rank:
-        pytest.skip("axes belong to a propagation")
-    model, x, edge_index = decoupled(propagation, rank=rank)
-    fast = uf.compress(model, x, edge_index)
-    expected = model(x, edge_index)
-    assert_close(fast(x, edge_index), expected, 1e-5)
-    assert_close(fast.predict([5, 0]), expected[[5, 0]], 1e-5)
-    fast.save(tmp_path / "m")
-    assert_close(uf.load(tmp_path / "m")(x.numpy(), uf.Graph.from_edge_index(edge_index, len(x))), expected, 1e-5)
-    assert [step.op for step in fast.program.steps][-3:] == ["affine", "linear", "linear"]  # BatchNorm is in the last
+def test_decoupled_models(propagation, ranks, tmp_path):
+    for rank in ranks:
+        model, x, edge_index = decoupled(propagation, rank=rank)
+        fast = uf.compress(model, x, edge_index)
+        expected = model(x, edge_index)
+        assert_close(fast(x, edge_index), expected, 1e-5)
+        assert_close(fast.predict([5, 0]), expected[[5, 0]], 1e-5)
+        fast.save(tmp_path / f"{rank}")
+        assert_close(uf.load(tmp_path / f"{rank}")(x.numpy(), uf.Graph.from_edge_index(edge_index, len(x))), expected, 1e-5)
+        assert [step.op for step in fast.program.steps][-3:] == ["affine", "linear", "linear"]  # BatchNorm is in the last
 
 
 # --------------------------------------------------------------------------------------------------------------- freezing

@@ -264,5 +264,3 @@ def test_damaged_folders_give_named_errors_only():
     count = int(os.environ.get("UNIFEWS_FUZZ", 300))
     seen = fuzz(count, seed=7)
     assert seen["FileFormatError"] > 0.8 * count and seen["ran"] + seen["refused to run"] <= seen["loaded"]
-
-

@@ -97,8 +97,9 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
 
     @property
     def width(self) -> int:
-        """Columns of the layer's unpruned product, which the counts are shares of."""
-        raise NotImplementedError
+        """Columns of the unpruned product, which counts are shares of; before the first pass, what the layer says of itself."""
+        said = [self.seen_width, *(getattr(self, name, None) for name in ("out_channels", "channels", "in_channels"))]
+        return next((value for value in said if isinstance(value, int) and value > 0), 1)
 
     def narrower(self, weight: Tensor) -> int:
         """Columns of T x Wᵀ on the side of W [outputs, inputs] where there are fewer: what an unpruned layer multiplies.

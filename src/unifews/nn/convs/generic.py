@@ -19,14 +19,6 @@ class PrunedGeneric(ByMessages):
 
     fused = False
 
-    @property
-    def width(self) -> int:
-        """Of its messages; before the first pass, what the layer says of itself."""
-        if self.seen_width:
-            return self.seen_width
-        said = [getattr(self, name, None) for name in ("out_channels", "channels", "in_channels")]
-        return next((value for value in said if isinstance(value, int) and value > 0), 1)
-
     def notes(self) -> tuple[str, ...]:
         return (
             f"{self.stands_for.__name__} takes the generic path: all its messages are made before some are taken out, so "

@@ -97,9 +97,7 @@ def gat(to: Builder, conv: PrunedGATConv, given: dict[str, Any]) -> int:
     return _attend(to, conv, given, "gat", [sent], {"source": conv.att_src[0], "target": conv.att_dst[0]})
 
 
-def _attend(
-    to: Builder, conv: Attending, given: dict[str, Any], op: str, values: list[int], arrays: dict[str, Tensor]
-) -> int:
+def _attend(to: Builder, conv: Attending, given: dict[str, Any], op: str, values: list[int], arrays: dict[str, Tensor]) -> int:
     if given.get("edge_attr") is not None or given.get("return_attention_weights") is not None:
         raise InputError(f"{conv.path} is called with edge features or asked for its attention; a frozen model has neither.")
     form, kept = pruned(conv)

@@ -78,9 +78,7 @@ class Planner:
         plan.rows[0] = None
         return plan
 
-    def _look_around(
-        self, plan: Plan, wanted: _Wanted, number: int, step: Step, rows: Nodes, place: Nodes
-    ) -> None:
+    def _look_around(self, plan: Plan, wanted: _Wanted, number: int, step: Step, rows: Nodes, place: Nodes) -> None:
         links = self._wiring.links(number)
         edges = self._wiring.sending(number) if step.op == "diffuse" and links.known else links.edges
         if step.op != "diffuse" and step.settings["heads"] > LANES:

@@ -195,9 +195,7 @@ class Run:
         self._alive = used if alive is None else alive.masked_scatter(alive, used)
         return out
 
-    def _part(
-        self, number: int, step: Step, values: dict[int, Value], rows: Nodes, plan: Plan, links: Links
-    ) -> Tensor:
+    def _part(self, number: int, step: Step, values: dict[int, Value], rows: Nodes, plan: Plan, links: Links) -> Tensor:
         """On the rows of these nodes."""
         reach = plan.reach[number]
         first = _dense(values[step.inputs[0]].at(reach.senders))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,29 +17,16 @@ from torch_geometric.nn import norm as norms
 from unifews.errors import InputError, UnifewsError
 from unifews.nn.convs.base import PrunedConv
 from unifews.nn.frozen.fold import batch_norm
+from unifews.nn.frozen.functions import ACTIVATIONS, FUNCTIONS, LAST, SLOPES
 from unifews.nn.frozen.layers import FREEZES, matrix
-from unifews.nn.frozen.program import OPS, Program, Step, Unsound
-from unifews.nn.frozen.weights import Weight
+from unifews.nn.frozen.program import Program, Unsound
+from unifews.nn.frozen.steps import Steps, Value
 from unifews.nn.linear import PrunedWeight
 
 _LEAVES = (MessagePassing, PrunedWeight, Dense, JumpingKnowledge, norms.BatchNorm, norms.LayerNorm, norms.GraphNorm)
 _NOTHING = (nn.Dropout, nn.AlphaDropout, nn.Identity)
-_ACTIVATIONS: dict[type[nn.Module], str] = {
-    nn.ReLU: "relu", nn.ELU: "elu", nn.LeakyReLU: "leaky_relu", nn.GELU: "gelu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh",
-    nn.SiLU: "silu", nn.SELU: "selu", nn.Softplus: "softplus",
-}  # fmt: skip
-_SLOPES = {"elu": ("alpha", 1.0), "leaky_relu": ("negative_slope", 0.01)}
-_LAST = (-1, 1)
-
 EDGES, EDGE_WEIGHT = object(), object()
 """What stands for the edges and their weights while a model is followed."""
-
-
-@dataclass(frozen=True)
-class Value:
-    """What stands for a matrix with a row per node: the number of its step."""
-
-    number: int
 
 
 def traced(model: nn.Module, features: int, *, weighted: bool) -> Program:
@@ -94,49 +80,12 @@ class _Tracer(fx.Tracer):
         return isinstance(m, _LEAVES) or super().is_leaf_module(m, module_qualified_name)
 
 
-class Builder:
-    """Steps so far."""
-
-    def __init__(self, features: int) -> None:
-        self.steps: list[Step] = []
-        self._widths = [features]
-
-    def width(self, value: int) -> int:
-        return self._widths[value]
-
-    def add(
-        self, op: str, inputs: Sequence[int], settings: dict[str, Any] | None = None, arrays: dict[str, Any] | None = None
-    ) -> int:
-        """One more step; the number of its value."""
-        plain = {
-            name: value if isinstance(value, Weight) else _detached(value)
-            for name, value in (arrays or {}).items()
-            if value is not None
-        }
-        step = Step(op, tuple(inputs), settings or {}, plain)
-        self.steps.append(step)
-        self._widths.append(OPS[op].width(step, [self._widths[value] for value in inputs]))
-        return len(self.steps)
-
-    def linear(self, x: int, weight: Tensor, bias: Tensor | None) -> int:
-        return self.add("linear", [x], {"relu": False}, {"weight": Weight.of(weight), "bias": bias})
-
-    def affine(self, x: int, **arrays: Tensor | None) -> int:
-        width = self.width(x)
-        spread = {name: None if a is None else _detached(a).flatten().expand(width).contiguous() for name, a in arrays.items()}
-        return self.add("affine", [x], {"relu": False}, spread)
-
-    def activate(self, x: int, kind: str, slope: float = 0.0) -> int:
-        return self.add("activate", [x], {"kind": kind, "slope": float(slope)})
-
-    def sum(self, values: Sequence[int], factors: Sequence[float] | None = None) -> int:
-        return self.add("sum", values, {"factors": [float(f) for f in factors or [1.0] * len(values)], "relu": False})
+class Builder(Steps):
+    """Steps that follow the forward of a module."""
 
     def inline(self, module: nn.Module, x: int, path: str) -> int:
         """Another module's steps, on this value."""
         return self.walk(_OneInput(module), [Value(x)], path)
-
-    # ----------------------------------------------------------------------------------------------------------- walking
 
     def walk(self, outer: _Plain, inputs: Sequence[Any], name: str) -> int:
         """The value that a module gives for these inputs."""
@@ -189,7 +138,7 @@ class Builder:
             # Constants among themselves: parameters, and what is made of them.
             made = getattr(args[0], name)(*args[1:], **kwargs) if node.op == "call_method" else node.target(*args, **kwargs)  # type: ignore[operator]
             return made.detach() if isinstance(made, Tensor) else made
-        convert = _FUNCTIONS.get(name)
+        convert = FUNCTIONS.get(name)
         if convert is None:
             raise _Unknown(f"does {name}(…)")
         try:
@@ -222,14 +171,14 @@ class Builder:
             if isinstance(module, nn.LayerNorm) and tuple(module.normalized_shape) != (self.width(x),):
                 raise _Unknown(f"calls {path}, a LayerNorm over several axes")
             return self.add("layer_norm", [x], {"eps": float(module.eps)}, {"scale": module.weight, "shift": module.bias})
-        if isinstance(module, nn.Softmax | nn.LogSoftmax) and module.dim in _LAST:
+        if isinstance(module, nn.Softmax | nn.LogSoftmax) and module.dim in LAST:
             return self.add("softmax", [x], {"log": isinstance(module, nn.LogSoftmax)})
-        kind = _ACTIVATIONS.get(type(module))
+        kind = ACTIVATIONS.get(type(module))
         if kind is None or (isinstance(module, nn.Softplus) and (module.beta, module.threshold) != (1, 20)):
             raise _Unknown(f"calls {path}, a {type(module).__name__}")
         if kind == "gelu" and module.approximate == "tanh":
             kind = "gelu_tanh"
-        return self.activate(x, kind, getattr(module, _SLOPES[kind][0]) if kind in _SLOPES else 0.0)
+        return self.activate(x, kind, getattr(module, SLOPES[kind][0]) if kind in SLOPES else 0.0)
 
     def _conv(self, conv: MessagePassing, path: str, args: Any, kwargs: Any) -> int:
         if not isinstance(conv, PrunedConv):
@@ -320,12 +269,6 @@ def _attribute(root: nn.Module, path: str) -> Any:
     return found.detach() if isinstance(found, Tensor) else found
 
 
-def _detached(value: Any) -> Tensor:
-    """A copy: training may go on, and writes to what the model holds."""
-    tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(value)
-    return (tensor.float() if tensor.is_floating_point() else tensor).contiguous().clone()
-
-
 def _is_value(arg: Any) -> bool:
     return isinstance(arg, Value) or arg is EDGES or arg is EDGE_WEIGHT
 
@@ -339,134 +282,3 @@ def _name(function: Any) -> str | None:
     name = getattr(function, "__name__", "")
     homes = (torch, functional, operator, torch.special, torch.Tensor)
     return name if any(getattr(home, name, None) is function for home in homes) else None
-
-
-# ------------------------------------------------------------------------------------------------------------- functions
-# Each gives a value, or None for arguments that its step cannot do.
-
-
-def _number(arg: Any) -> float | None:
-    """A plain number, or a tensor of one."""
-    if isinstance(arg, Tensor) and arg.numel() == 1:
-        return float(arg)
-    return float(arg) if isinstance(arg, int | float) and not isinstance(arg, bool) else None
-
-
-def _is_row(to: Builder, x: Value, arg: Any) -> bool:
-    """Whether a constant has one number per column."""
-    return isinstance(arg, Tensor) and arg.numel() == arg.shape[-1] == to.width(x.number)
-
-
-def _added(to: Builder, a: Any, b: Any, *, alpha: float = 1.0) -> Value | None:
-    if isinstance(a, Value) and isinstance(b, Value):
-        return Value(to.sum([a.number, b.number], [1.0, alpha]))
-    if not isinstance(a, Value):
-        if alpha != 1.0:
-            scaled = _multiplied(to, b, alpha)
-            return None if scaled is None else _added(to, scaled, a)
-        return _added(to, b, a)
-    plain = _number(b)
-    if plain == 0.0:
-        return a
-    shift = torch.tensor(plain) if plain is not None else b
-    return Value(to.affine(a.number, shift=shift * alpha)) if plain is not None or _is_row(to, a, b) else None
-
-
-def _subtracted(to: Builder, a: Any, b: Any, *, alpha: float = 1.0) -> Value | None:
-    if isinstance(a, Value) and _is_row(to, a, b) and alpha == 1.0:
-        return Value(to.affine(a.number, mean=b))
-    return _added(to, a, b, alpha=-alpha)
-
-
-def _multiplied(to: Builder, a: Any, b: Any) -> Value | None:
-    if isinstance(a, Value) and isinstance(b, Value):
-        return Value(to.add("product", [a.number, b.number]))
-    a, b = (a, b) if isinstance(a, Value) else (b, a)
-    plain = _number(b)
-    if plain is not None:
-        return Value(to.sum([a.number], [plain]))
-    return Value(to.affine(a.number, scale=b)) if _is_row(to, a, b) else None
-
-
-def _divided(to: Builder, a: Any, b: Any) -> Value | None:
-    plain = _number(b)
-    if isinstance(a, Value) and (plain or isinstance(b, Tensor)):
-        return _multiplied(to, a, 1 / plain if plain else 1 / b)
-    return None
-
-
-def _negated(to: Builder, a: Value) -> Value:
-    return Value(to.sum([a.number], [-1.0]))
-
-
-def _linear(to: Builder, input: Any, weight: Any, bias: Any = None) -> Value | None:
-    if not isinstance(input, Value) or not isinstance(weight, Tensor) or weight.ndim != 2:
-        return None
-    return Value(to.linear(input.number, weight, bias))
-
-
-def _times_matrix(to: Builder, a: Any, b: Any) -> Value | None:
-    return _linear(to, a, b.T) if isinstance(b, Tensor) and b.ndim == 2 else None
-
-
-def _joined(to: Builder, tensors: Any, dim: int = 0) -> Value | None:
-    fits = dim in _LAST and all(isinstance(one, Value) for one in tensors)
-    return Value(to.add("cat", [one.number for one in tensors])) if fits else None
-
-
-def _largest(to: Builder, a: Any, b: Any) -> Value | None:
-    both = isinstance(a, Value) and isinstance(b, Value)
-    return Value(to.add("max", [a.number, b.number])) if both else None
-
-
-def _softmax(log: bool) -> Callable[..., Value | None]:
-    def convert(to: Builder, input: Any, dim: int | None = None, **more: Any) -> Value | None:
-        plain = dim in _LAST and all(value is None or value == 3 for value in more.values())
-        return Value(to.add("softmax", [input.number], {"log": log})) if plain else None
-
-    return convert
-
-
-def _normalized(
-    to: Builder, input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None
-) -> Value | None:  # fmt: skip
-    return Value(to.add("normalize", [input.number], {"eps": float(eps)})) if p == 2 and dim in _LAST else None
-
-
-def _passed(to: Builder, input: Any, *args: Any, **kwargs: Any) -> Value:
-    return Value(input.number)
-
-
-def _dropped(to: Builder, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value | None:
-    return None if training and p else Value(input.number)  # a dropout that never ends is no step
-
-
-def _activated(kind: str) -> Callable[..., Value | None]:
-    def convert(to: Builder, input: Any, slope: float | None = None, inplace: bool = False, **more: Any) -> Value | None:
-        if kind not in _SLOPES:
-            made = "gelu_tanh" if kind == "gelu" and more.pop("approximate", "none") == "tanh" else kind
-            return None if slope is not None or more else Value(to.activate(input.number, made))
-        name, usual = _SLOPES[kind]
-        given = more.pop(name, usual if slope is None else slope)
-        return None if more else Value(to.activate(input.number, kind, given))
-
-    return convert
-
-
-_FUNCTIONS: dict[str, Callable[..., Value | None]] = {
-    **{name: _added for name in ("add", "add_", "iadd", "radd")},
-    **{name: _subtracted for name in ("sub", "sub_", "isub", "subtract")},
-    **{name: _multiplied for name in ("mul", "mul_", "imul", "multiply")},
-    **{name: _divided for name in ("truediv", "div", "div_", "itruediv", "divide")},
-    **{name: _negated for name in ("neg", "negative")},
-    **{name: _times_matrix for name in ("matmul", "mm")},
-    **{name: _joined for name in ("cat", "concat", "concatenate")},
-    **{name: _largest for name in ("max", "maximum")},
-    **{name: _dropped for name in ("dropout", "dropout_", "alpha_dropout", "feature_alpha_dropout")},
-    **{name: _passed for name in ("contiguous", "clone", "detach", "float")},
-    **{name: _activated(name.rstrip("_")) for kind in _ACTIVATIONS.values() for name in (kind, kind + "_")},
-    "linear": _linear,
-    "normalize": _normalized,
-    "softmax": _softmax(False),
-    "log_softmax": _softmax(True),
-}
