@@ -1,0 +1,83 @@
+"""A training as a cell: settings that were checked, and the dataset they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+from unifews.datasets.dataset import Dataset
+from unifews.datasets.load import load_dataset
+from unifews.errors import InputError
+from unifews.training.ledger import Ledger
+from unifews.training.spec import TrainSpec
+
+if TYPE_CHECKING:
+    from unifews.training.loop import Epoch
+
+
+@dataclass(frozen=True)
+class Training:
+    """One call of `train`."""
+
+    spec: TrainSpec
+    source: str | Dataset
+    """The dataset, or what it is loaded by."""
+    id: str
+    cost: float
+
+    @property
+    def what(self) -> str:
+        spec = self.spec
+        shares = [f"{side} {share:g}" for side in ("edge", "weight") if (share := getattr(spec, f"{side}_sparsity"))]
+        return " ".join([spec.dataset, spec.model, spec.method if spec.prunes else "unpruned", *shares])
+
+    def run(self, ledger: Ledger, tell: Callable[[float, str], None]) -> dict[str, Any]:
+        """See `Cell`; what was finished of it before is not trained again."""
+        from unifews.training.api import train
+        from unifews.training.warm import warm_up, warm_up_layers
+
+        warm_up()
+        if self.spec.is_layered:
+            warm_up_layers()
+
+        def watch(number: int, epoch: Epoch) -> None:
+            tell(number / self.spec.seeds, f"seed {self.spec.seed + number}, epoch {epoch.number + 1}")
+
+        settings = self.spec.to_dict()
+        settings.pop("dataset")
+        return train(dataset_of(self.source), **settings, ledger=ledger, watch=watch).to_dict()
+
+
+def trainings(cells: Sequence[Mapping[str, Any]]) -> list[Training]:
+    """Cells of settings, all of them checked: first by themselves, then with the datasets that they name."""
+    from unifews.training.api import splits_of
+
+    _loaded.cache_clear()  # files may have changed since the last call
+    specs = []
+    for cell in cells:
+        if "dataset" not in cell:
+            raise InputError(f"a training needs a dataset; {dict(cell)} names none.")
+        specs.append(TrainSpec.of({**cell, "dataset": ""}))
+    made = []
+    for cell, spec in zip(cells, specs, strict=True):
+        source = cell["dataset"]
+        source = fspath(source) if isinstance(source, PathLike) else source
+        data = dataset_of(source)
+        named = replace(spec, dataset=data.name)
+        splits_of(data, named)
+        size = data.num_nodes + data.graph.num_edges
+        made.append(Training(named, source, named.id(data), float(named.seeds * named.recipe.epochs * size)))
+    return made
+
+
+def dataset_of(source: str | Dataset) -> Dataset:
+    """The dataset itself; the last one loaded is at hand."""
+    return source if isinstance(source, Dataset) else _loaded(source)
+
+
+@lru_cache(maxsize=1)
+def _loaded(source: str) -> Dataset:
+    return load_dataset(source)

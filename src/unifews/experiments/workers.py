@@ -1,0 +1,129 @@
+"""Cells side by side: processes that each carry out one after another, sharing out the cores."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any
+
+from unifews.errors import UnifewsError
+from unifews.kernels import threads_to_use
+from unifews.training.ledger import Ledger
+
+if TYPE_CHECKING:
+    from unifews.experiments.grid import Cell, Outcome
+
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_PATIENCE = 5.0  # seconds for a process to end
+
+
+def side_by_side(
+    todo: Sequence[Cell], ledger: Ledger, jobs: int, tell: Callable[[int, float, str], None]
+) -> Generator[tuple[int, Outcome], None, None]:  # fmt: skip
+    """(number of a cell, what came of it) as they finish; processes end with the iterator, whatever ends it."""
+    waiting, jobs = iter(range(len(todo))), min(jobs, len(todo))
+    workers = []
+    try:
+        with _cores_shared(jobs):
+            workers = [_Worker(ledger) for _ in range(jobs)]
+        at = {worker.line: worker for worker in workers}
+        for worker in workers:
+            worker.give(todo, next(waiting))
+            tell(worker.number, 0.0, "")
+        while busy := [line for line, worker in at.items() if worker.number >= 0]:
+            for line in wait(busy):
+                worker = at[line]  # type: ignore[index]
+                kind, *said = worker.hear(todo)
+                if kind == "at":
+                    tell(worker.number, *said)
+                    continue
+                if kind == "broke":
+                    raise said[0]
+                number, following = worker.number, next(waiting, -1)
+                worker.give(todo, following)
+                yield number, said[0]
+                if following >= 0:
+                    tell(following, 0.0, "")
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+class _Worker:
+    """A process of ours, and the line to it."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        context = get_context("spawn")  # a copy of this process would have torch's threads, but not what they were doing
+        self.line, other = context.Pipe()
+        self.process = context.Process(target=_serve, args=(other, ledger), daemon=True)
+        self.process.start()
+        other.close()
+        self.number = -1
+        """Of the cell at hand; -1 = none."""
+
+    def give(self, todo: Sequence[Cell], number: int) -> None:
+        self.number = number
+        if number >= 0:
+            self.line.send(todo[number])
+
+    def hear(self, todo: Sequence[Cell]) -> tuple[Any, ...]:
+        try:
+            said: tuple[Any, ...] = self.line.recv()
+        except (EOFError, ConnectionError) as error:
+            self.process.join(_PATIENCE)
+            raise UnifewsError(
+                f"the process that was at {todo[self.number].what} has ended (exit code {self.process.exitcode}): memory may "
+                f'have run out, or a script calls this outside of `if __name__ == "__main__":`. What is finished is in the '
+                f"ledger; the same call goes on from there, with fewer jobs in less memory."
+            ) from error
+        return said
+
+    def end(self) -> None:
+        self.line.close()
+        self.process.terminate()
+        self.process.join(_PATIENCE)
+
+
+def _serve(line: Connection, ledger: Ledger) -> None:
+    """What a worker does: carry out what comes, until nobody is at the other end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one ends the others
+    with suppress(EOFError, ConnectionError):
+        while True:
+            cell: Cell = line.recv()
+            try:
+                record = cell.run(ledger, lambda part, words: line.send(("at", part, words)))
+            except ConnectionError:  # nobody listens any more
+                return
+            except UnifewsError as error:
+                line.send(("done", error))
+            except Exception as error:
+                line.send(("broke", _portable(error)))
+            else:
+                line.send(("done", record))
+
+
+def _portable(error: Exception) -> Exception:
+    """As it is, if it can be sent; else its words."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+@contextmanager
+def _cores_shared(jobs: int) -> Iterator[None]:
+    """Processes started inside have their part of the cores, and threads that sleep while they wait."""
+    mine = {name: os.environ.get(name) for name in (*_THREADS, "OMP_WAIT_POLICY")}
+    os.environ.update(dict.fromkeys(_THREADS, str(max(1, threads_to_use(None) // jobs))))
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    try:
+        yield
+    finally:
+        for name, value in mine.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
