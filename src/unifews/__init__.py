@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from unifews.datasets.load import load_dataset as load_dataset
     from unifews.datasets.splits import Split as Split
     from unifews.errors import UnifewsError as UnifewsError
+    from unifews.experiments.rivals import Comparison as Comparison
+    from unifews.experiments.rivals import compare as compare
     from unifews.nn.export import export as export
     from unifews.nn.frozen.compress import compress as compress
     from unifews.nn.frozen.model import FrozenModel as FrozenModel
@@ -41,6 +43,7 @@ __version__ = "0.1.0"
 _HOME = {
     "About": "unifews.datasets.dataset",
     "Appnp": "unifews.core.schemes",
+    "Comparison": "unifews.experiments.rivals",
     "Dataset": "unifews.datasets.dataset",
     "Diffusion": "unifews.core.diffusion",
     "FrozenModel": "unifews.nn.frozen.model",
@@ -51,6 +54,7 @@ _HOME = {
     "Split": "unifews.datasets.splits",
     "Trace": "unifews.core.trace",
     "UnifewsError": "unifews.errors",
+    "compare": "unifews.experiments.rivals",
     "compress": "unifews.nn.frozen.compress",
     "desparsify": "unifews.nn.sparsify",
     "export": "unifews.nn.export",

@@ -9,7 +9,7 @@ import typer
 
 from unifews.cli import live, output
 from unifews.cli.run import share_cores
-from unifews.errors import InputError, MissingFileError
+from unifews.errors import InputError
 
 
 def demo(
@@ -25,16 +25,12 @@ def demo(
     """
     if seeds < 1:
         raise InputError(f"--seeds is at least 1; got {seeds}.")
-    if out.suffix != ".html":
-        raise InputError(f"--out {out} must end in .html, the format it is written in.")
-    if not out.parent.is_dir():
-        raise MissingFileError(f"cannot write {out}: there is no folder {out.parent}.")
     share_cores()
+    output.check_page(out)
     from unifews import demo as module
-    from unifews.report.page import check_page, write_page
+    from unifews.report.page import write_page
     from unifews.report.table import legend, table_of
 
-    check_page(out)
     result = module.run(output.stage, live.training, seeds=seeds)
     write_page(result.records, out, "unifews: accuracy against operations", (result.data, str(result.speed)))
     if as_json:

@@ -1,4 +1,4 @@
-"""A training as it goes on, on stderr: the hops of the propagation, then every epoch of every seed."""
+"""Trainings as they go on, on stderr: one with its hops and every epoch, or many with what runs and the time left."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from unifews.cli.output import Progress
 
 if TYPE_CHECKING:
+    from unifews.experiments.grid import Progress as CellsProgress
+    from unifews.experiments.grid import Status
     from unifews.training.api import Watch
     from unifews.training.loop import Epoch
 
@@ -44,6 +46,41 @@ def training(
             shown.update(task, description=f"{what}: {which}", completed=epoch.number + 1, total=epoch.of, told=told(epoch))
 
         yield progress, watch
+
+
+@contextmanager
+def cells(what: str) -> Iterator[CellsProgress | None]:
+    """`progress` for `run_cells`, shown as one bar that vanishes, `what` before it starts; None where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+    )  # fmt: skip
+    with Bar(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(what, total=None, left="")
+
+        def progress(status: Status) -> None:
+            shown.update(
+                task, description="; ".join(status.running), completed=status.done, total=status.of,
+                left=time_left(status.seconds_left),
+            )  # fmt: skip
+
+        yield progress
+
+
+def time_left(seconds: float | None) -> str:
+    """An estimate in words, no finer than it is: nothing, seconds, minutes or hours."""
+    if not seconds:
+        return ""
+    if seconds < 90:
+        return f"about {max(1, round(seconds))} s left"
+    return f"about {seconds / 60:.0f} min left" if seconds < 5400 else f"about {seconds / 3600:.1f} h left"
 
 
 def told(epoch: Epoch) -> str:

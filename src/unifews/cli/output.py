@@ -6,7 +6,10 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from unifews.errors import InputError, MissingFileError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,6 +29,17 @@ def console(table: Table | None = None) -> Console:
     if table is not None:
         found.width = max(found.width, Console(width=1000).measure(table).maximum)
     return found
+
+
+def check_page(out: Path) -> None:
+    """A page that cannot be written should come to light before the work is done."""
+    if out.suffix != ".html":
+        raise InputError(f"--out {out} must end in .html, the format it is written in.")
+    if not out.parent.is_dir():
+        raise MissingFileError(f"cannot write {out}: there is no folder {out.parent}.")
+    from unifews.report import page
+
+    page.check_page(out)
 
 
 def note(sentence: str) -> None:

@@ -31,17 +31,21 @@ tbody th { position: sticky; left: 0; background: var(--paper) }
 tr.gain td, tr.gain th { color: var(--dim); background: var(--soft) } tr.gain th { padding-left: 1.6rem; font-weight: 400 }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; font-size: .9rem; margin: 0 }
 dt { color: var(--dim) } dd { margin: 0; overflow-wrap: anywhere }
-#picture .xtick text, #picture .ytick text, #picture .xtitle, #picture .ytitle,
-#picture .legendtext { fill: var(--ink) !important }
-#picture .gridlayer path { stroke: var(--line) !important }
+figure .xtick text, figure .ytick text, figure .xtitle, figure .ytitle, figure .legendtext { fill: var(--ink) !important }
+figure .gridlayer path { stroke: var(--line) !important }
 """
 
 
 def write_page(records: Sequence[Record], path: Path, title: str, about: Sequence[str] = ()) -> None:
     """Write the page in one step; only a page of ours is ever replaced. `about`: paragraphs under the title."""
+    put_page(page(records, title, about), path)
+
+
+def put_page(text: str, path: Path) -> None:
+    """The same of a page that is there already, as text."""
     check_page(path)
     with atomic_file(path, overwrite=True) as file:
-        file.write(page(records, title, about).encode())
+        file.write(text.encode())
 
 
 def check_page(path: Path) -> None:
@@ -58,6 +62,19 @@ def page(records: Sequence[Record], title: str, about: Sequence[str] = ()) -> st
     """The page as text; every word that comes from outside is escaped."""
     if not records:
         raise InputError("a page needs at least one run; there is none to show.")
+    body = f"""<figure aria-label="{escape(caption(records))}">
+{figure_html(records)}
+<figcaption>Further left is cheaper, further up is better. Operations are all multiply-adds from features to classes, once for
+all nodes, finding principal axes included. Open mark: unpruned; bars: standard deviation over seeds.</figcaption>
+</figure>
+<h2>Numbers</h2>
+{_table(records)}
+<p>{escape(" ".join(legend(records)))}</p>"""
+    return document(title, about, body, records)
+
+
+def document(title: str, about: Sequence[str], body: str, records: Sequence[Record]) -> str:
+    """The frame of a page: its title, paragraphs under it, what it is about as HTML, and what was run on what."""
     paragraphs = "\n".join(f"<p>{escape(text)}</p>" for text in about)
     return f"""<!doctype html>
 <html lang="en">
@@ -71,16 +88,7 @@ def page(records: Sequence[Record], title: str, about: Sequence[str] = ()) -> st
 <body>
 <h1>{escape(title)}</h1>
 {paragraphs}
-<figure aria-label="{escape(caption(records))}">
-{figure_html(records)}
-<figcaption>Further left is cheaper, further up is better. Operations are all multiply-adds from features to classes, once for
-all nodes, finding principal axes included. Open mark: unpruned; bars: standard deviation over seeds.</figcaption>
-</figure>
-<h2>Numbers</h2>
-<div class="wide">
-{_table(records)}
-</div>
-<p>{escape(" ".join(legend(records)))}</p>
+{body}
 <h2>Data, machine and versions</h2>
 {_facts(records)}
 </body>
@@ -89,18 +97,23 @@ all nodes, finding principal axes included. Open mark: unpruned; bars: standard 
 
 
 def _table(records: Sequence[Record]) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("run", *quantities(records)))
     lines = []
     for record, label in zip(records, labels_of(records), strict=True):
-        lines.append(_line(label, numbers(Row.of(record, label))))
+        lines.append(line(label, numbers(Row.of(record, label))))
         baseline = baseline_of(record, records)
         if baseline is not None:
-            lines.append(_line("against unpruned", gains(Gain.of(record, baseline)), ' class="gain"'))
-    body = "\n".join(lines)
-    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+            lines.append(line("against unpruned", gains(Gain.of(record, baseline)), ' class="gain"'))
+    return table(["run", *quantities(records)], lines)
 
 
-def _line(name: str, cells: Sequence[str], kind: str = "") -> str:
+def table(names: Sequence[str], lines: Sequence[str]) -> str:
+    """A table of these columns; a `line` each."""
+    head, body = "".join(f'<th scope="col">{escape(name)}</th>' for name in names), "\n".join(lines)
+    return f'<div class="wide">\n<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n</div>'
+
+
+def line(name: str, cells: Sequence[str], kind: str = "") -> str:
+    """A row of a table."""
     return f'<tr{kind}><th scope="row">{escape(name)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
 
 

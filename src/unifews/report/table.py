@@ -48,7 +48,7 @@ def quantities(records: Sequence[Record]) -> list[str]:
 
 def numbers(row: Row) -> list[str]:
     return [
-        f"{row.score:.1f}{_spread(row.std, row.seeds)}",
+        f"{row.score:.1f}{spread(row.std, row.seeds)}",
         *(short(count) for count in (row.macs, row.basis_macs, row.transform_macs, row.operations)),
         *(f"{share:.1%}" for share in (row.edge_sparsity, row.weight_sparsity)),
         *(f"{seconds:.2f}" for seconds in (row.propagate_seconds, row.train_seconds)),
@@ -60,11 +60,12 @@ def gains(gain: Gain) -> list[str]:
         _times(ratio, "fewer", "more") for ratio in (gain.macs, gain.transform_macs, gain.operations)
     )
     propagate, train = (_times(ratio, "faster", "slower") for ratio in (gain.propagate_seconds, gain.train_seconds))
-    points = f"{gain.points:+.1f}{_spread(gain.spread, gain.seeds)}"
+    points = f"{gain.points:+.1f}{spread(gain.spread, gain.seeds)}"
     return [points, macs, "-", transform, all_in_all, "-", "-", propagate, train]
 
 
-def _spread(std: float, seeds: int) -> str:
+def spread(std: float, seeds: int) -> str:
+    """Of several seeds; one has none."""
     return f" ± {std:.1f}" if seeds > 1 else ""
 
 
