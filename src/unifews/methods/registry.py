@@ -10,6 +10,7 @@ package adds one by an entry point of the group ``unifews.methods`` that leads t
 from __future__ import annotations
 
 import pkgutil
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
@@ -139,6 +140,12 @@ def _own() -> dict[str, type[Any]]:
 
 
 def _offered() -> dict[str, EntryPoint]:
+    return _offered_on(tuple(sys.path))
+
+
+@cache
+def _offered_on(path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Read once for a path: it takes the files of all installed packages, and a grid of trainings asks a thousand times."""
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
