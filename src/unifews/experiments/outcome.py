@@ -1,0 +1,261 @@
+"""What came of an experiment: its table, with the paper's values beside ours, and its figures, as files.
+
+<id>.md, <id>.csv        the whole table
+<id>.json                its figure; of several, <id>.<figure>.json each
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unifews.core.atomic import atomic_file
+from unifews.experiments.plan import Experiment, Figure, Planned, Published, Scale
+from unifews.experiments.quantities import Quantity, quantity, value
+from unifews.experiments.sources import Comparable
+
+Record = Mapping[str, Any]
+_SAID = {"inherit": "nested", "edge_threshold": "δ_a", "weight_threshold": "δ_w", "edge_sparsity": "edge", "hops": "hops"}
+_SMOKE = "smoke scale: few epochs, one seed, small widths. It shows that everything runs; its numbers say nothing."
+
+
+@dataclass(frozen=True)
+class Done:
+    """A run and its record, or why there is none."""
+
+    planned: Planned
+    record: Record | None
+    why: str = ""
+    dataset: str = ""
+    """As it is called in tables."""
+    comparable: Comparable = "all"
+
+    def label(self, key: str) -> Any:
+        if key == "dataset":
+            return self.dataset or self.planned.labels.get("dataset")
+        return self.planned.labels.get(key)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    experiment: Experiment
+    scale: Scale
+    runs: Sequence[Done]
+    remarks: Sequence[str] = ()
+    """On datasets that others stand in for, and runs that could not be."""
+
+    @property
+    def notes(self) -> list[str]:
+        where = self.experiment.published
+        source = f"Paper: {where.source}." if isinstance(where, Published) else f"Paper: {where}." if where else ""
+        first = [*([_SMOKE] if self.scale == "smoke" else []), *([source] if source else [])]
+        return [*first, *self.experiment.notes, *self.remarks]
+
+    # ------------------------------------------------------------------------------------------------------------- table
+
+    def columns(self) -> list[str]:
+        found = list(self.experiment.keys)
+        for name in self.experiment.quantities:
+            what = self._quantity(name)
+            found.append(what.title)
+            if self._has_spread(name):
+                found.append(f"{what.title} ±")
+            if self._is_printed(name):
+                found += [f"{what.title}, paper", f"{what.title}, difference"]
+        return found
+
+    def row(self, run: Done) -> list[Any]:
+        """Plain values, None where there is nothing to say."""
+        cells: list[Any] = [run.label(key) for key in self.experiment.keys]
+        printed = self.experiment.printed(run.planned.labels)
+        for name in self.experiment.quantities:
+            ours, spread = value(run.record, name) if run.record is not None else (None, None)
+            cells.append(ours)
+            if self._has_spread(name):
+                cells.append(spread)
+            if self._is_printed(name):
+                paper = printed.get(name)
+                cells += [paper, self._difference(run, name, ours, paper)]
+        return cells
+
+    def rows(self, panel: str | None = None) -> list[list[Any]]:
+        return [self.row(run) for run in self._runs(panel)]
+
+    def _difference(self, run: Done, name: str, ours: float | None, paper: Any) -> float | None:
+        if ours is None or not isinstance(paper, int | float) or run.comparable == "none":
+            return None
+        what = self._quantity(name)
+        return None if what.clock or (run.comparable == "cost" and not what.cost) else ours - paper
+
+    def _runs(self, panel: str | None) -> list[Done]:
+        return [run for run in self.runs if panel is None or run.label("panel") == panel]
+
+    def _quantity(self, name: str) -> Quantity:
+        return quantity(self.experiment, name)
+
+    def _has_spread(self, name: str) -> bool:
+        return any(run.record is not None and value(run.record, name)[1] is not None for run in self.runs)
+
+    def _is_printed(self, name: str) -> bool:
+        published = self.experiment.published
+        return isinstance(published, Published) and name in published.columns
+
+    # ------------------------------------------------------------------------------------------------------------- files
+
+    def write(self, folder: Path) -> list[Path]:
+        """Markdown, CSV and a JSON for every figure, each replaced as a whole."""
+        folder.mkdir(parents=True, exist_ok=True)
+        file = self.experiment.file
+        texts = {f"{file}.md": self.markdown(), f"{file}.csv": self.csv()}
+        for name, figure in self.experiment.figures.items():
+            single = len(self.experiment.figures) == 1
+            stem = file if single else f"{file}.{_slug(name)}"
+            texts[f"{stem}.json"] = json.dumps(self.drawing(name, figure), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        written = []
+        for name, text in texts.items():
+            with atomic_file(folder / name, overwrite=True) as target:
+                target.write(text.encode())
+            written.append(folder / name)
+        return written
+
+    def csv(self) -> str:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([*self.columns(), "note"])
+        writer.writerows([*self.row(run), run.why] for run in self.runs)
+        return text.getvalue()
+
+    def markdown(self) -> str:
+        experiment = self.experiment
+        lines = [f"# {experiment.title}", "", experiment.shows, ""]
+        lines += [f"`unifews reproduce {experiment.id} --scale {self.scale}`", ""]
+        heads = list(experiment.keys)
+        for name in experiment.quantities:
+            heads += [self._quantity(name).title, *(["paper", "difference"] if self._is_printed(name) else [])]
+        lines += [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+        for run in self.runs:
+            cells = [_text(run.label(key)) for key in experiment.keys]
+            printed = experiment.printed(run.planned.labels)
+            for name in experiment.quantities:
+                cells += self._cells(run, name, printed.get(name))
+            lines.append(f"| {' | '.join(cells)} |")
+        lines += ["", *(f"- {note}" for note in self.notes)]
+        return "\n".join(lines).rstrip() + "\n"
+
+    def _cells(self, run: Done, name: str, paper: Any) -> list[str]:
+        what = self._quantity(name)
+        ours, spread = value(run.record, name) if run.record is not None else (None, None)
+        first = "not run" if run.record is None else "" if ours is None else f"{ours:,.{what.digits}f}"
+        if spread is not None:
+            first += f" ± {spread:,.{what.digits}f}"
+        if not self._is_printed(name):
+            return [first]
+        gap = self._difference(run, name, ours, paper)
+        return [first, _text(paper), "" if gap is None else f"{gap:+,.{what.digits}f}"]
+
+    # ----------------------------------------------------------------------------------------------------------- figures
+
+    def drawing(self, name: str, figure: Figure) -> dict[str, Any]:
+        """What a report needs to draw it, and the rows that it is drawn from."""
+        experiment = self.experiment
+        runs = self._runs(figure.panel)
+        single = len(experiment.figures) == 1
+        series = self._curves(runs, figure) if figure.curves else self._lines(runs, figure)
+        return {
+            "id": experiment.id if single else f"{experiment.id}.{_slug(name)}",
+            "title": experiment.title if single else f"{experiment.title}: {name}",
+            "caption": experiment.shows,
+            "kind": figure.kind,
+            "columns": self.columns(),
+            "rows": [self.row(run) for run in runs],
+            "series": series,
+            "x_label": figure.x_label or ", ".join(self._title(name) for name in figure.x),
+            "y_label": figure.y_label or " / ".join(self._title(name) for name in figure.y),
+            "notes": self.notes,
+            "label": experiment.label,
+            "scale": self.scale,
+        }
+
+    def _title(self, name: str) -> str:
+        return self._quantity(name).title if name in self.experiment.quantities else name
+
+    def _curves(self, runs: Sequence[Done], figure: Figure) -> list[dict[str, Any]]:
+        made = []
+        for run in runs:
+            found = {} if run.record is None else run.record["curves"]
+            for name in figure.curves:
+                if name in found:
+                    called = " ".join([*self._called(run, figure), name])
+                    made.append({"name": called, **found[name], "error": [], "published": False})
+        return made
+
+    def _lines(self, runs: Sequence[Done], figure: Figure) -> list[dict[str, Any]]:
+        """A series for every line and quantity, ours and, where values are printed, the paper's."""
+        ours: dict[str, list[tuple[Any, Any, Any]]] = {}
+        paper: dict[str, list[tuple[Any, Any, Any]]] = {}
+        for run in runs:
+            if run.record is None:
+                continue
+            printed = self.experiment.printed(run.planned.labels)
+            for name in figure.y:
+                called = " ".join([*self._called(run, figure), *([self._title(name)] if len(figure.y) > 1 else [])])
+                here, (height, spread) = self._x(run, figure.x), value(run.record, name)
+                if height is not None:
+                    ours.setdefault(called, []).append((here, height, spread))
+                if isinstance(printed.get(name), int | float):
+                    paper.setdefault(f"{called}, paper", []).append((here, printed[name], None))
+        return [_series(called, points, False) for called, points in ours.items()] + [
+            _series(called, points, True) for called, points in paper.items()
+        ]
+
+    def _called(self, run: Done, figure: Figure) -> list[str]:
+        return _words(run, figure.series)
+
+    def _x(self, run: Done, names: Sequence[str]) -> Any:
+        assert run.record is not None
+        if len(names) != 1:
+            return ", ".join(_words(run, names))
+        return value(run.record, names[0])[0] if names[0] in self.experiment.quantities else run.label(names[0])
+
+
+def _words(run: Done, keys: Sequence[str]) -> list[str]:
+    """Labels as one would say them: "nested", "block", "δ_w 0.5"."""
+    words = []
+    for key in keys:
+        said = run.label(key)
+        if isinstance(said, bool):
+            words += [_SAID.get(key, key)] if said else []
+        elif said not in (None, ""):
+            words.append(said if isinstance(said, str) else f"{_SAID.get(key, key)} {said:g}")
+    return words
+
+
+def _series(called: str, points: list[tuple[Any, Any, Any]], published: bool) -> dict[str, Any]:
+    if all(isinstance(point[0], int | float) for point in points):
+        points = sorted(points, key=lambda point: point[0])
+    spread = [point[2] for point in points]
+    return {
+        "name": called,
+        "x": [point[0] for point in points],
+        "y": [point[1] for point in points],
+        "error": spread if any(value is not None for value in spread) else [],
+        "published": published,
+    }
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _slug(name: str) -> str:
+    """A figure's name as part of a file name."""
+    return "-".join("".join(c if c.isalnum() or c == "." else " " for c in name.lower()).split())

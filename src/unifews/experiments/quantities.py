@@ -1,0 +1,81 @@
+"""What is read off a record for tables and figures: a value, its spread over seeds, and what it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from unifews.errors import unknown_name
+from unifews.experiments.plan import Experiment, Published, find
+
+Record = Mapping[str, Any]
+Number = float | None
+
+
+@dataclass(frozen=True)
+class Quantity:
+    title: str
+    digits: int = 1
+    of: Callable[[Record], Number] = lambda record: None
+    spread: Callable[[Record], Number] = lambda record: None
+    cost: bool = False
+    """Whether it depends on the graph and the number of features only, not on what the features are."""
+    clock: bool = False
+    """Whether it is a time: those of two machines are not subtracted."""
+
+
+def _printed_macs(record: Record) -> Number:
+    """The share of the products that is left, of hops × edges × features as the paper counts edges (tab:dataset).
+
+    Its m has the self-loops of some files and not of others, and its code prunes them too; ours are neither pruned nor counted.
+    """
+    trace, spec = record["trace"], record["spec"]
+    edges = printed_edges().get(record["dataset"]["name"].replace("arxiv-sub", "arxiv"))
+    if edges is None or "hops" not in spec or not trace["dense_macs"]:
+        return None
+    whole = spec["hops"] * edges * record["dataset"]["features"]
+    return float(whole * (1 - trace["edge_sparsity"]) / 1e9)
+
+
+@cache
+def printed_edges() -> dict[str, int]:
+    """m of tab:dataset."""
+    table = find("tab:dataset").published
+    assert isinstance(table, Published)
+    at = table.columns.index("edges")
+    return {row[0]: row[at] for row in table.rows}
+
+
+OF_TRAININGS = {
+    "accuracy": Quantity("test score, %", 1, lambda r: r["scores"]["test"], lambda r: r["scores"]["test_std"]),
+    "edge_removed": Quantity("edge products removed, %", 1, lambda r: 100 * r["trace"]["edge_sparsity"], cost=True),
+    "weight_removed": Quantity("weights removed, %", 1, lambda r: 100 * r["trace"]["weight_sparsity"]),
+    "prop_gmacs": Quantity("propagation, GMACs", 3, lambda r: r["trace"]["macs"] / 1e9, cost=True),
+    "printed_gmacs": Quantity("propagation by the paper's count, GMACs", 2, _printed_macs, cost=True),
+    "axes_gmacs": Quantity("principal axes, GMACs", 2, lambda r: r["trace"]["basis_macs"] / 1e9),
+    "tran_gmacs": Quantity("transformation, GMACs", 2, lambda r: r["trace"]["transform_macs"] / 1e9),
+    "seconds": Quantity("propagation, s", 2, lambda r: r["seconds"]["propagate"], clock=True),
+    "train_seconds": Quantity("training a seed, s", 1, lambda r: r["seconds"]["train"], clock=True),
+    "seeds": Quantity("seeds", 0, lambda r: len(r["seeds"])),
+}
+"""Of records of `train`."""
+
+
+def quantity(experiment: Experiment, name: str) -> Quantity:
+    """One of a training, or one that the experiment's file names."""
+    if name in experiment.named:
+        own = experiment.named[name]
+        return Quantity(own["title"], own.get("digits", 1), cost=own.get("cost", False))
+    if name in OF_TRAININGS:
+        return OF_TRAININGS[name]
+    raise unknown_name(f"quantity of {experiment.id}", name, [*experiment.named, *OF_TRAININGS])
+
+
+def value(record: Record, name: str) -> tuple[Number, Number]:
+    """Value and spread, None where the record has none: of a measurement `name` and `name_spread`."""
+    if "values" in record:
+        return record["values"].get(name), record["values"].get(f"{name}_spread")
+    found = OF_TRAININGS.get(name, Quantity(name))
+    return found.of(record), found.spread(record) if len(record["seeds"]) > 1 else None

@@ -1,0 +1,164 @@
+"""`reproduce`: carry out the runs of experiments and write their tables and figures, each as soon as its last run is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from unifews.errors import MissingFileError, UnifewsError, unknown_name
+from unifews.experiments import plan, sources
+from unifews.experiments.cell import trainings
+from unifews.experiments.grid import Cell, Progress, Status, run_cells
+from unifews.experiments.measure import Measurement, kind_of
+from unifews.experiments.outcome import Done, Outcome
+from unifews.experiments.plan import TRAIN, Experiment, Planned, Scale
+from unifews.experiments.sources import Found
+from unifews.training.ledger import Ledger
+
+Wrote = Callable[[Outcome, list[Path]], None]
+
+
+@dataclass
+class _Entry:
+    """A run of an experiment on its way."""
+
+    experiment: str
+    planned: Planned
+    found: Found | None = None
+    why: str = ""
+    cell: Cell | None = None
+
+    def done(self, records: dict[str, Any]) -> Done:
+        outcome = records.get(self.cell.id) if self.cell is not None else None
+        why = str(outcome) if isinstance(outcome, UnifewsError) else self.why
+        record = outcome if isinstance(outcome, dict) else None
+        return Done(self.planned, record, why, *((self.found.label, self.found.comparable) if self.found else ()))
+
+
+def reproduce(
+    names: Sequence[str],
+    scale: Scale = "smoke",
+    *,
+    ledger: Ledger,
+    out: Path,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    wrote: Wrote | None = None,
+) -> list[Outcome]:
+    """The experiments of these ids (all of them where none is named) at a scale; what came of each, written to `out`.
+
+    Runs that the ledger holds are not repeated, and those that several experiments share are done once. `wrote` is told
+    when files of an experiment are written. Where a dataset cannot be had, its rows say so; if none of an experiment's can,
+    that is an error.
+    """
+    if scale not in plan.SCALES:
+        raise unknown_name("scale", scale, plan.SCALES)
+    experiments = [plan.find(name) for name in names or plan.ids()]
+    entries = [_Entry(each.id, planned) for each in experiments for planned in each.runs(scale)]
+    _find_data(entries, scale, ledger.path.parent / "data")
+    _check_some(experiments, entries)
+    _make_cells(entries)
+    writer = _Writer(experiments, entries, scale, out, ledger, wrote)
+    cells = _in_order(entries)
+    records: dict[str, Any] = {}
+    for alone in (False, True):
+        turn = [cell for cell in cells if _alone(cell) == alone]
+        watch = writer.watch(progress, len(records), len(cells))
+        found = run_cells(turn, ledger, jobs=1 if alone else jobs, progress=watch)
+        records |= dict(zip((cell.id for cell in turn), found, strict=True))
+    return writer.finish(records)
+
+
+def _find_data(entries: Sequence[_Entry], scale: Scale, folder: Path) -> None:
+    known: dict[str, Found | MissingFileError] = {}
+    for entry in entries:
+        name = entry.planned.settings["dataset"]
+        if name not in known:
+            try:
+                known[name] = sources.find(name, scale, folder)
+            except MissingFileError as error:
+                known[name] = error
+        found = known[name]
+        entry.found, entry.why = (found, "") if isinstance(found, Found) else (None, str(found))
+
+
+def _check_some(experiments: Sequence[Experiment], entries: Sequence[_Entry]) -> None:
+    for experiment in experiments:
+        own = [entry for entry in entries if entry.experiment == experiment.id]
+        if all(entry.found is None for entry in own):
+            raise MissingFileError(f"{experiment.id} cannot be run: {own[0].why}")
+
+
+def _make_cells(entries: Sequence[_Entry]) -> None:
+    """Every run that can be, checked, those of one dataset after another: a process has one of them at hand."""
+    able = [(entry, entry.found.source) for entry in entries if entry.found is not None]
+    able.sort(key=lambda pair: pair[1])
+    settings = [{**entry.planned.settings, "dataset": source} for entry, source in able]
+    trained = iter(trainings([own for own, (entry, _) in zip(settings, able, strict=True) if entry.planned.work == TRAIN]))
+    for own, (entry, _) in zip(settings, able, strict=True):
+        entry.cell = next(trained) if entry.planned.work == TRAIN else Measurement.of(entry.planned.work, own)
+
+
+def _in_order(entries: Sequence[_Entry]) -> list[Cell]:
+    """Each cell once, experiment after experiment, in each of them dataset after dataset."""
+    order = {name: number for number, name in enumerate(dict.fromkeys(entry.experiment for entry in entries))}
+    able = [(order[entry.experiment], entry.found.source, entry.cell) for entry in entries if entry.found and entry.cell]
+    return list({cell.id: cell for _, _, cell in sorted(able, key=lambda item: item[:2])}.values())
+
+
+def _alone(cell: Cell) -> bool:
+    return isinstance(cell, Measurement) and kind_of(cell.name).alone
+
+
+class _Writer:
+    """Writes the files of an experiment once all of its runs are in the ledger."""
+
+    def __init__(
+        self, experiments: Sequence[Experiment], entries: Sequence[_Entry], scale: Scale, out: Path, ledger: Ledger,
+        wrote: Wrote | None,
+    ) -> None:  # fmt: skip
+        self.experiments, self.entries, self.scale, self.out, self.ledger = experiments, entries, scale, out, ledger
+        self.wrote = wrote
+        self.outcomes: dict[str, Outcome] = {}
+        self.seen = -1
+
+    def watch(self, progress: Progress | None, before: int, of: int) -> Progress:
+        """`progress`, with what was done by earlier calls counted in."""
+
+        def told(status: Status) -> None:
+            if status.done != self.seen:
+                self.seen = status.done
+                self._look()
+            if progress is not None:
+                progress(replace(status, done=status.done + before, of=of))
+
+        return told
+
+    def _look(self) -> None:
+        records = {record["id"]: record for record in self.ledger.records()}
+        for experiment in self.experiments:
+            ids = {entry.cell.id for entry in self._own(experiment) if entry.cell is not None}
+            if experiment.id not in self.outcomes and ids <= records.keys():
+                self._write(experiment, records)
+
+    def finish(self, records: dict[str, Any]) -> list[Outcome]:
+        for experiment in self.experiments:
+            if experiment.id not in self.outcomes:
+                self._write(experiment, records)
+        return [self.outcomes[experiment.id] for experiment in self.experiments]
+
+    def _own(self, experiment: Experiment) -> list[_Entry]:
+        return [entry for entry in self.entries if entry.experiment == experiment.id]
+
+    def _write(self, experiment: Experiment, records: dict[str, Any]) -> None:
+        own = self._own(experiment)
+        runs = [entry.done(records) for entry in own]
+        remarks = [entry.found.note for entry in own if entry.found is not None and entry.found.note]
+        remarks += [f"not run: {run.why}" for run in runs if run.why]
+        outcome = Outcome(experiment, self.scale, runs, list(dict.fromkeys(remarks)))
+        self.outcomes[experiment.id] = outcome
+        files = outcome.write(self.out)
+        if self.wrote is not None:
+            self.wrote(outcome, files)
