@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from unifews.nn.export import export as export
     from unifews.nn.frozen.compress import compress as compress
     from unifews.nn.frozen.model import FrozenModel as FrozenModel
-    from unifews.nn.frozen.model import load as load
+    from unifews.nn.saved.api import load as load
+    from unifews.nn.saved.api import save as save
     from unifews.nn.sparsify import desparsify as desparsify
     from unifews.nn.sparsify import set_node_lock as set_node_lock
     from unifews.nn.sparsify import set_schedule as set_schedule
@@ -58,11 +59,12 @@ _HOME = {
     "compress": "unifews.nn.frozen.compress",
     "desparsify": "unifews.nn.sparsify",
     "export": "unifews.nn.export",
-    "load": "unifews.nn.frozen.model",
+    "load": "unifews.nn.saved.api",
     "load_dataset": "unifews.datasets.load",
     "open_dataset": "unifews.datasets.folder",
     "powerlaw": "unifews.datasets.generate",
     "propagate": "unifews.propagation.api",
+    "save": "unifews.nn.saved.api",
     "save_dataset": "unifews.datasets.folder",
     "set_node_lock": "unifews.nn.sparsify",
     "set_schedule": "unifews.nn.sparsify",

@@ -161,11 +161,11 @@ def _chosen(named: NDArray[Any], n: int, owner: str) -> NDArray[np.int64]:
 
 
 def _open(folder: Path, threads: int | None) -> FrozenModel:
-    from unifews.nn.frozen.model import load
+    from unifews.nn.frozen.model import FrozenModel
 
     with output.stage() as say:
         say(f"reading {folder}")
-        fast = load(folder)
+        fast = FrozenModel.load(folder)
     fast.threads = threads
     return fast
 

@@ -29,7 +29,7 @@ class Kind(NamedTuple):
         """True for a folder whose JSON file says it is of this kind, whatever its state."""
         try:
             meta = json.loads((folder / self.file).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):  # nested too deeply
             return False
         return isinstance(meta, dict) and meta.get("format") == self.format
 

@@ -24,6 +24,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from unifews.kernels import LANES, native, threads_to_use
 from unifews.nn.adjacency import Adjacency
+from unifews.nn.operator import operator
 
 _CHUNK = 64  # rows of one line of the kernels' partial sums
 
@@ -82,7 +83,7 @@ def head_scores(
     """Scores of the edges [m, heads] and, with `loops`, of every node with itself [n, heads]."""
     a = adjacency
     keep = torch.is_grad_enabled() and any(value.requires_grad for value in (x, y, att))
-    score, own, _, _ = torch.ops.unifews.head_scores(
+    score, own, _, _ = _head_scores(
         x, y, att, slope, heads, lane, loops, keep, a.start, a.end, a.indices, a.back_start, a.back_end, a.back_order
     )  # fmt: skip
     return score, own if loops else None
@@ -90,7 +91,7 @@ def head_scores(
 
 def row_softmax(score: Tensor, own: Tensor | None, loop: Tensor | None, adjacency: Adjacency) -> tuple[Tensor, Tensor | None]:
     """Softmax over the edges into each node and its loop[u] loops, all of the score `own`; of those, the sum."""
-    alpha, mine = torch.ops.unifews.row_softmax(score, own, loop, adjacency.start, adjacency.end)
+    alpha, mine = _row_softmax(score, own, loop, adjacency.start, adjacency.end)
     return alpha, None if loop is None else mine
 
 
@@ -104,7 +105,7 @@ def head_diffuse(
     a = adjacency
     at_back = a.back_order if at is None else at[a.back_order]
     pick = None if sent is lanes else sent.among(lanes)
-    out: Tensor = torch.ops.unifews.head_diffuse(
+    out: Tensor = _head_diffuse(
         x, alpha, own, at, at_back, pick, sent.slots, sent.lane, lanes.slots, lanes.places, lanes.lane, a.start, a.end,
         a.indices, a.back_start, a.back_end, a.back_indices,
     )  # fmt: skip
@@ -113,7 +114,7 @@ def head_diffuse(
 
 def take_columns(x: Tensor, index: Tensor, back: Tensor) -> Tensor:
     """out[:, c] = x[:, index[c]], 0 where the index is negative; `back` is the way back."""
-    out: Tensor = torch.ops.unifews.take_columns(x, index, back)
+    out: Tensor = _take_columns(x, index, back)
     return out
 
 
@@ -132,7 +133,7 @@ def column_squares(x: Tensor, alpha: Tensor, lane: Sequence[int], adjacency: Adj
 # --------------------------------------------------------------------------------------------------------------- scores
 
 
-@torch.library.custom_op("unifews::head_scores", mutates_args=())
+@operator("unifews::head_scores")
 def _head_scores(
     x: Tensor, y: Tensor, att: Tensor, slope: float, heads: int, lane: Sequence[int], loops: bool, signs: bool, start: Tensor,
     end: Tensor, indices: Tensor, back_start: Tensor, back_end: Tensor, back_order: Tensor,
@@ -179,7 +180,7 @@ def _scores_backward(ctx: Any, grad: Tensor, own: Tensor | None, *_: Tensor) -> 
 _head_scores.register_autograd(_scores_backward, setup_context=_scores_context)
 
 
-@torch.library.custom_op("unifews::head_slopes", mutates_args=())
+@operator("unifews::head_slopes")
 def _head_slopes(
     grad: Tensor, own_grad: Tensor | None, signs: Tensor, own_signs: Tensor | None, x: Tensor, att: Tensor, slope: float,
     heads: int, lane: Sequence[int], start: Tensor, end: Tensor, at: Tensor | None,
@@ -209,7 +210,7 @@ def _(
 # -------------------------------------------------------------------------------------------------------------- softmax
 
 
-@torch.library.custom_op("unifews::row_softmax", mutates_args=())
+@operator("unifews::row_softmax")
 def _row_softmax(
     score: Tensor, own: Tensor | None, loop: Tensor | None, start: Tensor, end: Tensor
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -243,7 +244,7 @@ def _softmax_backward(ctx: Any, grad: Tensor, own_grad: Tensor | None) -> tuple[
 _row_softmax.register_autograd(_softmax_backward, setup_context=_softmax_context)
 
 
-@torch.library.custom_op("unifews::row_softmax_back", mutates_args=())
+@operator("unifews::row_softmax_back")
 def _row_softmax_back(
     alpha: Tensor, own: Tensor | None, grad: Tensor, own_grad: Tensor | None, start: Tensor, end: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -264,7 +265,7 @@ def _(alpha: Tensor, own: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
 # ------------------------------------------------------------------------------------------------------------- products
 
 
-@torch.library.custom_op("unifews::head_diffuse", mutates_args=())
+@operator("unifews::head_diffuse")
 def _head_diffuse(
     x: Tensor, alpha: Tensor, own: Tensor | None, at: Tensor | None, at_back: Tensor, pick: Tensor | None, sent: Tensor,
     sent_lane: Sequence[int], slots: Tensor, places: Tensor, lane: Sequence[int], start: Tensor, end: Tensor, indices: Tensor,
@@ -307,7 +308,7 @@ def _diffuse_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 _head_diffuse.register_autograd(_diffuse_backward, setup_context=_diffuse_context)
 
 
-@torch.library.custom_op("unifews::head_diffuse_back", mutates_args=())
+@operator("unifews::head_diffuse_back")
 def _head_diffuse_back(
     grad: Tensor, x: Tensor, alpha: Tensor, own: Tensor | None, at: Tensor | None, at_back: Tensor, pick: Tensor | None,
     sent: Tensor, sent_lane: Sequence[int], slots: Tensor, lane: Sequence[int], start: Tensor, end: Tensor, indices: Tensor,
@@ -342,7 +343,7 @@ def _(grad: Tensor, x: Tensor, alpha: Tensor, own: Tensor | None, *rest: Any) ->
     return torch.empty_like(x), alpha.new_empty(alpha.shape), to_own
 
 
-@torch.library.custom_op("unifews::take_columns", mutates_args=())
+@operator("unifews::take_columns")
 def _take_columns(x: Tensor, index: Tensor, back: Tensor) -> Tensor:
     return _taken(x.detach().contiguous(), index)
 

@@ -43,7 +43,8 @@ class Decoupled(nn.Module):
         """`propagation`: arguments of `propagate`, or of another `by`; None = the head works on the features themselves."""
         super().__init__()
         self.head = head
-        self.register_buffer("axes", axes)
+        # In rows, as a file brings them back: a product rounds by how its factors lie in memory.
+        self.register_buffer("axes", None if axes is None else axes.contiguous())
         self.propagation, self.by = propagation, by
         self.exponent = exponent
 

@@ -13,7 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from unifews.errors import GraphError, InputError, ShapeError
 from unifews.nn.adjacency import Adjacency
 
-Norm = Literal["gcn", "mean", "sum"]
+Norm = Literal["gcn", "mean", "sum", "cheb"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,8 @@ class Edges:
     ) -> Edges:  # fmt: skip
         """From what a PyG layer is called with: edge_index [2, m] or a sparse matrix [receivers, senders].
 
-        ``norm="gcn"``: D^-½ (A + I) D^-½ as PyG's `gcn_norm`; ``"mean"``: 1 / number of incoming edges; ``"sum"``: as they are.
+        ``norm="gcn"``: D^-½ (A + I) D^-½ as PyG's `gcn_norm`; ``"mean"``: 1 / number of incoming edges; ``"sum"``: as they are;
+        ``"cheb"``: -D^-½ A D^-½ without self-loops, D by senders, as PyG's ChebConv.
         `loops`: weight of the self-loop that every node without one is given; None adds none. Kept for as long as the given
         tensors live and are not written to, unless the weights are learnt.
         """
@@ -114,7 +115,10 @@ class Edges:
             count = torch.bincount(ends[1], minlength=num_nodes).clamp(min=1).to(dtype)
             return cls(adjacency, (1 / count)[receiver], None if loop is None else loop / count, number)
         ones = torch.ones(adjacency.num_edges, dtype=dtype, device=receiver.device) if between is None else between
-        degree = torch.zeros(num_nodes, dtype=dtype, device=receiver.device).index_add(0, receiver, ones)
+        by = sender if norm == "cheb" else receiver
+        degree = torch.zeros(num_nodes, dtype=dtype, device=receiver.device).index_add(0, by, ones)
+        if norm == "cheb":
+            ones, loop = -ones, None
         if loop is not None:
             degree = degree + loop
         root = torch.where(degree > 0, degree.clamp(min=torch.finfo(dtype).tiny).rsqrt(), 0.0)

@@ -110,6 +110,10 @@ def _frozen(model: Any, x: Any, edge_index: Any, edge_weight: Any) -> FrozenMode
 
 
 def _about(program: Program, path: Path, format: str, weighted: bool) -> Exported:
+    for step in program.steps:
+        if step.op == "layer":
+            layer = step.settings["layer"]
+            raise InputError(f"{layer.path} is a {layer.kind}, which has only PyG's code and no steps, so it is not exported.")
     how = next((step.settings["how"] for step in program.steps if step.op == "propagate"), None)
     around = any(step.op in GRAPH_OPS for step in program.steps)
     if weighted and how is not None:

@@ -141,9 +141,12 @@ def _diffusion(step: Step, edge_index: Tensor, edge_weight: Tensor | None, x: Te
     if how["norm"] == "mean":
         count = _added(x.new_zeros(x.shape[0]), ends.receiver, torch.ones_like(ends.weight)).clamp(min=1)
         return Ends(ends.sender, ends.receiver, ends.weight / count[ends.receiver], ends.loop / count)
-    degree = _added(ends.loop, ends.receiver, ends.weight)
+    sign, by = 1.0, ends.receiver
+    if how["norm"] == "cheb":
+        sign, by, ends = -1.0, ends.sender, Ends(ends.sender, ends.receiver, ends.weight, torch.zeros_like(ends.loop))
+    degree = _added(ends.loop, by, ends.weight)
     root = torch.where(degree > 0, degree.clamp(min=torch.finfo(degree.dtype).tiny).rsqrt(), 0.0)
-    weight = root[ends.sender] * ends.weight * root[ends.receiver]
+    weight = sign * root[ends.sender] * ends.weight * root[ends.receiver]
     return Ends(ends.sender, ends.receiver, weight, ends.loop * root * root)
 
 

@@ -47,8 +47,7 @@ class Session:
 
     def begin(self, module: nn.Module, args: Any) -> None:
         """A pass of the whole model starts."""
-        if self.records:
-            self._settle_order()
+        self.settle_order()
         self.records, self._order, self._alive = [], [], None
         decided = any(bool(conv.decided) for conv in self.convs)
         training = module.training and torch.is_grad_enabled()
@@ -61,8 +60,8 @@ class Session:
                 if self.pruning.prunes_weights:
                     weight.due = self.pruning.weights_at(self.passes, self.phase == "monotone")
 
-    def _settle_order(self) -> None:
-        """Layers are shared a budget in the order they ran, which may not be the order they were defined in."""
+    def settle_order(self) -> None:
+        """Layers are shared a budget in the order they last ran, which may not be the order they were defined in."""
         ran = list(dict.fromkeys(self._order))
         if len(ran) == len(self.convs) and ran != self.convs:
             self.convs, self._shares = ran, None

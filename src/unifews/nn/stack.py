@@ -18,6 +18,8 @@ class Network(nn.Module):
 
     weighted = True
     """Whether its layers have a place for edge weights."""
+    built: dict[str, Any] | None = None
+    """What `zoo.build` was given, by name: a folder that holds this model says it, to have it built again."""
 
     def edge_arguments(self, edge_index: Any, edge_weight: Tensor | None) -> tuple[Any, ...]:
         if edge_weight is None:

@@ -55,7 +55,10 @@ def build(
         if setting not in known:
             takes = f"its own settings are {', '.join(known)}" if known else "it has none of its own"
             raise InputError(f"`{setting}` is no setting of {name}; {takes}.")
-    return MODELS[name](inputs, outputs, width, layers, dropout, **own)
+    made = MODELS[name](inputs, outputs, width, layers, dropout, **own)
+    sizes = dict(inputs=inputs, outputs=outputs, width=width, layers=layers, dropout=dropout)
+    made.built = {"model": name, **sizes, **known, **own}
+    return made
 
 
 @model("gcn")

@@ -4,7 +4,25 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch_geometric.nn import GAT, GCN, GIN, GATConv, GATv2Conv, GCN2Conv, GCNConv, GINConv, GraphSAGE, SAGEConv
+from torch_geometric.nn import (
+    APPNP,
+    GAT,
+    GCN,
+    GIN,
+    ChebConv,
+    GATConv,
+    GATv2Conv,
+    GCN2Conv,
+    GCNConv,
+    GINConv,
+    GraphConv,
+    GraphSAGE,
+    MixHopConv,
+    SAGEConv,
+    SGConv,
+    TAGConv,
+    TransformerConv,
+)
 
 import unifews as uf
 from unifews.nn.zoo import build
@@ -55,6 +73,17 @@ class Own(nn.Module):
         return nn.functional.log_softmax(self.out(nn.functional.normalize(x)), dim=1)
 
 
+class Far(nn.Module):
+    """Linear, then a layer without weights that propagates over several hops."""
+
+    def __init__(self, conv, width=24):
+        super().__init__()
+        self.into, self.conv, self.out = nn.Linear(FEATURES, width), conv, GCNConv(width, CLASSES)
+
+    def forward(self, x, edge_index, *rest):
+        return self.out(self.conv(self.into(x).relu(), edge_index, *rest), edge_index, *rest)
+
+
 class Deep(nn.Module):
     """GCNII."""
 
@@ -74,6 +103,17 @@ def _of(kind, **more):
     return lambda: build(kind, FEATURES, CLASSES, width=24, layers=2, **more)
 
 
+HOPS = {
+    "graph": lambda: Two(GraphConv),
+    "sg": lambda: Two(lambda a, b: SGConv(a, b, K=2)),
+    "tag": lambda: Two(lambda a, b: TAGConv(a, b, K=2)),
+    "appnp": lambda: Far(APPNP(K=3, alpha=0.2, dropout=0.3)),
+    "cheb": lambda: Two(lambda a, b: ChebConv(a, b, K=3)),
+    "mixhop": lambda: Two(lambda a, b: MixHopConv(a, b, powers=[0, 2]) if b > 5 else GCNConv(2 * a, b)),
+}
+"""Layers without a fused path that become steps."""
+CODE = {"transformer": lambda: Two(lambda a, b: TransformerConv(a, b, heads=2, concat=False) if b > 5 else GCNConv(a, b))}
+"""A layer that keeps its own code."""
 MODELS = {
     "gcn": _of("gcn"),
     "gat": _of("gat", heads=4),
@@ -94,6 +134,7 @@ MODELS = {
     "GAT, jumping": lambda: GAT(FEATURES, 16, 2, CLASSES, jk="max", v2=True, heads=2),
     "GraphSAGE, jumping": lambda: GraphSAGE(FEATURES, 16, 2, CLASSES, jk="cat", project=True),
     "GIN": lambda: GIN(FEATURES, 16, 2, CLASSES),
+    **{name: make for kinds in (HOPS, CODE) for name, make in kinds.items()},
 }
 FORMS = {
     "unit": dict(edge_sparsity=0.5, weight_sparsity=0.8),

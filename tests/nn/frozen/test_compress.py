@@ -7,10 +7,10 @@ import copy
 import numpy as np
 import pytest
 import torch
-from frozen_models import CLASSES, FEATURES, FORMS, MODELS, assert_close, graph, judged, trained
+from frozen_models import CLASSES, CODE, FEATURES, FORMS, HOPS, MODELS, Two, assert_close, graph, judged, trained
 from scipy import sparse
 from torch import nn
-from torch_geometric.nn import GCN, GCNConv
+from torch_geometric.nn import GCN, GCNConv, GraphConv
 
 import unifews as uf
 from unifews.core.schemes import Appnp, Polynomial, Sgc
@@ -29,6 +29,10 @@ from unifews.nn.zoo import build
 def test_it_gives_what_the_masked_model_gives(name, form):
     x, edge_index = graph()
     model = trained(name, form)
+    if name in CODE and form in ("node", "block", "feature"):  # these inherit edges
+        with pytest.raises(InputError, match=r"TransformerConv, which is frozen with its own code.*inherit=False"):
+            uf.compress(model, x, edge_index)
+        return
     fast = uf.compress(model, x, edge_index)
     expected = judged(model, x, edge_index)
     assert_close(fast(x, edge_index), expected, 1e-5)
@@ -39,7 +43,7 @@ def test_it_gives_what_the_masked_model_gives(name, form):
 
 
 @pytest.mark.parametrize("form", ["unit", "node", "block"])
-@pytest.mark.parametrize("name", ["gcn", "gcn improved", "gcn as it is", "gcnii"])
+@pytest.mark.parametrize("name", ["gcn", "gcn improved", "gcn as it is", "gcnii", "graph", "tag", "appnp", "cheb"])
 def test_edge_weights(name, form):
     x, edge_index = graph()
     weight = torch.rand(edge_index.shape[1], generator=torch.Generator().manual_seed(1))
@@ -95,7 +99,7 @@ def test_sparse_features(name):
 
 
 @pytest.mark.parametrize("form", ["unit", "node", "unpruned"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in CODE])
 def test_rows_go_through_a_few_at_a_time(name, form, monkeypatch):
     x, edge_index = graph()
     model = trained(name, form)
@@ -104,6 +108,67 @@ def test_rows_go_through_a_few_at_a_time(name, form, monkeypatch):
     monkeypatch.setattr(stream, "_FEWEST", 37)
     for rows in (x, x.to_sparse_csr()):
         assert_close(fast(rows, edge_index), judged(model, x, edge_index), 1e-5)
+
+
+# ------------------------------------------------------------------------------------------------ layers without a fused path
+
+
+@pytest.mark.parametrize("name", HOPS)
+def test_layers_that_sum_over_neighbours_become_steps(name, tmp_path):
+    fast = uf.compress(trained(name), *graph())
+    assert {step.op for step in fast.program.steps} <= {"linear", "diffuse", "sum", "affine", "cat", "activate"}
+    fast.save(tmp_path / "m")
+    x, edge_index = graph(n=530, m=900, seed=5)
+    model = trained(name)
+    assert_close(uf.load(tmp_path / "m")(x, edge_index), judged(model, x, edge_index), 1e-5)
+
+
+@pytest.mark.parametrize("aggr, op", [("mean", "diffuse"), ("max", "layer")])
+def test_other_sums_of_messages(aggr, op):
+    x, edge_index = graph()
+    model = uf.sparsify(Two(lambda a, b: GraphConv(a, b, aggr=aggr)), edge_sparsity=0.5)
+    model(x, edge_index).sum().backward()
+    fast = uf.compress(model, x, edge_index)
+    assert sum(step.op == op for step in fast.program.steps) == 2
+    assert_close(fast.predict([3, 7]), judged(model, x, edge_index)[[3, 7]], 1e-5)
+
+
+def test_any_other_layer_keeps_its_own_code_and_is_made_once_for_a_graph(tmp_path):
+    x, edge_index = graph()
+    model = trained("transformer")
+    fast = uf.compress(model, x, edge_index)
+    assert [step.op for step in fast.program.steps] == ["layer", "activate", "linear", "diffuse"]
+    expected = judged(model, x, edge_index)
+    kept, whole = fast.weights
+    assert kept == pytest.approx(0.2 * whole, rel=0.05)  # those of the layer are counted
+    layer, calls = fast.program.steps[0].settings["layer"], []
+    layer.conv.register_forward_hook(lambda *_: calls.append(1))
+    fast.bind(x, edge_index)
+    for node in (3, 9, 200):
+        assert_close(fast.predict(node), expected[[node]], 1e-5)
+    assert len(calls) == 1
+    other = graph(n=530, m=900, seed=5)
+    assert_close(fast(*other), judged(model, *other), 1e-5)
+    with torch.no_grad():
+        for value in model.parameters():
+            value.zero_()
+    assert_close(fast(x, edge_index), expected, 1e-5)  # what it holds is its own
+    with pytest.raises(InputError, match=r"first is a TransformerConv, which is frozen with its own code.*uf\.save"):
+        fast.save(tmp_path / "m")
+    with pytest.raises(InputError, match=r"first is a TransformerConv, which has only PyG's code"):
+        uf.export(fast, tmp_path / "m.pt2")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_layer_that_holds_on_to_a_graph_is_refused():
+    class Held(GraphConv):
+        cached = True
+
+    x, edge_index = graph()
+    model = uf.sparsify(Two(Held), edge_sparsity=0.5)
+    model(x, edge_index).sum().backward()
+    with pytest.raises(InputError, match="first is a Held that holds on to the graph it saw first"):
+        uf.compress(model, x, edge_index)
 
 
 def test_what_a_level_makes_is_written_only_where_a_later_one_needs_it():

@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 
 import unifews as uf
 from unifews.errors import FileFormatError, InputError, MissingFileError
-from unifews.nn.frozen import files
 from unifews.nn.frozen.weights import Weight
+from unifews.nn.saved import arrays as packing
 from unifews.nn.zoo import build
 
 
@@ -54,11 +54,11 @@ def test_every_way_of_packing_gives_the_matrix_back(density, shape):
         pytest.skip("large enough")
     matrix = rng.standard_normal(shape, dtype=np.float32) * (rng.random(shape) < density)
     packed = Weight.of(torch.from_numpy(matrix))
-    how, parts = files._packed(packed)
+    how, parts = packing.packed(packed)
     assert sum(part.nbytes for part in parts.values()) <= matrix.nbytes
-    for way, stored in [(how["as"], parts), files._as_mask(packed), files._as_rows(packed)]:
+    for way, stored in [(how["as"], parts), packing.as_mask(packed), packing.as_rows(packed)]:
         arrays = {f"1.weight.{name}": array for name, array in stored.items()}
-        again = files._unpacked({"as": way, "shape": list(shape)}, files._Parts("1.weight.", arrays))
+        again = packing.unpacked({"as": way, "shape": list(shape)}, packing.Parts("1.weight.", arrays))
         assert isinstance(again, Weight) and not arrays
         np.testing.assert_array_equal(again.dense.numpy(), matrix)
 

@@ -7,7 +7,7 @@ import torch
 from frozen_models import CLASSES, FEATURES, assert_close, graph, judged
 from torch import nn
 from torch.nn import functional
-from torch_geometric.nn import GCNConv, GraphConv, LayerNorm
+from torch_geometric.nn import GCNConv, LayerNorm
 
 import unifews as uf
 from unifews.errors import InputError
@@ -99,23 +99,6 @@ def test_what_has_no_step_is_told_in_a_sentence(end):
     with pytest.raises(InputError, match=sentence) as caught:
         uf.compress(model, x, edge_index)
     assert "\n" not in str(caught.value) and str(caught.value).endswith(".")
-
-
-def test_a_layer_that_takes_the_generic_path():
-    x, edge_index = graph()
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = GraphConv(FEATURES, CLASSES)
-
-        def forward(self, x, edge_index):
-            return self.conv(x, edge_index)
-
-    model = uf.sparsify(Net(), edge_sparsity=0.5)
-    model(x, edge_index).sum().backward()
-    with pytest.raises(InputError, match=r"conv is a GraphConv that takes the generic path.*GCNConv"):
-        uf.compress(model, x, edge_index)
 
 
 def test_edges_that_the_model_makes_itself():

@@ -37,8 +37,10 @@ def compress(
     """Freeze a trained model: packed weights, kept edges, BatchNorm folded, nothing of training left.
 
     Args:
-        model: a sparsified PyG model, or a decoupled one of `train`; made of GCNConv, SAGEConv, GINConv, GCN2Conv, GATConv or
-            GATv2Conv, linear layers, norms, activations, sums, products and concatenations.
+        model: a sparsified PyG model, or a decoupled one of `train`; made of message-passing layers, linear layers, norms,
+            activations, sums, products and concatenations. GCNConv, SAGEConv, GINConv, GCN2Conv, GATConv, GATv2Conv, GraphConv,
+            SGConv, TAGConv, APPNP, ChebConv and MixHopConv become steps; any other layer keeps its own code, runs on all nodes
+            once for a graph, and cannot be saved in a file.
         x, edge_index, edge_weight: the graph that it was trained on, or any other it can be tried on. The frozen model is
             compared with ``model.eval()`` on it (1e-4 of the largest score; an error if it differs), and bound to it.
         record: what is known of its training, plain values; saved with it.
@@ -57,8 +59,9 @@ def compress(
         if not isinstance(edge_index, Tensor):
             edge_index, edge_weight = as_edges(edge_index, edge_weight)
     with _judging(model, session), torch.no_grad():
-        expected = _judged(model, x, edge_index, edge_weight)
-        program = folded(_program(model, x.shape[-1], edge_weight is not None))
+        with _watched(model) as widths:
+            expected = _judged(model, x, edge_index, edge_weight)
+        program = folded(_program(model, x.shape[-1], widths, edge_weight is not None))
     fast = FrozenModel(program, requested=_requested(model, session), record=record)
     fast.threads = threads
     fast.bind(x, edge_index, edge_weight)
@@ -66,16 +69,16 @@ def compress(
     return fast
 
 
-def _program(model: nn.Module, features: int, weighted: bool) -> Program:
+def _program(model: nn.Module, features: int, widths: dict[nn.Module, int], weighted: bool) -> Program:
     if isinstance(model, Decoupled):
         return _decoupled(model, features)
     if weighted:
-        return traced(model, features, weighted=True)
-    plain = traced(model, features, weighted=False)
+        return traced(model, features, widths, weighted=True)
+    plain = traced(model, features, widths, weighted=False)
     if not takes_weights(model):
         return plain
     try:
-        other = traced(model, features, weighted=True)
+        other = traced(model, features, widths, weighted=True)
     except UnifewsError:  # it has an argument for weights, and no layer that takes them
         return plain
     # With weights it does the same steps, or else what was compared is only the one without.
@@ -141,6 +144,23 @@ def _judging(model: nn.Module, session: Session | None) -> Iterator[None]:
             weight.rows = rows
         if session is not None:
             vars(session).update(before)
+
+
+@contextmanager
+def _watched(model: nn.Module) -> Iterator[dict[nn.Module, int]]:
+    """Columns of what each layer gives while the model is called."""
+    widths: dict[nn.Module, int] = {}
+
+    def see(module: nn.Module, _: Any, out: Any) -> None:
+        if isinstance(out, Tensor) and out.ndim == 2:
+            widths[module] = out.shape[1]
+
+    hooks = [module.register_forward_hook(see) for module in model.modules() if isinstance(module, PrunedConv)]
+    try:
+        yield widths
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _judged(model: nn.Module, x: Any, edge_index: Any, edge_weight: Any) -> Tensor:

@@ -21,9 +21,10 @@ from unifews.nn.linear import PrunedWeight
 if TYPE_CHECKING:
     from unifews.nn.frozen.symbolic import Builder
 
-Freeze = Callable[["Builder", Any, dict[str, Any]], int]
+Freeze = Callable[["Builder", Any, dict[str, Any]], int | None]
 FREEZES: dict[type[PrunedConv], Freeze] = {}
-"""How a layer becomes steps, by its class: (builder, layer, what it is called with by name) → the value it gives."""
+"""How a layer becomes steps, by its class: (builder, layer, what it is called with by name) → the value it gives, or None if
+steps cannot do all that it does."""
 F = TypeVar("F", bound=Freeze)
 
 

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from unifews.core.entry import BLOCK
-from unifews.nn import attention, heads, ops
+from unifews.nn import attention, heads
 from unifews.nn.edges import Edges
+from unifews.nn.frozen import sums
 from unifews.nn.frozen.program import Step
 from unifews.nn.frozen.wiring import only
 from unifews.nn.heads import Rows
-from unifews.nn.products import diffused, row_sizes
+from unifews.nn.products import row_sizes
 
 _CHUNK = 1 << 24  # message values at a time
 
@@ -24,10 +25,10 @@ def diffuse(step: Step, y: Tensor, edges: Edges, *, known: bool) -> tuple[Tensor
     used = None
     receivers = edges.adjacency.num_nodes
     if known:
-        out = products(y, edges, columns_of(step))
+        out = sums.diffuse(y, edges, columns_of(step))
     elif step.settings["form"] == "edges":
         used = edges.factor * row_sizes(y)[edges.adjacency.indices.long()] >= _delta(step)
-        out = products(y, only(edges, used), None)
+        out = sums.diffuse(y, only(edges, used), None)
     else:
         out, used = _entries(step, y, edges)
         if edges.loop is not None:
@@ -48,14 +49,6 @@ def columns_of(step: Step) -> Tensor | None:
     return None if flags is None else flags.nonzero().flatten()
 
 
-def products(y: Tensor, edges: Edges, columns: Tensor | None) -> Tensor:
-    """T y of the receivers, the sum over neighbours in these columns; new memory."""
-    receivers = edges.adjacency.num_nodes
-    if columns is not None and not len(columns):
-        return torch.zeros(receivers, y.shape[1]) if edges.loop is None else edges.loop[:, None] * y[:receivers]
-    return diffused(y, edges, columns)[:receivers]
-
-
 def _delta(step: Step) -> float:
     delta = step.settings["delta"]
     return math.inf if delta is None else float(delta)
@@ -68,8 +61,7 @@ def _entries(step: Step, y: Tensor, edges: Edges) -> tuple[Tensor, Tensor]:
         blocks = -(-width // BLOCK)
         padded = torch.nn.functional.pad(y, (0, blocks * BLOCK - width)).view(len(y), blocks, BLOCK)
         largest = padded.norm(dim=2).amax(1)
-        cut = torch.full((len(y),), delta, dtype=torch.float32)
-        out, _ = ops.gather_kept(y, edges.adjacency, cut, edges.weight)
+        out = sums.gather_at_least(y, edges.adjacency, edges.weight, delta)
     else:
         size = y.abs()
         largest = size.amax(1)

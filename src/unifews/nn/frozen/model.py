@@ -56,8 +56,10 @@ class FrozenModel:
     @property
     def weights(self) -> tuple[int, int]:
         """Weights that are left, and entries of the matrices they are in."""
-        found = [array for step in self.program.steps for array in step.arrays.values() if isinstance(array, Weight)]
-        return sum(weight.kept for weight in found), sum(weight.shape[0] * weight.shape[1] for weight in found)
+        arrays = [array for step in self.program.steps for array in step.arrays.values()]
+        found = [(array.kept, array.shape[0] * array.shape[1]) for array in arrays if isinstance(array, Weight)]
+        found += [step.settings["layer"].weights for step in self.program.steps if step.op == "layer"]
+        return sum(kept for kept, _ in found), sum(whole for _, whole in found)
 
     @property
     def threads(self) -> int | None:
@@ -119,7 +121,7 @@ class FrozenModel:
         once, back = np.unique(chosen, return_inverse=True) if len(chosen) > 1 else (chosen, None)
         if len(once) > _MOST * ground.wiring.num_nodes:
             return run.all()[torch.from_numpy(chosen)]
-        out = run.some(planner.plan(once), once)
+        out = run.some(planner.plan(once, ground.known), once)
         return out if back is None else out[torch.from_numpy(back)]
 
     def _ground(self, x: Any, edge_index: Any, edge_weight: Any) -> Ground:
@@ -158,14 +160,6 @@ class FrozenModel:
         """Read such a folder. Everything in it is checked, and nothing in it is run."""
         program, requested, record = files.read(Path(folder))
         return cls(program, requested=requested, record=record)
-
-
-def load(folder: str | PathLike[str]) -> FrozenModel:
-    """The model that ``FrozenModel.save`` wrote to a folder; everything in it is checked, and nothing in it is run.
-
-    It is bound to no graph: call it with one, or `bind` one and `predict` single nodes.
-    """
-    return FrozenModel.load(folder)
 
 
 def features_of(x: Any) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from unifews.kernels import LANES
 from unifews.nn.edges import Edges
-from unifews.nn.frozen.program import GRAPH_OPS, Program, Step
+from unifews.nn.frozen.program import GRAPH_OPS, ON_ALL, Program, Step
 from unifews.nn.frozen.wiring import Wiring, one_way
 
 Nodes = NDArray[np.int64]
@@ -48,8 +49,8 @@ class Planner:
         self._uses = program.uses
         self._widths = program.widths
 
-    def plan(self, nodes: Nodes) -> Plan:
-        """For these nodes, each named once."""
+    def plan(self, nodes: Nodes, known: Container[int] = ()) -> Plan:
+        """For these nodes, each named once; `known`: steps whose results are there."""
         # Zeros that nobody touches cost nothing; every user leaves zeros behind.
         place = np.zeros(self._wiring.num_nodes, np.int64)
         plan, wanted = Plan(), _Wanted(self._wiring.num_nodes, place)
@@ -67,7 +68,9 @@ class Planner:
                 later.append(rows)
             count = self._wiring.num_nodes if rows is None else len(rows)
             plan.work += count * (step.weight.kept if step.op == "linear" else self._widths[number])
-            if step.op == "propagate" or rows is None:
+            if number in known:
+                continue
+            if step.op in ON_ALL or rows is None:
                 for value in step.inputs:
                     wanted.add(value, None)
             elif step.op not in GRAPH_OPS:

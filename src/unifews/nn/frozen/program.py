@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from unifews.nn.edges import Norm
+from unifews.nn.frozen.layer import Layer
 from unifews.nn.frozen.schemes import is_propagation
 from unifews.nn.frozen.weights import Weight
 
@@ -246,9 +247,14 @@ OPS: dict[str, Op] = {
     ),
     "gat": Op((1, 1), _ATTENDING, ("source", "target"), ("columns", "removed"), _gat),
     "gatv2": Op((2, 2), _ATTENDING, ("att",), ("columns", "removed"), _gat),
+    "layer": Op(
+        (1, _MANY), {"layer": lambda value: isinstance(value, Layer)}, width=lambda step, widths: step.settings["layer"].width
+    ),
     "propagate": Op((1, 1), {"how": is_propagation, "exponent": lambda value: type(value) is int and abs(value) < 2**31}),
 }
 GRAPH_OPS = ("diffuse", "gat", "gatv2")
+ON_ALL = ("propagate", "layer")
+"""Steps that are made of all nodes, once for a graph."""
 
 
 def _need(step: Step, name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:

@@ -14,17 +14,16 @@ import torch
 from torch import Tensor
 
 from unifews.core.graph import Graph
-from unifews.kernels import LANES, limit_threads, threads_to_use
-from unifews.nn.decoupled import dense_rows
+from unifews.kernels import limit_threads, threads_to_use
 from unifews.nn.frozen import messages, stream
+from unifews.nn.frozen.layer import Layer
 from unifews.nn.frozen.neighbourhood import Nodes, Plan
-from unifews.nn.frozen.program import GRAPH_OPS, Program, Step
+from unifews.nn.frozen.program import GRAPH_OPS, ON_ALL, Program, Step
 from unifews.nn.frozen.rows import by_row
 from unifews.nn.frozen.schemes import scheme_of
+from unifews.nn.frozen.sums import gather, in_blocks
 from unifews.nn.frozen.weights import sparse_rows
 from unifews.nn.frozen.wiring import Links, Wiring, only
-from unifews.nn.ops import gather
-from unifews.propagation import propagate
 
 _ALONE = 1 << 24  # multiply-adds up to which waking other threads takes longer than they save
 
@@ -54,19 +53,13 @@ class Ground:
 
     def __init__(self, x: Tensor, wiring: Wiring) -> None:
         self.x, self.wiring = x, wiring
-        self.propagated: dict[int, Tensor] = {}
-        """Results of `propagate`, by step number."""
+        self.known: dict[int, Tensor] = {}
+        """Results of steps that are made of all nodes, by step number."""
 
     @cached_property
     def table(self) -> Tensor:
-        """The features in whole blocks that start on cache lines, as the kernels want them."""
-        x, width = self.x, self.x.shape[1]
-        blocks = max(1, -(-width // LANES))
-        if width == blocks * LANES and x.data_ptr() % 64 == 0 and x.is_contiguous():
-            return x
-        padded = torch.zeros(len(x), blocks * LANES)
-        padded[:, :width] = x
-        return padded
+        """The features as the kernels want them."""
+        return in_blocks(self.x)
 
 
 class Run:
@@ -88,7 +81,7 @@ class Run:
 
     def _stream(self) -> Tensor:
         program, n = self._program, len(self._ground.x)
-        alone = {number for number, step in enumerate(program.steps, start=1) if step.op in ("gat", "gatv2", "propagate")}
+        alone = {number for number, step in enumerate(program.steps, start=1) if step.op in ("gat", "gatv2", *ON_ALL)}
         values: dict[int, Value] = {0: Value(self._ground.x, None)}
         inside = stream.taken_in(program)
         order = stream.levels(program, alone, inside)
@@ -160,10 +153,11 @@ class Run:
             return values[len(self._program.steps)].at(nodes)
 
     def _step(self, number: int, step: Step, values: dict[int, Value], rows: Nodes | None, plan: Plan) -> Tensor:
-        if step.op == "propagate":
-            known = self._ground.propagated
+        if step.op in ON_ALL:
+            known = self._ground.known
             if number not in known:
-                known[number] = _propagated(step, values[step.inputs[0]].x, self._wiring, self._threads)
+                given = [values[value].at(None) for value in step.inputs]
+                known[number] = self._layer(step, given) if step.op == "layer" else self._propagated(step, given[0])
             return _rows_of(known[number], rows)
         if step.op not in GRAPH_OPS:
             return by_row(step, [values[value].at(rows) for value in step.inputs], self._threads)
@@ -174,6 +168,13 @@ class Run:
             out = self._graph_step(number, step, [_dense(values[value].at(None)) for value in step.inputs], links)
             return _rows_of(out, rows)
         return self._part(number, step, values, rows, plan, links)
+
+    def _layer(self, step: Step, given: list[Tensor]) -> Tensor:
+        layer: Layer = step.settings["layer"]
+        return layer.run([_dense(value) for value in given], self._wiring.edge_index, self._wiring.edge_weight)
+
+    def _propagated(self, step: Step, x: Tensor) -> Tensor:
+        return _propagated(step, x, self._wiring, self._threads)
 
     # -------------------------------------------------------------------------------------------------------- neighbours
 
@@ -283,6 +284,9 @@ def using_threads(threads: int) -> Iterator[None]:
 
 
 def _propagated(step: Step, x: Tensor, wiring: Wiring, threads: int) -> Tensor:
+    from unifews.nn.decoupled import dense_rows  # all of propagation, which other models start without
+    from unifews.propagation import propagate
+
     graph = wiring.graph
     if graph is None:
         graph = Graph.from_edge_index(wiring.edge_index, num_nodes=wiring.num_nodes, edge_weight=wiring.edge_weight)

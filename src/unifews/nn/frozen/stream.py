@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from unifews.kernels import LANES, native
+from unifews.kernels import LANES
 from unifews.nn.edges import Edges
 from unifews.nn.frozen import messages
 from unifews.nn.frozen.program import Program, Step
+from unifews.nn.frozen.sums import Sent
 from unifews.nn.frozen.weights import sparse_rows
 
 _NARROW = 0.7  # share of columns up to which making the others twice is cheaper than writing them
@@ -103,27 +104,13 @@ class Sum:
     def __init__(self, step: Step, y: Tensor, edges: Edges, threads: int) -> None:
         self._step, self._edges, self._threads = step, edges, threads
         self._y = y.contiguous()
-        columns = messages.columns_of(step)
-        self._columns = None if columns is None or len(columns) == y.shape[1] else columns.numpy()
-        count = y.shape[1] if self._columns is None else len(self._columns)
-        self._blocks = max(1, -(-count // LANES))
-        self._table = self._y
-        if self._columns is not None or y.shape[1] != self._blocks * LANES or self._y.data_ptr() % 64:
-            self._table = y.new_empty(len(y), self._blocks * LANES)
-            native.pick_columns(self._y.numpy(), self._columns, self._blocks, self._table.numpy(), threads)
+        self._sent = Sent.of(self._y, messages.columns_of(step), threads)
 
     def rows(self, first: int, last: int, out: Tensor | None = None) -> Tensor:
         """The step's result for these rows."""
-        a, here = self._edges.adjacency, slice(first, last)
-        weight, loop = self._edges.weight, self._edges.loop
         y = self._own(first, last)
         out = torch.empty_like(y) if out is None else out
-        native.diffuse(
-            start=a.start[here].numpy(), end=a.end[here].numpy(), indices=a.indices.numpy(),
-            weight=None if weight is None else weight.numpy(), blocks=self._blocks, columns=self._columns,
-            table=self._table.numpy(), y=y.numpy(), loop=None if loop is None else loop[here].numpy(), out=out.numpy(),
-            threads=self._threads,
-        )  # fmt: skip
+        self._sent.diffuse(self._edges, slice(first, last), y, out, self._threads)
         return messages.finished(self._step, out)
 
     def _own(self, first: int, last: int) -> Tensor:
@@ -137,12 +124,12 @@ class SumOfProduct(Sum):
         self._step, self._made, self._x, self._edges, self._threads = step, made, x, edges, threads
         columns = messages.columns_of(step)
         assert columns is not None
-        self._columns = columns.numpy()
-        self._blocks = -(-len(columns) // LANES)
-        width, bias = self._blocks * LANES, made.tensor("bias")
+        blocks = -(-len(columns) // LANES)
+        width, bias = blocks * LANES, made.tensor("bias")
         if bias is not None:
             bias = torch.nn.functional.pad(bias[columns], (0, width - len(columns)))
-        self._table = made.weight.rows(self._columns, width).times(x, bias, relu=False, threads=threads).contiguous()
+        table = made.weight.rows(columns.numpy(), width).times(x, bias, relu=False, threads=threads).contiguous()
+        self._sent = Sent(table, columns.numpy(), blocks)
 
     def _own(self, first: int, last: int) -> Tensor:
         if self._edges.loop is None:  # nobody reads it

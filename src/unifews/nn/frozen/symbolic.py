@@ -18,22 +18,23 @@ from unifews.errors import InputError, UnifewsError
 from unifews.nn.convs.base import PrunedConv
 from unifews.nn.frozen.fold import batch_norm
 from unifews.nn.frozen.functions import ACTIVATIONS, FUNCTIONS, LAST, SLOPES
-from unifews.nn.frozen.layers import FREEZES, matrix
+from unifews.nn.frozen.hops import FREEZES
+from unifews.nn.frozen.layers import matrix
+from unifews.nn.frozen.own import Given, OwnLayer
 from unifews.nn.frozen.program import Program, Unsound
 from unifews.nn.frozen.steps import Steps, Value
 from unifews.nn.linear import PrunedWeight
 
 _LEAVES = (MessagePassing, PrunedWeight, Dense, JumpingKnowledge, norms.BatchNorm, norms.LayerNorm, norms.GraphNorm)
 _NOTHING = (nn.Dropout, nn.AlphaDropout, nn.Identity)
-EDGES, EDGE_WEIGHT = object(), object()
-"""What stands for the edges and their weights while a model is followed."""
 
 
-def traced(model: nn.Module, features: int, *, weighted: bool) -> Program:
-    """The program of a model that is called as ``model(x, edge_index)``, or with edge weights too."""
-    builder = Builder(features)
+def traced(model: nn.Module, features: int, widths: dict[nn.Module, int], *, weighted: bool) -> Program:
+    """The program of a model that is called as ``model(x, edge_index)``, or with edge weights too; `widths`: columns of what
+    its layers gave when it was called."""
+    builder = Builder(features, widths)
     outer = _Weighted(model, takes_weights(model)) if weighted else _Plain(model)
-    inputs = [Value(0), EDGES, EDGE_WEIGHT] if weighted else [Value(0), EDGES]
+    inputs = [Value(0), *Given] if weighted else [Value(0), Given.EDGES]
     result = builder.walk(outer, inputs, type(model).__name__)
     if result != len(builder.steps):  # the last step is the result
         builder.sum([result])
@@ -82,6 +83,10 @@ class _Tracer(fx.Tracer):
 
 class Builder(Steps):
     """Steps that follow the forward of a module."""
+
+    def __init__(self, features: int, widths: dict[nn.Module, int] | None = None) -> None:
+        super().__init__(features)
+        self._layer_widths = widths or {}
 
     def inline(self, module: nn.Module, x: int, path: str) -> int:
         """Another module's steps, on this value."""
@@ -185,10 +190,7 @@ class Builder(Steps):
             raise InputError(f"{path} is a {type(conv).__name__} that is not sparsified; call uf.sparsify on the whole model.")
         freeze = FREEZES.get(type(conv))
         if freeze is None:
-            known = ", ".join(kind.stands_for.__name__ for kind in FREEZES)
-            raise InputError(
-                f"{path} is a {conv.stands_for.__name__} that takes the generic path, which cannot be frozen; known: {known}."
-            )
+            return self._own(conv, path, args, kwargs)
         given = dict(inspect.signature(conv.stands_for.forward).bind(conv, *args, **kwargs).arguments)
         x = given.get("x")
         if isinstance(x, tuple | list) and len(x) == 2 and x[0] == x[1]:
@@ -199,13 +201,27 @@ class Builder(Steps):
                     f"{path} is called with a {name} that is not one matrix of the model; a frozen layer takes one."
                 )
             given[name] = given.get(name, Value(0)).number
-        if given.get("edge_index") is not EDGES or given.get("edge_weight") not in (None, EDGE_WEIGHT):
-            raise InputError(
-                f"{path} is called with edges that the model makes itself; a frozen model uses those that it is called with."
-            )
+        if given.get("edge_index") is not Given.EDGES or given.get("edge_weight") not in (None, Given.EDGE_WEIGHT):
+            raise _makes_edges(path)
         if given.get("size") is not None:
             raise InputError(f"{path} is called with a size; a frozen layer has one set of nodes.")
-        return freeze(self, conv, given)
+        made = freeze(self, conv, given)
+        return self._own(conv, path, args, kwargs) if made is None else made
+
+    def _own(self, conv: PrunedConv, path: str, args: Any, kwargs: Any) -> int:
+        """A layer that has no step: its own code."""
+        if Given.EDGES not in _flat([*args, *kwargs.values()]):
+            raise _makes_edges(path)
+        if conv not in self._layer_widths:
+            raise InputError(f"{path} is a {conv.stands_for.__name__} that gives no matrix, one row per node; none is frozen.")
+        layer, values = OwnLayer.of(conv, path, args, kwargs, self._layer_widths[conv])
+        return self.add("layer", values, {"layer": layer})
+
+
+def _makes_edges(path: str) -> InputError:
+    return InputError(
+        f"{path} is called with edges that the model makes itself; a frozen model uses those that it is called with."
+    )
 
 
 class _Unknown(Exception):
@@ -270,7 +286,7 @@ def _attribute(root: nn.Module, path: str) -> Any:
 
 
 def _is_value(arg: Any) -> bool:
-    return isinstance(arg, Value) or arg is EDGES or arg is EDGE_WEIGHT
+    return isinstance(arg, Value | Given)
 
 
 def _flat(args: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from unifews.kernels import LANES, aligned, native
 from unifews.kernels.weights import PackedWeight, worth
 from unifews.nn.adjacency import Adjacency
-from unifews.nn.ops import gather
+from unifews.nn.frozen.sums import gather
 
 _ROWS = 1 << 16  # for which packed and dense products are compared
 
