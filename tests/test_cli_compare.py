@@ -174,7 +174,7 @@ class TestTheCommand:
         assert report["page"] == "page.html" and "methods side by side" in Path("page.html").read_text(encoding="utf-8")
 
     def test_a_command_that_was_killed_goes_on(self):
-        arguments = ["compare", "mine", *TWO, "--width", 8, "--epochs", 60, "--seeds", 3, "--jobs", 2]
+        arguments = ["compare", "mine", *TWO, "--width", 8, "--epochs", 60, "--seeds", 3]
         process = subprocess.Popen([sys.executable, "-m", "unifews", *map(str, arguments)], stderr=subprocess.DEVNULL)
         ledger, end = Ledger("runs"), time.monotonic() + 100
         while not ledger.records() and time.monotonic() < end:
@@ -200,7 +200,7 @@ class TestMistakes:
         "arguments, says",
         [
             (["--methods", "unifews,dspr"], "no method named 'dspr'. Did you mean 'dspar'?"),
-            (["--model", "gnc"], "no model named 'gnc'. Did you mean 'gcn'?"),
+            (["--model", "gccn"], "no model named 'gccn'. Did you mean 'gcn'?"),
             (["--model", "sage", "--methods", "glt"], "method 'glt' works on"),
             (["--methods", "dspar", "--weight-sparsity", 0.5], "'dspar' removes no weights"),
             (["--edge-sparsity", ".5,1.5"], "'1.5'"),

@@ -68,6 +68,12 @@ class TestTrainings:
         assert run_cells(CELLS, ledger) == records and len(trained) == 6
         assert [record["id"] for record in ledger.records()] == [record["id"] for record in records]
 
+    def test_seeds_left_beside_a_finished_run_are_cleared_away(self, ledger, trained):
+        [record] = run_cells(CELLS[:1], ledger)
+        ledger.save_partial(record["id"], record["seeds"])
+        run_cells(CELLS[:1], ledger)
+        assert not ledger.partial_file(record["id"]).exists() and len(trained) == 2
+
     def test_asked_for_twice_run_once(self, ledger, trained):
         one, two = run_cells([BASE, dict(BASE)], ledger)
         assert one == two and len(trained) == 2

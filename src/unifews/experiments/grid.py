@@ -77,6 +77,8 @@ def run_cells(
     wanted: list[Cell] = [next(given) if isinstance(cell, Mapping) else cell for cell in cells]
     ids = {cell.id for cell in wanted}
     found: dict[str, Outcome] = {record["id"]: record for record in ledger.records() if record["id"] in ids}
+    for done in found:  # a stop between keeping a record and clearing away its seeds
+        ledger.drop_partial(done)
     todo = list({cell.id: cell for cell in wanted if cell.id not in found}.values())
     board = _Board(todo, len(ids), progress)
     if todo:
