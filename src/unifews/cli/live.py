@@ -57,12 +57,12 @@ def cells(what: str) -> Iterator[CellsProgress | None]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
+    from rich.table import Column
 
-    columns = (
-        TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-    )  # fmt: skip
-    with Bar(*columns, console=Console(stderr=True), transient=True) as shown:
+    # What runs comes last: it is what may be cut off where a terminal is narrow.
+    runs = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
+    columns = (BarColumn(bar_width=16), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"), runs)
+    with Bar(*columns, console=Console(stderr=True), transient=True, expand=True) as shown:
         task = shown.add_task(what, total=None, left="")
 
         def progress(status: Status) -> None:
