@@ -66,7 +66,7 @@ class Outcome:
             if self._has_spread(name):
                 found.append(f"{what.title} ±")
             if self._is_printed(name):
-                found += [f"{what.title}, paper", f"{what.title}, difference"]
+                found += [f"{what.title}, {word}" for word in self._beside(name)]
         return found
 
     def row(self, run: Done) -> list[Any]:
@@ -80,17 +80,22 @@ class Outcome:
                 cells.append(spread)
             if self._is_printed(name):
                 paper = printed.get(name)
-                cells += [paper, self._difference(run, name, ours, paper)]
+                cells += [paper, self._difference(run, name, ours, paper)][: len(self._beside(name))]
         return cells
 
     def rows(self, panel: str | None = None) -> list[list[Any]]:
         return [self.row(run) for run in self._runs(panel)]
 
+    def _beside(self, name: str) -> tuple[str, ...]:
+        """What stands beside a value that is printed; times of two machines are not subtracted."""
+        return ("paper",) if self._quantity(name).clock else ("paper", "difference")
+
     def _difference(self, run: Done, name: str, ours: float | None, paper: Any) -> float | None:
         if ours is None or not isinstance(paper, int | float) or run.comparable == "none":
             return None
-        what = self._quantity(name)
-        return None if what.clock or (run.comparable == "cost" and not what.cost) else ours - paper
+        # Of a smoke run only what does not depend on training means anything.
+        only_cost = run.comparable == "cost" or self.scale == "smoke"
+        return None if only_cost and not self._quantity(name).cost else ours - paper
 
     def _runs(self, panel: str | None) -> list[Done]:
         return [run for run in self.runs if panel is None or run.label("panel") == panel]
@@ -136,7 +141,7 @@ class Outcome:
         lines += [f"`unifews reproduce {experiment.id} --scale {self.scale}`", ""]
         heads = list(experiment.keys)
         for name in experiment.quantities:
-            heads += [self._quantity(name).title, *(["paper", "difference"] if self._is_printed(name) else [])]
+            heads += [self._quantity(name).title, *(self._beside(name) if self._is_printed(name) else ())]
         lines += [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
         for run in self.runs:
             cells = [_text(run.label(key)) for key in experiment.keys]
@@ -156,7 +161,8 @@ class Outcome:
         if not self._is_printed(name):
             return [first]
         gap = self._difference(run, name, ours, paper)
-        return [first, _text(paper), "" if gap is None else f"{gap:+,.{what.digits}f}"]
+        beside = [_text(paper), "" if gap is None else _signed(gap, what.digits)]
+        return [first, *beside[: len(self._beside(name))]]
 
     # ----------------------------------------------------------------------------------------------------------- figures
 
@@ -253,7 +259,13 @@ def _text(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _signed(value: float, digits: int) -> str:
+    """With its sign, but for nothing, which has none."""
+    rounded = round(value, digits)
+    return f"{rounded:+,.{digits}f}" if rounded else f"{0:.{digits}f}"
 
 
 def _slug(name: str) -> str:
