@@ -83,8 +83,15 @@ class Outcome:
                 cells += [paper, self._difference(run, name, ours, paper)][: len(self._beside(name))]
         return cells
 
-    def rows(self, panel: str | None = None) -> list[list[Any]]:
-        return [self.row(run) for run in self._runs(panel)]
+    def rows(self) -> list[list[Any]]:
+        return [self.row(run) for run in self.tabled()]
+
+    def tabled(self, panel: str | None = None) -> list[Done]:
+        """Runs that have something to say in a table, of one panel or of all; what gives only curves is drawn."""
+        return [run for run in self._runs(panel) if run.record is None or self._has_numbers(run.record)]
+
+    def _has_numbers(self, record: Record) -> bool:
+        return any(value(record, name)[0] is not None for name in self.experiment.quantities)
 
     def _beside(self, name: str) -> tuple[str, ...]:
         """What stands beside a value that is printed; times of two machines are not subtracted."""
@@ -132,7 +139,7 @@ class Outcome:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*self.columns(), "note"])
-        writer.writerows([*self.row(run), run.why] for run in self.runs)
+        writer.writerows([*self.row(run), run.why] for run in self.tabled())
         return text.getvalue()
 
     def markdown(self) -> str:
@@ -143,7 +150,7 @@ class Outcome:
         for name in experiment.quantities:
             heads += [self._quantity(name).title, *(self._beside(name) if self._is_printed(name) else ())]
         lines += [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
-        for run in self.runs:
+        for run in self.tabled():
             cells = [_text(run.label(key)) for key in experiment.keys]
             printed = experiment.printed(run.planned.labels)
             for name in experiment.quantities:
@@ -172,13 +179,17 @@ class Outcome:
         runs = self._runs(figure.panel)
         single = len(experiment.figures) == 1
         series = self._curves(runs, figure) if figure.curves else self._lines(runs, figure)
+        columns, rows = self.columns(), [self.row(run) for run in self.tabled(figure.panel)]
+        if figure.curves:
+            columns = ["curve", figure.x_label, figure.y_label]
+            rows = [[curve["name"], x, y] for curve in series for x, y in zip(curve["x"], curve["y"], strict=True)]
         return {
             "id": experiment.id if single else f"{experiment.id}.{_slug(name)}",
             "title": experiment.title if single else f"{experiment.title}: {name}",
             "caption": experiment.shows,
             "kind": figure.kind,
-            "columns": self.columns(),
-            "rows": [self.row(run) for run in runs],
+            "columns": columns,
+            "rows": rows,
             "series": series,
             "x_label": figure.x_label or ", ".join(self._title(name) for name in figure.x),
             "y_label": figure.y_label or " / ".join(self._title(name) for name in figure.y),
