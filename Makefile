@@ -1,5 +1,6 @@
 # make demo   what pruning does to a model of Cora            make check   lint, types, import directions
 # make test   check, then the whole test suite                make bench   time the kernels on this machine
+# make docs   write the pages to build/docs
 #
 # Each sets up what it needs in .venv; a second run installs again only what changed. Tests run against the installed
 # package with its compiled kernels, never against src/.
@@ -30,8 +31,10 @@ check: $(VENV)/installed $(VENV)/tools
 bench: $(VENV)/installed
 	$(BIN)/unifews bench propagation
 
-docs: $(VENV)/installed
+docs: $(VENV)/installed $(VENV)/tools
 	$(BIN)/python docs/cli.py
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/docs
+	@echo "docs: build/docs/index.html"
 
 # torch first, pinned, so that nothing else chooses a build of it.
 $(VENV)/torch: constraints.txt
@@ -49,7 +52,7 @@ $(VENV)/installed: $(VENV)/torch pyproject.toml CMakeLists.txt README.md LICENSE
 	touch $@
 
 $(VENV)/tools: pyproject.toml | $(VENV)/installed
-	$(PIP) "$$(echo $(WHEELS)/*.whl)[test,check]"
+	$(PIP) "$$(echo $(WHEELS)/*.whl)[test,check,docs]"
 	touch $@
 
 clean:
