@@ -91,7 +91,7 @@ def test_edges_in_every_form(name, given):
 def test_sparse_features(name):
     x, edge_index = graph()
     x = torch.where(x > 1, x, 0.0)
-    fast = uf.compress(trained(name, "unit", x, edge_index), x, edge_index)
+    fast = uf.compress(trained(name, "unit", x, edge_index), sparse.csr_array(x.numpy()), edge_index)
     expected = fast(x, edge_index)
     for rows in (sparse.csr_array(x.numpy()), x.to_sparse_csr(), x.to_sparse_coo()):
         assert_close(fast(rows, edge_index), expected, 1e-5)

@@ -170,12 +170,16 @@ def _judged(model: nn.Module, x: Any, edge_index: Any, edge_weight: Any) -> Tens
         out = model(x, edge_index)
     else:
         how = takes_weights(model)
-        if edge_weight is None:
-            out = model(x, edge_index)
-        elif how is not None:
-            out = model(x, edge_index, edge_weight=edge_weight) if how == "edge_weight" else model(x, edge_index, edge_weight)
-        else:
+        if edge_weight is not None and how is None:
             raise InputError(f"forward of {type(model).__name__} has no place for edge weights; leave `edge_weight` out.")
+        weight = {} if edge_weight is None or how == "*" else {"edge_weight": edge_weight}
+        more = () if edge_weight is None or how != "*" else (edge_weight,)
+        try:
+            out = model(x, edge_index, *more, **weight)
+        except RuntimeError:  # torch has not every product of sparse features (GIN adds a node's own to its neighbours')
+            if x.layout == torch.strided:
+                raise
+            out = model(x.to_dense(), edge_index, *more, **weight)
     if not isinstance(out, Tensor) or out.ndim != 2:
         raise InputError(
             f"forward of {type(model).__name__} gives no matrix of scores, one row per node; what is frozen gives one."
