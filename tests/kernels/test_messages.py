@@ -49,6 +49,21 @@ def test_gather(level, seed, wide, weighted, scaled):
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32 - 1), wide=st.booleans(), weighted=st.booleans(), more=st.integers(0, 40))
+def test_scatter(level, seed, wide, weighted, more):
+    edges, blocks, x, _, _ = problem(seed, wide, weighted)
+    ours, plain = outputs((len(x) + more, x.shape[1]))  # senders may be more than receivers
+    ours[:] = np.nan
+    native.scatter(**edges, blocks=blocks, x=x, out=ours, threads=2)
+    reference.scatter(**edges, blocks=blocks, x=x, out=plain)
+    np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-4)
+    again = np.empty_like(ours)
+    for threads in (1, 3, 16):
+        native.scatter(**edges, blocks=blocks, x=x, out=again, threads=threads)
+        np.testing.assert_array_equal(ours, again)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32 - 1), wide=st.booleans(), weighted=st.booleans(), by_sender=st.booleans())
 def test_gather_kept(level, seed, wide, weighted, by_sender):
     edges, blocks, x, size, rng = problem(seed, wide, weighted)

@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from unifews.errors import GraphError, InputError, ShapeError
 from unifews.nn import ops
 from unifews.nn.adjacency import Adjacency
+from unifews.nn.rows import times
 
 SHAPES = [(1, 0, 3), (1, 4, 16), (30, 0, 5), (40, 200, 7), (60, 500, 16), (50, 300, 40), (20, 900, 300)]
 
@@ -46,6 +47,23 @@ def test_gather_without_weights(shape):
     edge_index, x, _ = problem(*shape)
     ours = ops.gather(x, Adjacency.of(edge_index, len(x)))
     torch.testing.assert_close(ours, plain(x, edge_index, torch.ones(edge_index.shape[1])), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (7, 3, 16), (40, 9, 5), (90, 30, 100), (5, 400, 33)])
+def test_sparse_rows_times_weights(shape):
+    rows, inputs, outputs = shape
+    generator = torch.Generator().manual_seed(379)
+    dense = torch.randn(rows, inputs, generator=generator) * (torch.rand(rows, inputs, generator=generator) < 0.2)
+    weight, bias = torch.randn(outputs, inputs, generator=generator, requires_grad=True), torch.randn(outputs)
+    ours, other = (times(x, weight, bias) for x in (dense.to_sparse_csr(), dense))
+    torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-4)
+    direction = torch.randn_like(ours)
+    first = [torch.autograd.grad((y * direction).square().sum(), weight, create_graph=True)[0] for y in (ours, other)]
+    torch.testing.assert_close(*first, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(*(torch.autograd.grad(g.square().sum(), weight)[0] for g in first), rtol=1e-3, atol=1e-2)
+    with FlopCounterMode(display=False) as counter:
+        times(dense.to_sparse_csr(), weight).sum().backward()
+    assert counter.get_total_flops() == 4 * int(dense.count_nonzero()) * outputs
 
 
 @pytest.mark.parametrize("shape", SHAPES)

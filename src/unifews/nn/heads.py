@@ -15,6 +15,7 @@ from unifews.kernels import LANES
 from unifews.nn import attention
 from unifews.nn.adjacency import Adjacency
 from unifews.nn.attention import Lanes, all_lanes
+from unifews.nn.rows import times
 
 _CHUNK = 1 << 24  # message values that the portable path holds at a time
 
@@ -42,12 +43,12 @@ class Rows:
         """Of x Wᵀ + b: rows of W in another order cost less than columns of the product."""
         channels = len(weight) // heads
         if not _has_kernels(weight, heads) or not channels:
-            return cls(torch.nn.functional.linear(x, weight, bias), heads, channels, None)
+            return cls(times(x, weight, bias), heads, channels, None)
         lanes = all_lanes(heads, channels)
         places = lanes.places.long()
         weight = weight.new_zeros(len(lanes.slots), weight.shape[1]).index_copy(0, places, weight)
         bias = None if bias is None else bias.new_zeros(len(lanes.slots)).index_copy(0, places, bias)
-        return cls(torch.nn.functional.linear(x, weight, bias), heads, channels, lanes)
+        return cls(times(x, weight, bias), heads, channels, lanes)
 
     @property
     def width(self) -> int:

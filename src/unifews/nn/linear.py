@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from unifews.errors import InputError
+from unifews.nn.rows import times
 
 _ROWS = 16_384  # of an input that say how large its columns are, one in every few where there are more
 _TINY = 1e-8  # of the mean input norm: below it the layer has seen nothing to decide by
@@ -122,7 +123,7 @@ class PrunedLinear(PrunedWeight, nn.Linear):
         self.begin_pruning()
 
     def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.linear(x, self.prepare(x), self.bias)
+        return times(x, self.prepare(x), self.bias)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, kept={self.kept} of {self.weight.numel()}"

@@ -4,6 +4,7 @@
     unifews::diffuse       loop[u] · y[u] + Σ_e w_e · y[v], the sum in some of the columns only
     unifews::gather_kept   `gather` over the entries (e, block of 16 columns) with |w_e| · ‖x[v, block]‖ ≥ cut[u]
     unifews::edge_dots     ⟨x[v], g[u]⟩ for every edge: the gradient of w
+    unifews::sparse_rows   `gather` from few rows to many, sparse features times weights: its gradient needs no reversed edges
 
 `torch.compile`, `FlopCounterMode` and double backward work on them; CPU, float32. Whether an entry stays is a constant to the
 gradient.
@@ -117,6 +118,70 @@ def _edge_dots(x: Tensor, y: Tensor, start: Tensor, end: Tensor, indices: Tensor
 @_edge_dots.register_fake
 def _(x: Tensor, y: Tensor, start: Tensor, end: Tensor, indices: Tensor) -> Tensor:
     return x.new_empty(indices.shape[0])
+
+
+# ----------------------------------------------------------------------------------------------------------- sparse rows
+
+
+def sparse_rows(table: Tensor, values: Tensor, start: Tensor, end: Tensor, indices: Tensor) -> Tensor:
+    """X table, [rows, f]; row i of X has `values` in columns ``indices[start[i] : end[i]]``. Only the table learns."""
+    _check(table)
+    out: Tensor = torch.ops.unifews.sparse_rows(table, values, start, end, indices)
+    return out
+
+
+@torch.library.custom_op("unifews::sparse_rows", mutates_args=())
+def _sparse_rows(table: Tensor, values: Tensor, start: Tensor, end: Tensor, indices: Tensor) -> Tensor:
+    rows, blocks = _padded(table)
+    out = rows.new_empty(len(start), rows.shape[1])
+    native.gather(
+        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(values), blocks=blocks, gain=None,
+        x=rows.numpy(), out=out.numpy(), threads=threads_to_use(None),
+    )  # fmt: skip
+    return _cropped(out, table.shape[1])
+
+
+@_sparse_rows.register_fake
+def _(table: Tensor, values: Tensor, start: Tensor, *rest: Tensor) -> Tensor:
+    return table.new_empty(start.shape[0], table.shape[1])
+
+
+@torch.library.custom_op("unifews::sparse_columns", mutates_args=())
+def _sparse_columns(grad: Tensor, values: Tensor, start: Tensor, end: Tensor, indices: Tensor, columns: int) -> Tensor:
+    """Xᵀ grad, [columns, f]."""
+    rows, blocks = _padded(grad)
+    out = rows.new_empty(columns, rows.shape[1])
+    native.scatter(
+        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(values), blocks=blocks, x=rows.numpy(),
+        out=out.numpy(), threads=threads_to_use(None),
+    )  # fmt: skip
+    return _cropped(out, grad.shape[1])
+
+
+@_sparse_columns.register_fake
+def _(grad: Tensor, values: Tensor, start: Tensor, end: Tensor, indices: Tensor, columns: int) -> Tensor:
+    return grad.new_empty(columns, grad.shape[1])
+
+
+def _rows_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    table, *ctx.matrix = inputs
+    ctx.columns = table.shape[0]
+
+
+def _rows_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return torch.ops.unifews.sparse_columns(grad, *ctx.matrix, ctx.columns), *[None] * 4
+
+
+def _columns_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, *ctx.matrix, _ = inputs
+
+
+def _columns_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return torch.ops.unifews.sparse_rows(grad, *ctx.matrix), *[None] * 5
+
+
+_sparse_rows.register_autograd(_rows_backward, setup_context=_rows_context)
+_sparse_columns.register_autograd(_columns_backward, setup_context=_columns_context)
 
 
 # ------------------------------------------------------------------------------------------------------ some of the columns
@@ -264,6 +329,18 @@ def _numbers(values: Tensor | None) -> Any:
 def _gather_flops(x: Any, weight: Any, start: Any, end: Any, indices: Any, *rest: Any, **extra: Any) -> int:
     """A multiply and an add per edge and column."""
     return 2 * int(indices[0]) * int(x[1])
+
+
+@register_flop_formula(torch.ops.unifews.sparse_rows)  # type: ignore[untyped-decorator]
+def _rows_flops(table: Any, values: Any, *rest: Any, **extra: Any) -> int:
+    """A multiply and an add per nonzero and column."""
+    return 2 * int(values[0]) * int(table[1])
+
+
+@register_flop_formula(torch.ops.unifews.sparse_columns)  # type: ignore[untyped-decorator]
+def _columns_flops(grad: Any, values: Any, *rest: Any, **extra: Any) -> int:
+    """The same on the way back."""
+    return 2 * int(values[0]) * int(grad[1])
 
 
 @register_flop_formula(torch.ops.unifews.diffuse)  # type: ignore[untyped-decorator]

@@ -27,7 +27,7 @@ from unifews.training.metrics import judge
 from unifews.training.run import Fitted, SeedResult
 from unifews.training.spec import TrainSpec
 
-_SPARSE = 0.03  # share of nonzeros up to which torch multiplies sparse features faster than dense ones, forward and backward
+_SPARSE = 0.2  # share of nonzeros up to which sparse features are multiplied faster than dense ones, forward and backward
 
 
 class OnGraph:

@@ -62,6 +62,40 @@ void gather(const Edges& e, int blocks, const float* gain, const float* x, float
   run(e, blocks, gain, x, out, threads);
 }
 
+// out[v] = Σ_u w_e · x[u], along e backwards without the reversed lists: where the v are few, as the columns of a feature
+// matrix are, a tile of out stays in the cache while x comes by once. A thread has columns of its own, so sums keep their order.
+template <class Index>
+void scatter_index(const Edges& e, int blocks, const float* x, int64_t rows, float* out, int threads) {
+  const Index* indices = static_cast<const Index*>(e.indices);
+  const int64_t stride = int64_t(blocks) * kLanes;
+  const int tile = std::max(1, std::min(kMaxBlocks, blocks / threads));
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<Block> sums(size_t(rows) * tile);  // side by side: rows of out a power of two apart would share cache sets
+#pragma omp for schedule(dynamic, 1)
+    for (int b = 0; b < blocks; b += tile) {
+      const int width = std::min(tile, blocks - b);
+      std::fill(sums.begin(), sums.end(), Block{});
+      for (int64_t u = 0; u < e.n; u++) {
+        const float* from = x + u * stride + b * kLanes;
+        Block row[kMaxBlocks];
+        for (int k = 0; k < width; k++) row[k] = block(from + k * kLanes);
+        for (int64_t i = e.start[u]; i < e.end[u]; i++) {
+          Block* to = sums.data() + int64_t(indices[i]) * tile;
+          const float w = e.weight ? e.weight[i] : 1.0f;
+          for (int k = 0; k < width; k++) to[k].add(w, row[k]);
+        }
+      }
+      for (int64_t v = 0; v < rows; v++)
+        std::memcpy(out + v * stride + b * kLanes, sums.data() + v * tile, size_t(width) * sizeof(Block));
+    }
+  }
+}
+
+void scatter(const Edges& e, int blocks, const float* x, int64_t rows, float* out, int threads) {
+  (e.wide ? scatter_index<int64_t> : scatter_index<int32_t>)(e, blocks, x, rows, out, threads);
+}
+
 // --------------------------------------------------------------------------------------------------- some of the columns
 
 // out[u] = loop[u] · y[u], and in the columns of the table also what the neighbours send.
@@ -219,7 +253,7 @@ void edge_dots(const Edges& e, int blocks, const float* x, const float* y, float
 }  // namespace
 
 const Messages& UNIFEWS_MESSAGES() {
-  static const Messages table{gather, gather_kept, block_sizes, edge_dots, diffuse, pick_columns};
+  static const Messages table{gather, scatter, gather_kept, block_sizes, edge_dots, diffuse, pick_columns};
   return table;
 }
 

@@ -11,6 +11,7 @@ from torch_geometric.nn import MessagePassing, SAGEConv
 from unifews.nn.convs.base import check_edges, check_precision, prunes
 from unifews.nn.convs.messages import ByMessages
 from unifews.nn.edges import Edges
+from unifews.nn.rows import times
 
 
 @prunes(SAGEConv)
@@ -41,7 +42,7 @@ class PrunedSAGEConv(ByMessages, SAGEConv):  # type: ignore[misc]
         if self.before_weights(around, self.lin_l.weight):
             out = self.lin_l(self.held(around, edges))
         else:
-            sent = torch.nn.functional.linear(around, self.lin_l.prepare(around))
+            sent = times(around, self.lin_l.prepare(around))
             out = self.diffuse(sent, edges)
             out = out if self.lin_l.bias is None else out + self.lin_l.bias
         if self.root_weight:

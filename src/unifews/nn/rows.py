@@ -1,0 +1,34 @@
+"""Features times weights, dense or sparse."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+_known = WeakTensorKeyDictionary()
+
+
+def times(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x Wᵀ + b, [rows, outputs]. Shapes: x [rows, inputs], W [outputs, inputs].
+
+    A sparse CSR x is multiplied as a graph is: a row receives from its columns, ``Σ_j x[i,j]·Wᵀ[j]``, so a kernel that
+    propagates serves it, and its reverse the gradient of W, at a cost of nonzeros × outputs.
+    """
+    if x.layout != torch.sparse_csr or x.dtype != torch.float32 or x.device.type != "cpu":
+        return torch.nn.functional.linear(x, weight, bias)
+    from unifews.nn import ops  # here: heads that never meet sparse rows start without torch's operator machinery
+
+    out = ops.sparse_rows(weight.t().contiguous(), *_parts(x))
+    return out if bias is None else out + bias
+
+
+def _parts(x: Tensor) -> tuple[Tensor, ...]:
+    """Values, first and last position of every row, columns; as the kernels take them, made once for a matrix."""
+    found = _known.get(x)  # type: ignore[no-untyped-call]
+    if found is None:
+        bounds, columns = x.crow_indices().long(), x.col_indices()
+        columns = columns.int() if x.shape[1] < 2**31 else columns
+        found = _known[x] = (x.values(), bounds[:-1].contiguous(), bounds[1:].contiguous(), columns.contiguous())
+    parts: tuple[Tensor, ...] = found
+    return parts
