@@ -17,6 +17,7 @@ from unifews.cli import infer
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.folder import save_dataset
 from unifews.datasets.gencat import gencat
+from unifews.nn.zoo import build
 from unifews.training.ledger import Ledger
 
 DATA = gencat(300, 900, features=12, classes=3, seed=7, name="mine")
@@ -149,6 +150,8 @@ class TestMistakes:
     def test_models(self):
         wrong("infer", "nothing", "mine", "--out", "p.csv", says="nothing")
         wrong("infer", "mine", "mine", "--out", "p.csv", says="mine")
+        uf.save(uf.sparsify(build("gcn", 12, 3, width=8)), "training")
+        wrong("infer", "training", "mine", "--out", "p.csv", says=["training holds a model that still trains", "uf.compress"])
         tensors = Path("model/model.safetensors")
         tensors.write_bytes(tensors.read_bytes()[:-1])
         wrong("infer", "model", "mine", "--out", "p.csv", says=["model.safetensors", "truncated"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -94,6 +96,27 @@ def test_a_record_that_json_cannot_hold(tmp_path):
     assert not (tmp_path / "m").exists()
     with pytest.raises(InputError, match="dictionary"):
         uf.compress(trained("gcn"), x, edge_index, record=[1])
+
+
+def test_serving_imports_neither_pyg_nor_torchs_compiler(tmp_path):
+    """Which take longer than a thousand predictions."""
+    x, edge_index = graph()
+    for name, form in (("gcn", "unit"), ("gat", "unit"), ("sage", "block"), ("gcnii", "node")):
+        uf.compress(trained(name, form), x, edge_index).save(tmp_path / name)
+    save_file({"x": x, "edge_index": edge_index}, tmp_path / "graph")
+    code = f"""
+import sys
+from pathlib import Path
+from safetensors.torch import load_file
+import unifews as uf
+data = load_file(r"{tmp_path / "graph"}")
+for name in ("gcn", "gat", "sage", "gcnii"):
+    fast = uf.load(Path(r"{tmp_path}") / name).bind(**data)
+    fast.predict([3]), fast.predict()
+print(*sorted({{"torch", "torch._dynamo", "torch_geometric", "unifews.propagation"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["torch"]
 
 
 # -------------------------------------------------------------------------------------------------------------- bad files
