@@ -129,6 +129,10 @@ def test_compiled_and_counted():
     torch.testing.assert_close(ours, plain)
     for one, other in zip(*(torch.autograd.grad(v.square().sum(), (x, y, att)) for v in (ours, plain)), strict=True):
         torch.testing.assert_close(one, other)
-    with FlopCounterMode(display=False) as counter:
-        attend(x, y, att)
-    assert counter.get_total_flops() == 2 * 2 * (200 + 40) * 32
+    for mode in (torch.enable_grad, torch.no_grad):
+        with mode():
+            torch.testing.assert_close(compiled(x, y, att), plain)
+            torch.testing.assert_close(attend(x, y, att), plain)  # without gradients, the kernels themselves
+            with FlopCounterMode(display=False) as counter:
+                attend(x, y, att)
+        assert counter.get_total_flops() == 2 * 2 * (200 + 40) * 32

@@ -294,7 +294,7 @@ def test_removed_weights_take_no_room_once_they_are_settled(tmp_path):
 
 def test_a_class_of_ones_own_needs_one_to_put_it_into(tmp_path):
     uf.save(trained("own"), tmp_path / "m")
-    with pytest.raises(InputError, match=r"holds a Own, a class that is not of this library.*into=model"):
+    with pytest.raises(InputError, match=r"holds a Own that cannot be built from its file.*into=model"):
         uf.load(tmp_path / "m")
     changed = build("gcn", FEATURES, CLASSES, width=24)
     changed.convs[1] = GCNConv(24, CLASSES + 1)
