@@ -254,6 +254,17 @@ def test_a_run_of_every_panel_becomes_a_table_and_its_figures(quick, tmp_path, n
     assert len(rows) == 1 + len(told.rows()) > 1
 
 
+@pytest.mark.parametrize("name", ["res_iter", "res_dec"])
+def test_every_method_of_a_figure_can_do_its_smoke_run(tmp_path, monkeypatch, folder, name):
+    monkeypatch.setattr(sources, "find", lambda name, scale, where: Found(str(folder), name, "none"))
+    every = Experiment.runs
+    one_each = lambda self, scale: list({(r.labels["case"], r.labels["model"]): r for r in every(self, scale)}.values())  # noqa: E731
+    monkeypatch.setattr(Experiment, "runs", one_each)
+    (told,) = reproduce.reproduce([name], ledger=Ledger(tmp_path / "runs"), out=tmp_path / "out")
+    assert not [run.why for run in told.runs if run.record is None]
+    assert {run.label("case") for run in told.runs} == {*plan.find(name).cases}
+
+
 def test_what_the_ledger_holds_is_not_run_again_and_tables_come_from_it(quick, tmp_path, monkeypatch):
     ledger = Ledger(tmp_path / "runs")
     names = ["tab:dataset", "lay"]

@@ -30,19 +30,19 @@ def distance(
 
     SGC is T^L X here, which is what converges to P*.
     """
-    what: Scheme = Sgc(skip="diagonal") if scheme == "sgc" else Appnp()
+    what = scheme_of(scheme)
     whole = propagate(data.graph, data.x, what, hops)
     out = propagate(
         data.graph, data.x, what, hops, edge_sparsity=edge_sparsity, relative_threshold=relative_threshold, entries=entries,
         basis=basis, inherit=inherit,
     )  # fmt: skip
     found = {
-        "error": _relative(out.embedding, whole.embedding),
+        "error": relative(out.embedding, whole.embedding),
         "edge_removed": 100 * out.trace.edge_sparsity,
         "prop_gmacs": out.trace.macs / 1e9,
     }
     if scheme == "sgc":
-        found["to_limit"] = _relative(out.embedding, limit(data.graph, data.x))
+        found["to_limit"] = relative(out.embedding, limit(data.graph, data.x))
     return found
 
 
@@ -59,5 +59,11 @@ def limit(graph: Graph, x: Any) -> Any:
     return phi[:, None] * (sums / mass[:, None])[which]
 
 
-def _relative(one: Any, other: Any) -> float:
+def scheme_of(name: str) -> Scheme:
+    """APPNP, or SGC as T^L X."""
+    return Sgc(skip="diagonal") if name == "sgc" else Appnp()
+
+
+def relative(one: Any, other: Any) -> float:
+    """‖one - other‖ / ‖other‖ in percent."""
     return 100 * float(np.linalg.norm(np.asarray(one, np.float64) - other) / np.linalg.norm(other))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from unifews.errors import MissingFileError, UnifewsError, unknown_name
@@ -122,13 +124,14 @@ class _Writer:
         self.experiments, self.entries, self.scale, self.out, self.ledger = experiments, entries, scale, out, ledger
         self.wrote = wrote
         self.outcomes: dict[str, Outcome] = {}
-        self.seen = -1
+        self.seen, self.looked, self.took = -1, -math.inf, 0.0
 
     def watch(self, progress: Progress | None, before: int, of: int) -> Progress:
         """`progress`, with what was done by earlier calls counted in."""
 
         def told(status: Status) -> None:
-            if status.done != self.seen:
+            # Reading a long ledger takes a while: a twentieth of the time at most goes into it.
+            if status.done != self.seen and perf_counter() - self.looked > 20 * self.took:
                 self.seen = status.done
                 self._look()
             if progress is not None:
@@ -137,7 +140,10 @@ class _Writer:
         return told
 
     def _look(self) -> None:
+        began = perf_counter()
         records = {record["id"]: record for record in self.ledger.records()}
+        self.looked = perf_counter()
+        self.took = self.looked - began
         for experiment in self.experiments:
             ids = {entry.cell.id for entry in self._own(experiment) if entry.cell is not None}
             if experiment.id not in self.outcomes and ids <= records.keys():
