@@ -203,5 +203,8 @@ def _chunks(edges: int, width: int) -> list[slice]:
 
 def _again(make: Callable[..., Tensor], *args: Any) -> Tensor:
     """Call it now, and once more for the gradient instead of keeping what it makes on the way."""
+    if not torch.is_grad_enabled():
+        plain: Tensor = make(*args)
+        return plain
     made: Tensor = checkpoint(make, *args, use_reentrant=False, preserve_rng_state=False)
     return made

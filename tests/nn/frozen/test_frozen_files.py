@@ -101,7 +101,7 @@ def test_a_record_that_json_cannot_hold(tmp_path):
 def test_serving_imports_neither_pyg_nor_torchs_compiler(tmp_path):
     """Which take longer than a thousand predictions."""
     x, edge_index = graph()
-    for name, form in (("gcn", "unit"), ("gat", "unit"), ("sage", "block"), ("gcnii", "node")):
+    for name, form in (("gcn", "unit"), ("gat", "unit"), ("sage", "block"), ("gat one", "block"), ("gcnii", "node")):
         uf.compress(trained(name, form), x, edge_index).save(tmp_path / name)
     save_file({"x": x, "edge_index": edge_index}, tmp_path / "graph")
     code = f"""
@@ -110,7 +110,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 import unifews as uf
 data = load_file(r"{tmp_path / "graph"}")
-for name in ("gcn", "gat", "sage", "gcnii"):
+for name in ("gcn", "gat", "sage", "gat one", "gcnii"):
     fast = uf.load(Path(r"{tmp_path}") / name).bind(**data)
     fast.predict([3]), fast.predict()
 print(*sorted({{"torch", "torch._dynamo", "torch_geometric", "unifews.propagation"}} & set(sys.modules)))

@@ -476,6 +476,9 @@ def test_decisions_that_cannot_be(folder, name, to, sentence):
         (lambda o: o["state"].update({"99": {}}), "that it does not have"),
         (lambda o: o["state"]["0"]["exp_avg"].update(type="float64"), "of type float32"),
         (lambda o: o["state"]["0"].update(exp_avg=[[1]]), "no number"),
+        (lambda o: o["state"]["0"].update(exp_avg=1.0), "one thing here and another there"),
+        (lambda o: [held.update(step="x") for held in o["state"].values()], "no number"),
+        (lambda o: [held.pop("step") for held in o["state"].values()], "does not take|no use for"),
     ],
 )
 def test_an_optimizer_that_lies(folder, make, sentence):

@@ -38,7 +38,7 @@ def optimizer_words(optimizer: Optimizer, into: Arrays) -> dict[str, Any]:
 
 def _value_words(name: str, place: str, key: str, value: Any, parameter: Tensor, into: Arrays) -> Any:
     if not isinstance(value, Tensor):
-        if not _is_plain(value):
+        if not _is_plain(value) or isinstance(value, str | list | tuple):
             raise InputError(f"{name} holds a {type(value).__name__} as {key!r}, which no file holds; use another optimizer.")
         return value
     if value.shape not in ((), parameter.shape):
@@ -72,7 +72,24 @@ def put_into(optimizer: Optimizer, words: Any, arrays: Arrays) -> None:
     numbers = iter(range(len(parameters)))
     for group, size in zip(groups, sizes, strict=True):
         group["params"] = [next(numbers) for _ in range(size)]
-    optimizer.load_state_dict({"state": {number: held for number, held in state.items() if held}, "param_groups": groups})
+    _check_kinds(parameters, state)
+    before = optimizer.state, optimizer.param_groups
+    try:
+        optimizer.load_state_dict({"state": {number: held for number, held in state.items() if held}, "param_groups": groups})
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        optimizer.state, optimizer.param_groups = before
+        raise Unsound(f"has an optimizer whose state {name} does not take ({type(error).__name__})") from None
+
+
+def _check_kinds(parameters: list[Tensor], state: dict[int, dict[str, Any]]) -> None:
+    """What is held under one name is of one kind: a tensor like the parameter, a tensor of one number, or a number."""
+    kinds: dict[str, set[bool | None]] = {}
+    for number, parameter in enumerate(parameters):
+        for key, value in state[number].items() if parameter.ndim else ():
+            kinds.setdefault(key, set()).add(value.shape == parameter.shape if isinstance(value, Tensor) else None)
+    mixed = next((key for key, found in kinds.items() if len(found) > 1), None)
+    if mixed is not None:
+        raise Unsound(f"has an optimizer with a {mixed[:40]!r} that is one thing here and another there")
 
 
 def _state(number: int, parameter: Tensor, said: Any, arrays: Arrays) -> dict[str, Any]:
@@ -81,7 +98,7 @@ def _state(number: int, parameter: Tensor, said: Any, arrays: Arrays) -> dict[st
     found: dict[str, Any] = {}
     for key, how in said.items():
         if not isinstance(how, dict):
-            if not _is_plain(how):
+            if not _is_plain(how) or isinstance(how, str | list):
                 raise Unsound(f"has an optimizer with a {key[:40]!r} that is no number")
             found[key] = how
             continue
