@@ -61,7 +61,9 @@ def test_it_is_well_formed_and_says_everything(html):
 
 def test_it_needs_no_network(html):
     read = Reader(html)
-    assert not [value for name, value in read.attributes if name in ("src", "href") and value]
+    links = [value for name, value in read.attributes if name in ("src", "href", "action", "srcset")]
+    assert links and all(link.startswith("data:text/csv;") for link in links)  # files that can be taken away
+    assert "Content-Security-Policy" in html and "default-src 'none'" in html
     assert "Plotly.newPlot" in html and len(html) > 1_000_000  # plotly itself is inside
     assert "@import" not in html.split("</style>")[0] and "url(" not in html.split("</style>")[0]
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from unifews import __version__
-from unifews.cli import bench, compare, data, demo, infer, methods, propagate, reproduce, train
+from unifews.cli import bench, compare, data, demo, infer, methods, propagate, report, reproduce, train
 from unifews.cli.run import group, help_if_alone
 
 app = group()
@@ -22,6 +22,7 @@ app.command()(infer.infer)
 app.command()(methods.methods)
 app.command()(compare.compare)
 app.command()(reproduce.reproduce)
+app.command()(report.report)
 app.command()(demo.demo)
 app.add_typer(data.app, name="data", help="List, inspect, fetch, convert and generate datasets.")
 app.add_typer(bench.app, name="bench", help="Measure the kernels on this machine.")

@@ -8,49 +8,29 @@ from math import ceil, floor, log10
 from typing import Any
 
 from unifews.report.compare import Record, Row, labels_of, prunes
+from unifews.report.plot import COLOURS, PLAIN, SYMBOLS
 from unifews.report.table import short
 from unifews.training.metrics import NAMES
 
-# Okabe and Ito's colours, which stay apart for colour-blind eyes, light or dark behind them.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
-PLAIN: dict[str, Any] = {
-    "margin": {"l": 60, "r": 20, "t": 20, "b": 50}, "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
-    "font": {"family": "system-ui, sans-serif"},
-}  # fmt: skip
 _RIM: dict[bool, dict[str, Any]] = {True: {}, False: {"line": {"width": 2}}}
+_LEGEND = 12  # runs that a legend can tell apart
 _MARGIN = 0.2  # decades beside the outermost points
-
-
-def figure_html(records: Sequence[Record]) -> str:
-    """The picture of the runs as HTML; see `drawn`."""
-    return drawn(figure(records), "picture")
-
-
-def drawn(fig: Any, name: str, *, first: bool = True) -> str:
-    """A <div> of this id and its scripts, with the first of a page plotly itself among them: it needs no network."""
-    import plotly.io as pio
-
-    return str(
-        pio.to_html(
-            fig, include_plotlyjs=first, full_html=False, div_id=name, default_height="26rem",
-            config={"responsive": True, "displaylogo": False, "displayModeBar": False},
-        )
-    )  # fmt: skip
 
 
 def figure(records: Sequence[Record]) -> Any:
     """A mark per run, open for unpruned ones; colours tell runs apart, or datasets and models where there are several.
 
-    x: all multiply-adds from features to classes; y: percent, with the standard deviation over seeds.
+    x: all multiply-adds from features to classes; y: percent, with the standard deviation over seeds. Of many runs the legend
+    has colours only; what each is shows where one points at it.
     """
     import plotly.graph_objects as go
 
-    curves = list(dict.fromkeys((record["spec"]["dataset"], record["spec"]["model"]) for record in records))
+    curves = list(dict.fromkeys(_curve(record) for record in records))
     rows = [Row.of(record, label) for record, label in zip(records, labels_of(records), strict=True)]
+    many = len(rows) > _LEGEND and len(curves) > 1
     fig = go.Figure()
     for i, (record, row) in enumerate(zip(records, rows, strict=True)):
-        colour = curves.index((record["spec"]["dataset"], record["spec"]["model"])) if len(curves) > 1 else i
+        colour = COLOURS[(curves.index(_curve(record)) if len(curves) > 1 else i) % len(COLOURS)]
         symbol = SYMBOLS[i % len(SYMBOLS)] if prunes(record) else "circle-open"
         fig.add_scatter(
             x=[row.operations],
@@ -58,13 +38,25 @@ def figure(records: Sequence[Record]) -> Any:
             error_y={"type": "data", "array": [row.std], "thickness": 1, "width": 5},
             name=escape(row.label),  # plotly reads its texts as HTML: what comes from a file is escaped
             mode="markers",
-            marker={"size": 13, "symbol": symbol, "color": COLOURS[colour % len(COLOURS)]} | _RIM[prunes(record)],
-            hovertemplate=f"%{{y:.1f}} ± {row.std:.1f} %<br>propagation {short(row.macs)}, axes {short(row.basis_macs)}, "
-            f"transformation {short(row.transform_macs)} MACs<extra></extra>",
+            marker={"size": 13, "symbol": symbol, "color": colour} | _RIM[prunes(record)],
+            legendgroup=escape(" ".join(_curve(record))) if many else None,
+            showlegend=not many,
+            hovertemplate=f"<b>{escape(row.label)}</b><br>%{{y:.1f}} ± {row.std:.1f} %<br>propagation {short(row.macs)}, "
+            f"axes {short(row.basis_macs)}, transformation {short(row.transform_macs)} MACs<extra></extra>",
         )
+    several = len({dataset for dataset, _ in curves}) > 1
+    for i, curve in enumerate(curves if many else []):
+        fig.add_scatter(
+            x=[None], y=[None], name=escape(" ".join(curve if several else curve[1:])), legendgroup=escape(" ".join(curve)),
+            mode="markers", marker={"size": 11, "color": COLOURS[i % len(COLOURS)]}, hoverinfo="skip",
+        )  # fmt: skip
     metric = " or ".join(sorted({NAMES[record["metric"]] for record in records}))
     lay_out(fig, [row.operations for row in rows], "multiply-adds from features to classes", f"test {metric}, %")
     return fig
+
+
+def _curve(record: Record) -> tuple[str, str]:
+    return str(record["spec"]["dataset"]), str(record["spec"]["model"])
 
 
 def lay_out(fig: Any, operations: Sequence[int], x: str, y: str) -> None:
@@ -77,7 +69,7 @@ def lay_out(fig: Any, operations: Sequence[int], x: str, y: str) -> None:
         ticktext=[short(tick).replace(".00 ", " ").replace(".0 ", " ") for tick in ticks],
     )  # fmt: skip
     fig.update_yaxes(title=y)
-    fig.update_layout(**PLAIN, showlegend=True, legend={"orientation": "h", "y": -0.2}, hovermode="closest")
+    fig.update_layout(**PLAIN, showlegend=True, hovermode="closest")
 
 
 def _ticks(first: float, last: float) -> list[int]:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unifews.experiments.rivals import Comparison, Entry
 from unifews.report.compare import Gain, Row
-from unifews.report.figure import COLOURS, PLAIN, SYMBOLS, drawn, lay_out
-from unifews.report.page import document, put_page, table
-from unifews.report.page import line as row
+from unifews.report.figure import lay_out
+from unifews.report.page import document, put_page
+from unifews.report.plot import COLOURS, PLAIN, SYMBOLS, drawn
+from unifews.report.sheet import sheet_html
 from unifews.report.table import short, spread
 from unifews.training.metrics import NAMES
 
@@ -168,18 +169,18 @@ def page(standing: Standing) -> str:
     spec, seeds = standing.found.unpruned["spec"], standing.unpruned.seeds
     title = f"{spec['model'].upper()} on {spec['dataset']}: methods side by side"
     about = f"{seeds} {'seeds' if seeds > 1 else 'seed'}, the same for all; each method removes the share of edges asked for."
-    lines = [row("unpruned", standing.baseline()), *(row(each.entry.method, standing.cells(each)) for each in standing.lines)]
+    lines = [["unpruned", *standing.baseline()], *([each.entry.method, *standing.cells(each)] for each in standing.lines)]
     said = "".join(f"\n<p>{escape(sentence)}</p>" for sentence in [*failures(standing.found), *notes(standing)])
     body = f"""<figure aria-label="{escape(_caption(standing))}">
 {drawn(accuracy_figure(standing), "picture")}
 <figcaption>Further left is cheaper, further up is better. Dotted: the unpruned model.</figcaption>
 </figure>
 <figure aria-label="{escape(_cost_caption(standing))}">
-{drawn(cost_figure(standing), "cost", first=False)}
+{drawn(cost_figure(standing), "cost")}
 <figcaption>Seconds to train one seed, all that a method does for it included; the mean over shares.</figcaption>
 </figure>
 <h2>Numbers</h2>
-{table(["method", *standing.titles()], lines)}
+{sheet_html(["method", *standing.titles()], lines, "methods")}
 <p>{escape(" ".join(legend(standing)))}</p>{said}"""
     return document(title, [about], body, standing.found.records)
 

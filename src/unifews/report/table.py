@@ -11,7 +11,8 @@ from unifews.training.metrics import NAMES
 if TYPE_CHECKING:
     from rich.table import Table
 
-_NOTHING = {"-", "0", "0.0%", "0.00"}
+NONE = {"-", "0", "0.0%", "0.00"}
+"""Cells that say nothing: a line of nothing else is left out."""
 
 
 def table_of(records: Sequence[Record]) -> Table:
@@ -31,7 +32,7 @@ def table_of(records: Sequence[Record]) -> Table:
             table.add_column("against\nunpruned", justify="right", no_wrap=True, style="dim")
             columns.append(gains(Gain.of(record, baseline)))
     for cells in zip(*columns, strict=True):
-        if not _NOTHING.issuperset(cells[1:]):  # an MLP has no edges, an unpruned model nothing that was removed
+        if not NONE.issuperset(cells[1:]):  # an MLP has no edges, an unpruned model nothing that was removed
             table.add_row(*cells)
     return table
 
@@ -53,6 +54,13 @@ def numbers(row: Row) -> list[str]:
         *(f"{share:.1%}" for share in (row.edge_sparsity, row.weight_sparsity)),
         *(f"{seconds:.2f}" for seconds in (row.propagate_seconds, row.train_seconds)),
     ]
+
+
+def values(row: Row) -> list[float]:
+    """What `numbers` shows, to sort by."""
+    shares = row.edge_sparsity, row.weight_sparsity
+    counts = row.macs, row.basis_macs, row.transform_macs, row.operations
+    return [row.score, *counts, *shares, row.propagate_seconds, row.train_seconds]
 
 
 def gains(gain: Gain) -> list[str]:

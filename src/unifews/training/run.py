@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
@@ -141,13 +144,27 @@ class Run:
 
 
 def versions() -> dict[str, str]:
-    found = {"unifews": __version__, "python": platform.python_version()}
+    found = {"unifews": __version__, **({"commit": made} if (made := commit()) else {}), "python": platform.python_version()}
     for name in ("numpy", "scipy", "torch", "torch_geometric"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
     return found
+
+
+@cache
+def commit() -> str | None:
+    """The commit of the checkout that this package runs from, "-dirty" if something was changed since; None outside of one."""
+    home = next((folder for folder in Path(__file__).resolve().parents if (folder / ".git").exists()), None)
+    if home is None or not (home / "src" / "unifews").is_dir():
+        return None
+    try:
+        command = ["git", "-C", str(home), "describe", "--always", "--dirty", "--exclude", "*"]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return told.stdout.strip() or None
 
 
 def machine() -> dict[str, Any]:

@@ -1,0 +1,45 @@
+"""`unifews report`: runs and reproduced experiments on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unifews.cli import output
+from unifews.errors import InputError, MissingFileError
+
+
+def report(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(metavar="SOURCE...", help="A ledger.jsonl or its folder, or a folder of unifews reproduce; or several."),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="PAGE.html", help="Where the page goes.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(metavar="TEXT", help="Its heading.")] = "unifews: what was run",
+    as_json: Annotated[bool, typer.Option("--json", help="Print what the page holds as JSON.")] = False,
+) -> None:
+    """Put runs and reproduced tables and figures on one page that needs no network: plots, sortable tables, downloads.
+
+    Every pruned run stands against the unpruned one of the same settings, with the spread over seeds, and against the value
+    that the paper prints, where it prints one.
+    """
+    if out.suffix != ".html":
+        raise InputError(f"--out {out} must end in .html, the format it is written in.")
+    if not out.parent.is_dir():
+        raise MissingFileError(f"cannot write {out}: there is no folder {out.parent}.")
+    from unifews.report.book import write_book
+    from unifews.report.gather import gather
+    from unifews.report.page import check_page
+
+    check_page(out)
+    material = gather(sources)
+    for path in material.passed_over:
+        output.note(f"{path} is neither a ledger nor an exhibit; it is left out.")
+    write_book(material, out, title)
+    if as_json:
+        exhibits = [exhibit.id for exhibit in material.exhibits]
+        output.print_json({"page": str(out), "runs": len(material.records), "exhibits": exhibits})
+    else:
+        output.console().print(f"wrote {out}: {material}", soft_wrap=True, markup=False)

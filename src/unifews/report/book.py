@@ -1,0 +1,78 @@
+"""Everything that was gathered on one page: runs by dataset, then each table and figure that was reproduced."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+
+from unifews.errors import InputError
+from unifews.report.cells import with_spread
+from unifews.report.compare import Record
+from unifews.report.exhibit import Exhibit
+from unifews.report.gather import Material
+from unifews.report.page import document, put_page
+from unifews.report.plot import as_csv, drawn, figure_of
+from unifews.report.runs import runs_html
+from unifews.report.sheet import sheet_html
+from unifews.training.metrics import NAMES
+from unifews.training.run import versions
+
+
+def write_book(material: Material, path: Path, title: str) -> None:
+    """Write the page in one step; only a page of ours is ever replaced."""
+    put_page(book(material, title), path)
+
+
+def book(material: Material, title: str) -> str:
+    """The page as text."""
+    if not material.records and not material.exhibits:
+        raise InputError("there is nothing to report: no finished run and no table or figure in what was given.")
+    chapters = _of_runs(material.records) + _of_exhibits(material.exhibits)
+    links = "".join(f'<li><a href="#{name}">{escape(heading)}</a></li>' for name, heading, _ in chapters)
+    contents = f"<nav><ul>{links}</ul></nav>\n" if len(chapters) > 1 else ""
+    body = "\n".join(f'<section id="{name}"><h2>{escape(heading)}</h2>\n{html}</section>' for name, heading, html in chapters)
+    return document(title, [_about(material)], contents + body, material.records)
+
+
+def _about(material: Material) -> str:
+    found = ", ".join(f"{name} {number}" for name, number in versions().items() if name in ("unifews", "commit"))
+    return f"{material}. Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by {found}."
+
+
+def _of_runs(records: Sequence[Record]) -> list[tuple[str, str, str]]:
+    """Name, heading and HTML of every dataset: what is judged in the same way stands together."""
+    groups: dict[tuple[str, str, str], list[Record]] = {}
+    for record in records:
+        key = record["dataset"]["name"], record["spec"].get("task", "nodes"), record["metric"]
+        groups.setdefault(key, []).append(record)
+    chapters = []
+    for number, ((dataset, task, metric), runs) in enumerate(groups.items(), 1):
+        of = "" if task == "nodes" else f" of {task}"
+        heading = f"{dataset}: {NAMES.get(metric, metric)}{of}, {len(runs)} {'run' if len(runs) == 1 else 'runs'}"
+        chapters.append((f"runs-{number}", heading, runs_html(runs, f"runs-{number}-{_slug(dataset)}")))
+    return chapters
+
+
+def _of_exhibits(exhibits: Sequence[Exhibit]) -> list[tuple[str, str, str]]:
+    return [(f"exhibit-{n}", one.title or one.id, _exhibit(one, f"{n}-{_slug(one.id)}")) for n, one in enumerate(exhibits, 1)]
+
+
+def _exhibit(exhibit: Exhibit, name: str) -> str:
+    parts = [f"<p>{escape(exhibit.caption)}</p>"] if exhibit.caption else []
+    if exhibit.is_drawn:
+        parts.append(f'<figure aria-label="{escape(exhibit.title)}">\n{drawn(figure_of(exhibit), name)}\n</figure>')
+    told = [row for row in exhibit.rows if any(cell is not None for cell in row)]
+    if told:
+        head, rows = with_spread(exhibit.columns, told)
+        parts.append(sheet_html(head, rows, name, data=as_csv(exhibit.columns, exhibit.rows)))
+    if exhibit.notes:
+        parts.append(f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in exhibit.notes)}</ul>")
+    return "\n".join(parts) + "\n"
+
+
+def _slug(text: str) -> str:
+    """Text as part of a file name and of an anchor."""
+    return re.sub(r"[^\w.-]+", "-", text).strip("-.") or "unnamed"

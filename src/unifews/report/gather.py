@@ -1,0 +1,77 @@
+"""What a report is made of: the runs of ledgers, and the tables and figures that `unifews reproduce` wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unifews.errors import FileFormatError, MissingFileError
+from unifews.report import exhibit
+from unifews.report.compare import Record, Row, label_of
+from unifews.report.exhibit import Exhibit
+from unifews.training.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Material:
+    records: list[Record]
+    """Of every run the latest."""
+    exhibits: list[Exhibit]
+    passed_over: list[Path]
+    """JSON files of a folder that are something else."""
+
+    def __str__(self) -> str:
+        many = [(len(self.records), "run", "runs"), (len(self.exhibits), "table or figure", "tables and figures")]
+        return " and ".join(f"{count:,} {one if count == 1 else more}" for count, one, more in many if count)
+
+
+def gather(sources: Sequence[Path]) -> Material:
+    """Everything in these files and folders; a folder may hold a ledger, exhibits, or both."""
+    records: dict[str, Record] = {}
+    exhibits, passed_over = [], []
+    for source in sources:
+        if not source.exists():
+            raise MissingFileError(f"there is no {source}; give a ledger.jsonl, its folder, or a folder of unifews reproduce.")
+        for path in _parts(source):
+            if path.suffix == ".jsonl":
+                records |= {record["id"]: _checked(path, record) for record in Ledger(path).records() if _trained(record)}
+            elif source.is_dir() and not exhibit.is_exhibit(_json(path)):
+                passed_over.append(path)
+            else:
+                exhibits.append(exhibit.read(path))
+    return Material(list(records.values()), exhibits, passed_over)
+
+
+def _parts(source: Path) -> list[Path]:
+    if not source.is_dir():
+        return [source]
+    found = [path for path in sorted(source.glob("*.json*")) if path.suffix in (".json", ".jsonl") and path.name[0] != "."]
+    if not found:
+        raise MissingFileError(f"{source} holds no ledger.jsonl and no .json of unifews reproduce; give another folder.")
+    return found
+
+
+def _json(path: Path) -> object:
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError:
+        return None
+
+
+def _trained(record: Record) -> bool:
+    """Whether it is of a training: a ledger may hold measurements beside them, which exhibits show."""
+    return "scores" in record
+
+
+def _checked(path: Path, record: Record) -> Record:
+    try:
+        Row.of(record), label_of(record)
+        record["dataset"]["name"], record["metric"], record["machine"], record["versions"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise FileFormatError(
+            f"{path}: the record of run {record['id']} is not complete ({error} is missing or of another kind); "
+            "train it again with --again, or take its line out."
+        ) from error
+    return record

@@ -1,0 +1,243 @@
+"""The report: what it is made of, what it shows, and what it says about files that are no use to it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from base64 import b64decode
+from copy import deepcopy
+from io import StringIO
+
+import pytest
+from commands import fine, wrong
+from test_compare import PRUNED, UNPRUNED
+from test_page import EVIL, Reader
+
+from unifews.errors import FileFormatError, InputError, MissingFileError
+from unifews.report import exhibit
+from unifews.report.book import book
+from unifews.report.cells import Shown, leading_number, shown, with_spread
+from unifews.report.exhibit import Exhibit, Series
+from unifews.report.gather import Material, gather
+from unifews.report.plot import data_of, figure_of
+from unifews.report.runs import published_score
+from unifews.training.ledger import Ledger
+
+LINES = {
+    "id": "fig:one", "title": "One figure", "caption": "what it shows", "kind": "lines",
+    "columns": ["model", "score", "score ±", "score, paper", "score, difference"],
+    "rows": [["gcn", 88.12, 0.9, 87.5, 0.62], ["gat", None, None, "OOM", None]],
+    "series": [
+        {"name": "gcn", "x": [0.1, 0.5], "y": [88.1, None], "error": [0.9, None], "published": False},
+        {"name": "gcn", "x": [0.1, 0.5], "y": [87.5, 80.0], "error": [], "published": True},
+    ],
+    "x_label": "removed", "y_label": "test score, %", "notes": ["a note"],
+}  # fmt: skip
+
+
+def files_of(html):
+    """Name and rows of everything that can be taken away as CSV."""
+    links = re.findall(r'download="([^"]+)" href="data:text/csv;charset=utf-8;base64,([^"]*)"', html)
+    return {name: list(csv.reader(StringIO(b64decode(text).decode()))) for name, text in links}
+
+
+def written(tmp_path, **changes):
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps({**LINES, **changes}))
+    return path
+
+
+class TestExhibits:
+    def test_a_file_as_reproduce_writes_it(self, tmp_path):
+        one = exhibit.read(written(tmp_path))
+        assert one.title == "One figure" and one.is_drawn and one.series[1].published
+        assert one.series[0].y == [88.1, None]
+
+    @pytest.mark.parametrize(
+        "changes, says",
+        [
+            ({"kind": "pie"}, "no kind of exhibit named 'pie'"),
+            ({"rows": [["gcn"]]}, "a row has 1 cells for 5 columns"),
+            ({"series": [{"name": "a", "x": [1], "y": [1, 2]}]}, "1 x, 2 y and 0 errors"),
+            ({"series": [{"x": [1], "y": [1]}]}, "a series needs a name, x and y"),
+            ({"series": [{"name": "a", "x": [1], "y": ["many"]}]}, "'many' where a number belongs"),
+            ({"rows": {"a": 1}}, "`rows` is a list; got a dict"),
+            ({"title": ["a"]}, "`title` is text; got a list"),
+        ],
+    )
+    def test_what_does_not_add_up_is_told_with_its_file(self, tmp_path, changes, says):
+        with pytest.raises(FileFormatError, match=re.escape(says)) as error:
+            exhibit.read(written(tmp_path, **changes))
+        assert "one.json" in str(error.value)
+
+    def test_no_json_and_no_exhibit(self, tmp_path):
+        path = tmp_path / "one.json"
+        path.write_text("{")
+        with pytest.raises(FileFormatError, match="is no JSON"):
+            exhibit.read(path)
+        path.write_text("[]")
+        with pytest.raises(FileFormatError, match="describes no figure or table"):
+            exhibit.read(path)
+
+
+class TestFigures:
+    def test_the_paper_s_values_look_different_from_ours(self, tmp_path):
+        ours, paper = figure_of(exhibit.read(written(tmp_path))).data
+        assert list(ours.y) == [88.1, None] and ours.line.dash == "solid" and not ours.marker.symbol.endswith("-open")
+        assert paper.line.dash == "dash" and paper.marker.symbol.endswith("-open") and paper.name == "gcn (paper)"
+        assert paper.marker.color != ours.marker.color
+
+    @pytest.mark.parametrize("kind, drawn", [("lines", "scatter"), ("scatter", "scatter"), ("bars", "bar")])
+    def test_every_kind(self, tmp_path, kind, drawn):
+        assert {trace.type for trace in figure_of(exhibit.read(written(tmp_path, kind=kind))).data} == {drawn}
+
+    def test_a_heat_map_has_a_row_per_series(self):
+        rows = [Series("0.1", ["a", "b"], [1.0, 2.0]), Series("0.2", ["b"], [3.0])]
+        (heat,) = figure_of(Exhibit("hm", "heat", kind="heatmap", series=rows)).data
+        assert [list(line) for line in heat.z] == [[1.0, 2.0], [None, 3.0]] and list(heat.y) == ["0.1", "0.2"]
+        assert "0.2,b,3.0," in data_of(figure_of(Exhibit("hm", "heat", kind="heatmap", series=rows)))
+
+    def test_places_over_many_decades_are_drawn_by_their_logarithms(self):
+        for places, axis in (([1e-3, 10.0], "log"), ([1.0, 10.0], None), ([0.0, 1e6], None)):
+            assert figure_of(Exhibit("a", "a", kind="lines", series=[Series("a", places, [1, 2])])).layout.xaxis.type == axis
+
+    def test_the_data_of_a_figure(self, tmp_path):
+        rows = list(csv.reader(StringIO(data_of(figure_of(exhibit.read(written(tmp_path)))))))
+        assert rows[0] == ["series", "removed", "test score, %", "spread"]
+        assert rows[1] == ["gcn", "0.1", "88.1", "0.9"] and rows[3] == ["gcn (paper)", "0.1", "87.5", ""]
+
+
+class TestCells:
+    @pytest.mark.parametrize(
+        "cell, text, value",
+        [
+            (None, "–", None), (12345, "12,345", 12345.0), (0.123456, "0.1235", 0.123456), (123456.7, "123,457", 123456.7),
+            ("1.83 G", "1.83 G", 1.83e9), ("88.1 ± 0.9", "88.1 ± 0.9", 88.1), ("2.0x fewer", "2.0x fewer", 2.0),
+            ("gcn", "gcn", None), (float("nan"), "–", None), (True, "yes", None), ("1,234", "1,234", 1234.0),
+            ("90.1%", "90.1%", 90.1),
+        ],
+    )  # fmt: skip
+    def test_what_is_read_and_what_it_is_sorted_by(self, cell, text, value):
+        assert shown(cell)[:2] == (text, value)
+
+    def test_names_that_begin_with_a_number_are_words(self):
+        assert leading_number("2-layer GCN") is None and leading_number("3 layers") is None
+
+    def test_spread_and_difference_in_one_cell(self):
+        head, rows = with_spread(LINES["columns"], LINES["rows"])
+        assert head == ["model", "score", "score, paper", "score, difference"]
+        assert rows[0] == ["gcn", Shown("88.1 ± 0.9", 88.12), 87.5, Shown("+0.6 ± 0.9", 0.62)]
+        assert rows[1] == ["gat", None, "OOM", None]
+
+
+class TestThePage:
+    def test_runs_and_exhibits_on_one_page(self):
+        html = book(Material([UNPRUNED, PRUNED], [exhibit.of(LINES)], []), "all of it")
+        read = Reader(html)
+        assert read.open == [] and html.count('class="plot"') == 2
+        for part in [
+            "all of it", "2 runs and 1 table or figure", "mine: accuracy, 2 runs", "One figure", "what it shows", "a note",
+            "OOM", "88.1 ± 0.9", "+0.6 ± 0.9", PRUNED["id"], PRUNED["versions"]["torch"], f"{PRUNED['scores']['test']:.1f}",
+            "against unpruned",
+        ]:  # fmt: skip
+            assert part in read.text, part
+        targets = {value for name, value in read.attributes if name == "id"}
+        links = [value for name, value in read.attributes if name == "href" and not value.startswith("data:")]
+        assert links and all(link.startswith("#") and link[1:] in targets for link in links)
+
+    def test_everything_can_be_taken_away(self):
+        files = files_of(book(Material([UNPRUNED, PRUNED], [exhibit.of(LINES)], []), "all of it"))
+        assert {name.endswith("-table.csv") for name in files} == {True, False} and len(files) == 4
+        runs = next(rows for name, rows in files.items() if name.startswith("runs-1") and name.endswith("-table.csv"))
+        told = dict(zip(runs[0], runs[2], strict=True))
+        assert float(told["score"]) == PRUNED["scores"]["test"] and int(told["macs"]) == PRUNED["trace"]["macs"]
+        table = next(rows for name, rows in files.items() if "fig-one-table" in name)
+        assert table == [LINES["columns"], ["gcn", "88.12", "0.9", "87.5", "0.62"], ["gat", "", "", "OOM", ""]]
+
+    def test_what_is_judged_differently_stands_apart(self):
+        other = deepcopy(UNPRUNED)
+        other["dataset"]["name"] = other["spec"]["dataset"] = "other"
+        html = book(Material([UNPRUNED, other, PRUNED], [], []), "two")
+        assert "mine: accuracy, 2 runs" in html and "other: accuracy, 1 run" in html
+
+    def test_nothing_from_a_file_becomes_markup(self):
+        evil = deepcopy(LINES)
+        evil |= {name: EVIL for name in ("id", "title", "caption", "x_label")} | {"notes": [EVIL], "columns": [EVIL]}
+        evil["rows"], evil["series"] = [[EVIL]], [{"name": EVIL, "x": [EVIL], "y": [1]}]
+        html = book(Material([], [exhibit.of(evil)], []), EVIL)
+        plain = book(Material([], [exhibit.of(LINES)], []), "plain")
+        assert EVIL not in html and "img" not in Reader(html).tags
+        assert Reader(html).tags.count("script") == Reader(plain).tags.count("script")
+
+    def test_nothing_is_no_report(self):
+        with pytest.raises(InputError, match="there is nothing to report"):
+            book(Material([], [], []), "empty")
+
+    def test_the_paper_s_score_beside_ours(self):
+        half = deepcopy(PRUNED)
+        half["dataset"]["name"], half["spec"]["model"] = "cora-lcc", "appnp"
+        half["spec"] |= {"edge_sparsity": 0.5, "weight_sparsity": None}
+        assert published_score(half) == 86.5
+        assert published_score(PRUNED) is None  # another dataset
+        half["spec"]["edge_sparsity"] = 0.9
+        assert published_score(half) is None
+        unpruned = deepcopy(UNPRUNED)
+        unpruned["dataset"]["name"] = "cora-lcc"
+        assert published_score(unpruned) == 86.2
+        text = Reader(book(Material([unpruned], [], []), "one")).text
+        assert "in the paper" in text and f"{unpruned['scores']['test'] - 86.2:+.1f}" in text
+
+
+class TestGather:
+    def test_of_every_run_the_latest(self, tmp_path):
+        ledger = Ledger(tmp_path / "ledger.jsonl")
+        later = {**UNPRUNED, "finished": "later"}
+        for record in (UNPRUNED, PRUNED, later, {"id": "measured", "kind": "something else"}):
+            ledger.append(record)
+        found = gather([tmp_path])
+        assert [record["id"] for record in found.records] == [UNPRUNED["id"], PRUNED["id"]]
+        assert found.records[0]["finished"] == "later" and found.exhibits == []
+
+    def test_a_folder_of_both_and_of_other_files(self, tmp_path):
+        written(tmp_path)
+        Ledger(tmp_path / "ledger.jsonl").append(PRUNED)
+        (tmp_path / "settings.json").write_text("{}")
+        found = gather([tmp_path])
+        assert len(found.records) == len(found.exhibits) == 1 and [path.name for path in found.passed_over] == ["settings.json"]
+
+    def test_a_record_that_lacks_something_is_named(self, tmp_path):
+        broken = deepcopy(PRUNED)
+        del broken["trace"]["macs"]
+        Ledger(tmp_path / "ledger.jsonl").append(broken)
+        with pytest.raises(FileFormatError, match=rf"run {PRUNED['id']} is not complete \('macs'"):
+            gather([tmp_path])
+
+    def test_nothing_there(self, tmp_path):
+        with pytest.raises(MissingFileError, match="holds no ledger"):
+            gather([tmp_path])
+        with pytest.raises(MissingFileError, match="there is no"):
+            gather([tmp_path / "no"])
+
+
+class TestTheCommand:
+    @pytest.fixture
+    def runs(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        Ledger("runs/ledger.jsonl").append(PRUNED)
+        return tmp_path / "runs"
+
+    def test_a_page_of_a_ledger(self, runs):
+        assert fine("report", runs).out == "wrote report.html: 1 run\n"
+        assert "mine: accuracy, 1 run" in (runs.parent / "report.html").read_text(encoding="utf-8")
+        told = json.loads(fine("report", runs / "ledger.jsonl", "--out", "other.html", "--json").out)
+        assert told == {"page": "other.html", "runs": 1, "exhibits": []}
+
+    def test_mistakes(self, runs):
+        (runs.parent / "mine.html").write_text("mine")
+        wrong("report", runs, "--out", "mine.html", says="is no page of unifews")
+        wrong("report", runs, "--out", "page.pdf", says="must end in .html")
+        wrong("report", runs, "--out", "no/page.html", says="there is no folder no")
+        wrong("report", "nowhere", says="there is no nowhere")
+        (runs.parent / "text.jsonl").write_text("hello\n")
+        wrong("report", runs.parent / "text.jsonl", says="is no ledger")
