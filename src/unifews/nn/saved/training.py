@@ -170,8 +170,9 @@ def _read(config: dict[str, Any], arrays: Arrays, into: nn.Module | None, folder
         model = sparsify(model, **asdict(pruning), inplace=True) if pruning is not None and plain else model
         model.load_state_dict(state, strict=True)
     _go_on(model, config, pruning)
-    if config["training"] is not None and not hasattr(type(model), "record"):
-        model.record = config["training"]
+    record = config.get("training")
+    if record is not None and not hasattr(type(model), "record"):
+        model.record = record
     return model
 
 
