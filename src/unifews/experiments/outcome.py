@@ -20,7 +20,12 @@ from unifews.experiments.quantities import Quantity, quantity, value
 from unifews.experiments.sources import Comparable
 
 Record = Mapping[str, Any]
-_SAID = {"inherit": "nested", "edge_threshold": "δ_a", "weight_threshold": "δ_w", "edge_sparsity": "edge", "hops": "hops"}
+_SAID = {"inherit": "nested", "edge_threshold": "δ_a", "weight_threshold": "δ_w", "edge_sparsity": "edge"}
+_HEADS = _SAID | {
+    "edge_sparsity": "edge sparsity", "weight_sparsity": "weight sparsity", "relative_threshold": "relative threshold",
+    "max_error": "error allowed",
+}  # fmt: skip
+"""Labels as heads of columns, where they read better than the settings they are."""
 _SMOKE = "smoke scale: few epochs, one seed, small widths. It shows that everything runs; its numbers say nothing."
 
 
@@ -59,7 +64,7 @@ class Outcome:
     # ------------------------------------------------------------------------------------------------------------- table
 
     def columns(self) -> list[str]:
-        found = list(self.experiment.keys)
+        found = self._heads()
         for name in self.experiment.quantities:
             what = self._quantity(name)
             found.append(what.title)
@@ -68,6 +73,9 @@ class Outcome:
             if self._is_printed(name):
                 found += [f"{what.title}, {word}" for word in self._beside(name)]
         return found
+
+    def _heads(self) -> list[str]:
+        return [_HEADS.get(key, key) for key in self.experiment.keys]
 
     def row(self, run: Done) -> list[Any]:
         """Plain values, None where there is nothing to say."""
@@ -146,7 +154,7 @@ class Outcome:
         experiment = self.experiment
         lines = [f"# {experiment.title}", "", experiment.shows, ""]
         lines += [f"`unifews reproduce {experiment.id} --scale {self.scale}`", ""]
-        heads = list(experiment.keys)
+        heads = self._heads()
         for name in experiment.quantities:
             heads += [self._quantity(name).title, *(self._beside(name) if self._is_printed(name) else ())]
         lines += [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
