@@ -20,7 +20,7 @@ BUILD_TOOLS := "scikit-build-core>=0.11" "nanobind>=2.4" \
 demo: $(VENV)/installed
 	$(BIN)/unifews demo
 
-test: check
+test: check $(VENV)/browser
 	$(BIN)/pytest
 
 check: $(VENV)/installed $(VENV)/tools
@@ -53,6 +53,14 @@ $(VENV)/installed: $(VENV)/torch pyproject.toml CMakeLists.txt README.md LICENSE
 
 $(VENV)/tools: pyproject.toml | $(VENV)/installed
 	$(PIP) "$$(echo $(WHEELS)/*.whl)[test,check,docs]"
+	touch $@
+
+# Pages are tried in a browser. Where there is none and none can be installed, those tests are skipped and say so.
+APT := DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=0 -o Acquire::http::Timeout=10
+$(VENV)/browser: | $(VENV)/installed
+	command -v chromium || command -v chromium-browser || command -v google-chrome || \
+		{ test "$$(id -u)" = 0 && $(APT) update && $(APT) install -y --no-install-recommends chromium; } >/dev/null 2>&1 || \
+		echo "no chromium here, and none could be installed"
 	touch $@
 
 clean:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
+import subprocess
 from base64 import b64decode
 from copy import deepcopy
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from commands import fine, wrong
@@ -23,7 +26,9 @@ from unifews.report.gather import Material, gather
 from unifews.report.plot import data_of, figure_of
 from unifews.report.runs import published_score
 from unifews.training.ledger import Ledger
+from unifews.training.run import commit, versions
 
+ROOT = Path(__file__).parents[2]
 LINES = {
     "id": "fig:one", "title": "One figure", "caption": "what it shows", "kind": "lines",
     "columns": ["model", "score", "score ±", "score, paper", "score, difference"],
@@ -187,6 +192,13 @@ class TestThePage:
         assert published_score(unpruned) == 86.2
         text = Reader(book(Material([unpruned], [], []), "one")).text
         assert "in the paper" in text and f"{unpruned['scores']['test'] - 86.2:+.1f}" in text
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists() or not shutil.which("git"), reason="needs a checkout, and git")
+def test_records_tell_the_commit_of_the_checkout_that_they_come_from():
+    commit.cache_clear()
+    head = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
+    assert head.startswith(versions()["commit"].removesuffix("-dirty"))
 
 
 class TestGather:
