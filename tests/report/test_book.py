@@ -160,6 +160,12 @@ class TestThePage:
         table = next(rows for name, rows in files.items() if "fig-one-table" in name)
         assert table == [LINES["columns"], ["gcn", "88.12", "0.9", "87.5", "0.62"], ["gat", "", "", "OOM", ""]]
 
+    def test_rows_and_columns_that_say_nothing_are_left_out(self):
+        empty = {**LINES, "columns": ["model", "score", "seconds"], "rows": [["gcn", 88.1, None], [None, None, None]]}
+        html = book(Material([], [exhibit.of(empty)], []), "one")
+        assert html.count("<tr>") == 2 and "seconds" not in Reader(html).text
+        assert next(rows for name, rows in files_of(html).items() if name.endswith("-table.csv"))[0] == empty["columns"]
+
     def test_what_is_judged_differently_stands_apart(self):
         other = deepcopy(UNPRUNED)
         other["dataset"]["name"] = other["spec"]["dataset"] = "other"

@@ -1,4 +1,4 @@
-"""Everything that was gathered on one page: runs by dataset, then each table and figure that was reproduced."""
+"""Everything that was gathered on one page: each table and figure that was reproduced, then runs by dataset."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from unifews.errors import InputError
-from unifews.report.cells import with_spread
+from unifews.report.cells import Cell, with_spread
 from unifews.report.compare import Record
 from unifews.report.exhibit import Exhibit
 from unifews.report.gather import Material
@@ -30,7 +30,7 @@ def book(material: Material, title: str) -> str:
     """The page as text."""
     if not material.records and not material.exhibits:
         raise InputError("there is nothing to report: no finished run and no table or figure in what was given.")
-    chapters = _of_runs(material.records) + _of_exhibits(material.exhibits)
+    chapters = _of_exhibits(material.exhibits) + _of_runs(material.records)
     links = "".join(f'<li><a href="#{name}">{escape(heading)}</a></li>' for name, heading, _ in chapters)
     contents = f"<nav><ul>{links}</ul></nav>\n" if len(chapters) > 1 else ""
     body = "\n".join(f'<section id="{name}"><h2>{escape(heading)}</h2>\n{html}</section>' for name, heading, html in chapters)
@@ -64,13 +64,19 @@ def _exhibit(exhibit: Exhibit, name: str) -> str:
     parts = [f"<p>{escape(exhibit.caption)}</p>"] if exhibit.caption else []
     if exhibit.is_drawn:
         parts.append(f'<figure aria-label="{escape(exhibit.title)}">\n{drawn(figure_of(exhibit), name)}\n</figure>')
-    told = [row for row in exhibit.rows if any(cell is not None for cell in row)]
-    if told:
-        head, rows = with_spread(exhibit.columns, told)
+    head, rows = _told(exhibit)
+    if rows:
         parts.append(sheet_html(head, rows, name, data=as_csv(exhibit.columns, exhibit.rows)))
     if exhibit.notes:
         parts.append(f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in exhibit.notes)}</ul>")
     return "\n".join(parts) + "\n"
+
+
+def _told(exhibit: Exhibit) -> tuple[list[str], list[list[Cell]]]:
+    """Its table without rows and columns that say nothing."""
+    head, rows = with_spread(exhibit.columns, [row for row in exhibit.rows if any(cell is not None for cell in row)])
+    kept = [place for place in range(len(head)) if any(row[place] is not None for row in rows)]
+    return [head[place] for place in kept], [[row[place] for place in kept] for row in rows]
 
 
 def _slug(text: str) -> str:

@@ -35,7 +35,7 @@ def figure(records: Sequence[Record]) -> Any:
         fig.add_scatter(
             x=[row.operations],
             y=[row.score],
-            error_y={"type": "data", "array": [row.std], "thickness": 1, "width": 5},
+            error_y={"type": "data", "array": [row.std], "thickness": 1, "width": 5} if row.seeds > 1 else None,
             name=escape(row.label),  # plotly reads its texts as HTML: what comes from a file is escaped
             mode="markers",
             marker={"size": 13, "symbol": symbol, "color": colour} | _RIM[prunes(record)],

@@ -12,7 +12,8 @@
     for (const name of Object.keys(worn).filter(name => /^[xy]axis/.test(name)))
       worn[name] = { ...worn[name], gridcolor: line, zerolinecolor: line, linecolor: line, tickcolor: line };
     const phone = width < 640, margin = { ...worn.margin, ...(phone && { l: 48, r: 8 }) };
-    worn.xaxis = { ...worn.xaxis, title: { ...worn.xaxis?.title, standoff: 12 }, automargin: true };
+    for (const name of ["xaxis", "yaxis"])
+      worn[name] = { ...worn[name], title: { ...worn[name]?.title, standoff: 12 }, automargin: true };
     if (phone && worn.xaxis.tickvals?.length > 4)
       for (const ticks of ["tickvals", "ticktext"]) worn.xaxis[ticks] = worn.xaxis[ticks].filter((_, i) => i % 2 === 0);
     let below = 60;

@@ -70,7 +70,9 @@ def figure_of(exhibit: Exhibit) -> Any:
     else:
         for number, series in enumerate(exhibit.series):
             _BY_KIND[exhibit.kind](fig, series, number)
-    if exhibit.kind in ("lines", "scatter") and _spans_decades(exhibit.series):
+    if exhibit.kind in ("heatmap", "bars"):
+        fig.update_xaxes(type="category")  # numbers that name a column are not places on a scale
+    elif _spans_decades(exhibit.series):
         fig.update_xaxes(type="log")
     frame(fig, exhibit.x_label, exhibit.y_label, legend=exhibit.kind != "heatmap")
     return fig
@@ -117,6 +119,7 @@ def _heat(fig: Any, exhibit: Exhibit) -> None:
         z=[[row.get(x) for x in places] for row in values], colorscale="Viridis", texttemplate="%{z:.3g}",
         hovertemplate="%{y}, %{x}: %{z:.4g}<extra></extra>",
     )  # fmt: skip
+    fig.update_yaxes(type="category")
 
 
 def _spans_decades(series: Sequence[Series]) -> bool:
