@@ -32,7 +32,7 @@ PAPER = [
     "res_iter_ds", "res_iter_md", "res_var", "hm", "lay", "gencat",
 ]  # fmt: skip
 DATA = gencat(200, 600, features=24, classes=3, seed=11, name="small")
-OWN = ["shapes", "clock", "heterophily"]
+OWN = ["clock", "heterophily", "shapes"]
 NOT_REPEATED = {  # printed rows that no run answers to: rivals on graphs where the paper's own ran out of memory, or is slow
     ("sgc", "ndls", "products"), ("sgc", "ndls", "papers100m"), ("sgc", "nigcn", "products"), ("sgc", "nigcn", "papers100m"),
 }  # fmt: skip
@@ -42,7 +42,7 @@ NOT_REPEATED = {  # printed rows that no run answers to: rivals on graphs where 
 
 
 def test_there_is_a_file_for_every_table_and_figure_of_the_paper():
-    assert set(PAPER) | set(OWN) <= set(plan.ids())
+    assert set(PAPER) == set(plan.ORDER) and set(PAPER) | set(OWN) <= set(plan.ids())
     assert {plan.find(name).label for name in PAPER} == {name if ":" in name else f"fig:{name}" for name in PAPER}
     assert not any(plan.find(name).label for name in OWN)
 
@@ -198,6 +198,12 @@ def test_a_printed_word_and_a_run_that_was_not_are_no_numbers():
     assert [row[told.columns().index("test score, %, difference")] for row in told.rows()] == [None, None]
     assert "| OOM |  |" in told.markdown() and "| not run | 85.8 |" in told.markdown()
     assert next(csv.reader(told.csv().splitlines()[2:]))[-1] == "no data"
+
+
+def test_a_run_of_two_panels_has_one_row_and_small_numbers_keep_their_digits():
+    told = outcome(done("a", record(86.0)), done("a", record(86.0)), done("b", record(0.0004)))
+    assert len(told.rows()) == 2 and told.markdown().count("| 86.0 ±") == 1
+    assert "| 0.0004 ± 0.5 |" in told.markdown()
 
 
 def test_printed_values_are_series_of_their_own():

@@ -95,8 +95,9 @@ class Outcome:
         return [self.row(run) for run in self.tabled()]
 
     def tabled(self, panel: str | None = None) -> list[Done]:
-        """Runs that have something to say in a table, of one panel or of all; what gives only curves is drawn."""
-        return [run for run in self._runs(panel) if run.record is None or self._has_numbers(run.record)]
+        """Runs that have something to say in a table, of one panel or of all: each once, and none that gives only curves."""
+        runs = [run for run in self._runs(panel) if run.record is None or self._has_numbers(run.record)]
+        return list({str([*self.row(run), run.why]): run for run in runs}.values())
 
     def _has_numbers(self, record: Record) -> bool:
         return any(value(record, name)[0] is not None for name in self.experiment.quantities)
@@ -170,9 +171,9 @@ class Outcome:
     def _cells(self, run: Done, name: str, paper: Any) -> list[str]:
         what = self._quantity(name)
         ours, spread = value(run.record, name) if run.record is not None else (None, None)
-        first = "not run" if run.record is None else "" if ours is None else f"{ours:,.{what.digits}f}"
+        first = "not run" if run.record is None else "" if ours is None else _number(ours, what.digits)
         if spread is not None:
-            first += f" ± {spread:,.{what.digits}f}"
+            first += f" ± {_number(spread, what.digits)}"
         if not self._is_printed(name):
             return [first]
         gap = self._difference(run, name, ours, paper)
@@ -279,6 +280,11 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _number(value: float, digits: int) -> str:
+    """So many digits after the point; of what these would make nothing of, two that count."""
+    return f"{value:.2g}" if 0 < abs(value) < 0.5 * 10**-digits else f"{value:,.{digits}f}"
 
 
 def _signed(value: float, digits: int) -> str:

@@ -29,7 +29,12 @@ Kind = Literal["table", "lines", "bars", "heatmap", "scatter"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 KINDS: tuple[Kind, ...] = get_args(Kind)
 FOLDERS = ("paper", "own")
-"""The paper's tables and figures, in its order by name; experiments that it lacks."""
+"""The paper's tables and figures, and experiments that it lacks."""
+ORDER = (
+    "tab:dataset", "tab:dec", "res_dec", "res_iter", "res_iter_full", "iter_joint", "flop", "spar", "thr", "proc",
+    "res_iter_ds", "res_iter_md", "res_var", "hm", "lay", "gencat",
+)  # fmt: skip
+"""As the paper has them, but for the table of its datasets, which comes first; others follow by name."""
 TRAIN = "train"
 """The work of a grid that names no measurement."""
 _WORDS = ("panel", "work", "case", "as")  # of a grid or a case; the rest are settings
@@ -185,7 +190,8 @@ def find(name: str) -> Experiment:
 def _files() -> dict[str, Path]:
     here = Path(__file__).parent
     paths = [path for folder in FOLDERS for path in sorted((here / folder).glob("*.toml"))]
-    return {path.stem.replace("tab_", "tab:", 1): path for path in paths}
+    found = {path.stem.replace("tab_", "tab:", 1): path for path in paths}
+    return {name: found[name] for name in dict.fromkeys([*ORDER, *found])}
 
 
 def read(path: Path) -> Experiment:
