@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from unifews.kernels import LANES, aligned, native, reference, reference_attention
 
 LEVELS = native.levels()
-KERNELS = ["ingest", "full_hop", "column_hop", "pruned_hop", "select_edges", "fan", "finish"]
+KERNELS = ["ingest", "full_hop", "column_hop", "column_push", "spread_squares", "pruned_hop", "select_edges", "fan", "finish"]
 
 
 @contextmanager
@@ -256,6 +256,39 @@ def test_column_hop(case):
 
 
 @settings(max_examples=30)
+@given(case=cases(), columns=st.integers(1, 3))
+def test_column_push(case, columns):
+    x = np.ascontiguousarray(np.resize(case.x, (case.n, columns)))
+
+    def run(kernels, threads):
+        out = np.full((case.n, columns), 7.0)
+        kernels.column_push(**case.edges, x=x, out=out, threads=threads)
+        return [out]
+
+    compare(run)
+
+
+@settings(max_examples=30)
+@given(case=cases(), width=st.sampled_from([1, 7, 50]), binary=st.booleans(), along=st.booleans(), wide=st.booleans())
+def test_spread_squares(case, width, binary, along, wide):
+    x = (case.rng.random((case.n, width)) < 0.3) * case.rng.standard_normal((case.n, width))
+    row, column = np.nonzero(x)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=case.n))]).astype(np.int64)
+    data = None if binary else x[row, column].astype(np.float32)
+    direction = case.rng.standard_normal(width).astype(np.float32) if along else None
+
+    def run(kernels, threads):
+        square, dot = np.full(case.n, 7.0), np.full(case.n, 7.0)
+        kernels.spread_squares(
+            **case.edges, x_indptr=indptr, x_indices=column.astype(np.int64 if wide else np.int32), x_data=data, width=width,
+            source=case.source, direction=direction, square=square, along=dot, threads=threads,
+        )  # fmt: skip
+        return [square, dot]
+
+    compare(run)
+
+
+@settings(max_examples=30)
 @given(case=cases())
 def test_fan(case):
     def run(kernels, threads):
@@ -304,6 +337,7 @@ class Walk:
     by_feature: bool
     inherit: bool
     accumulate: bool
+    certify: bool = False
     hops: int = 6
     hop: int = 0
     lagging: float = 0.0
@@ -320,6 +354,12 @@ class Walk:
         self.reach, self.fanout = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.int64)
         per_edge = 2 * blocks if self.by_feature else 1
         self.alive = np.full(len(case.indices) * per_edge, 255, dtype=np.uint8) if self.inherit else None
+        self.bill, self.removed = {}, []
+        if self.certify:
+            cost, charge = case.target * np.float32(3), np.empty((n, 1))
+            reference.column_push(**case.edges, x=cost[:, None], out=charge, threads=1)
+            toll = case.target * case.target
+            self.bill = dict(cost=cost, charge=charge[:, 0].copy(), toll=toll, removed=np.empty(blocks))
         reference.fan(**case.edges, target=case.target, reach=self.reach, fanout=self.fanout, threads=1)
         reference.ingest(
             x=case.x, row0=0, column0=0, width=case.width, blocks=blocks, source=case.source, offset=None, direction=None,
@@ -333,8 +373,12 @@ class Walk:
             target=case.target, reach=self.reach, fanout=self.fanout, delta=delta, rouse=self.lagging >= delta,
             by_feature=self.by_feature, size=self.size[now], top=self.top[now], size_out=self.size[1 - now],
             top_out=self.top[1 - now], alive=self.alive, even=self.buffers[0], odd=self.buffers[1], stamp=self.stamp,
-            out=self.out, coefficient=self.coefficient, threads=self.threads,
+            out=self.out, coefficient=self.coefficient, threads=self.threads, **self.bill,
         )  # fmt: skip
+        if self.certify:
+            # Less than everything they send would cost, as differences of sums are known to a share of the sums only.
+            everything = float(self.bill["charge"] @ np.square(self.size[now], dtype=np.float64).sum(axis=1)) * LANES
+            self.removed.append((self.bill["removed"].copy(), everything))
         self.counts.append((kept, zero))
         self.hop += 1
 
@@ -364,6 +408,9 @@ class Walk:
             return None if self.alive is None else self.alive.copy()
         return self.alive & (2**self.case.blocks - 1)
 
+    def bills(self):
+        return [removed for removed, _ in self.removed]
+
     def state(self):
         return (*self.buffers, self.out, *self.size, *self.top, self.stamp, self.flags(), np.float32(self.lagging))
 
@@ -378,10 +425,11 @@ SHARES = st.lists(st.sampled_from([0.0, 0.2, 0.6, 0.9, 0.99, 2.0]), min_size=4, 
     by_feature=st.booleans(),
     inherit=st.booleans(),
     accumulate=st.booleans(),
+    certify=st.booleans(),
 )
-def test_pruned_hop(case, shares, by_feature, inherit, accumulate):
+def test_pruned_hop(case, shares, by_feature, inherit, accumulate, certify):
     """Over several hops and thresholds that fall and rise, so blocks are left behind and roused."""
-    oracle = Walk(case, reference, 1, by_feature, inherit, accumulate)
+    oracle = Walk(case, reference, 1, by_feature, inherit, accumulate, certify)
     thresholds, expected = [], []
     for share in shares:
         messages = oracle.messages()
@@ -395,7 +443,7 @@ def test_pruned_hop(case, shares, by_feature, inherit, accumulate):
 
     first = {}
     for name, kernels, threads in runs():
-        walk = Walk(case, kernels, threads, by_feature, inherit, accumulate)
+        walk = Walk(case, kernels, threads, by_feature, inherit, accumulate, certify)
         for delta, (values, output, stamp, flags) in zip(thresholds, expected, strict=True):
             walk.step(delta)
             scale = max(float(np.abs(values).max()), 1e-30)
@@ -409,8 +457,23 @@ def test_pruned_hop(case, shares, by_feature, inherit, accumulate):
         for mine, theirs in zip((*walk.size, *walk.top), (*oracle.size, *oracle.top), strict=True):
             scale = max(float(theirs.max()), 1e-30)
             close(mine / scale, theirs / scale, name)
+        for (mine, _), (theirs, everything) in zip(walk.removed, oracle.removed, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-7 * everything, err_msg=name)
+            assert (mine >= theirs * (1 - 1e-5)).all(), name
         assert walk.lagging == pytest.approx(oracle.lagging, rel=1e-4, abs=1e-30)
-        same_bytes(first.setdefault(name.split(",")[0], walk.state()), walk.state())
+        same_bytes(first.setdefault(name.split(",")[0], (*walk.state(), *walk.bills())), (*walk.state(), *walk.bills()))
+
+
+@settings(max_examples=20)
+@given(case=cases(), shares=SHARES, by_feature=st.booleans(), inherit=st.booleans())
+def test_adding_up_what_is_removed_changes_nothing_else(case, shares, by_feature, inherit):
+    walks = [Walk(case, native, 2, by_feature, inherit, True, certify) for certify in (False, True)]
+    for share in shares:
+        delta = np.inf if share > 1 else in_a_gap(walks[0].messages(), share) if share else 0.0
+        for walk in walks:
+            walk.step(delta)
+    same_bytes(*(walk.state() for walk in walks))
+    assert walks[0].counts == walks[1].counts
 
 
 @settings(max_examples=30)

@@ -52,6 +52,10 @@ def propagate(
     relative_threshold: Annotated[
         float | None, typer.Option(metavar="C", help="Instead: remove messages smaller than C times the hop's mean.")
     ] = None,
+    max_error: Annotated[
+        float | None, typer.Option(metavar="E", help="Instead: remove as much as keeps the certified relative error below E.")
+    ] = None,
+    certify: Annotated[bool, typer.Option("--certify", help="Also tell a proven upper bound on the error.")] = False,
     entries: Annotated[
         str, typer.Option(metavar="block|feature|node", help="What one decision covers: 16 features, one, or all of a node's.")
     ] = "block",
@@ -77,7 +81,7 @@ def propagate(
 
     targets = _targets(out, coordinates, overwrite, inputs=(graph, features or graph))
     chosen = _scheme(scheme, alpha, skip, tail, hops, r)
-    pruned = _check_pruning(edge_sparsity, threshold, relative_threshold, inherit)
+    pruned = _check_pruning(edge_sparsity, threshold, relative_threshold, max_error, inherit)
     _check_axes(entries, basis, rank, coordinates, pruned)
     _check_threads(threads)
     g, x = _load(graph, features, undirected, rank)
@@ -85,6 +89,7 @@ def propagate(
         result = run(
             g, x, chosen, hops, r,
             edge_sparsity=edge_sparsity, threshold=threshold, relative_threshold=relative_threshold,
+            max_error=max_error, certify=certify,
             entries=entries, basis=basis, rank=rank, deflate=deflate, inherit=inherit,  # type: ignore[arg-type]
             threads=threads, progress=progress,
         )  # fmt: skip
@@ -130,20 +135,27 @@ def _scheme(name: str, alpha: float | None, skip: str | None, tail: bool, hops: 
     return resolve(Sgc(**given), hops)[0]
 
 
-def _check_pruning(edge_sparsity: float | None, threshold: float | None, relative: float | None, inherit: bool) -> bool:
+def _check_pruning(
+    edge_sparsity: float | None, threshold: float | None, relative: float | None, max_error: float | None, inherit: bool
+) -> bool:
     """Whether anything is to be pruned."""
-    from unifews.core.budget import check_sparsity, check_threshold
+    from unifews.core.budget import check_error, check_sparsity, check_threshold
 
-    given = {"--edge-sparsity": edge_sparsity, "--threshold": threshold, "--relative-threshold": relative}
+    checks = {"--edge-sparsity": check_sparsity, "--max-error": check_error}
+    given = {
+        "--edge-sparsity": edge_sparsity, "--threshold": threshold, "--relative-threshold": relative, "--max-error": max_error
+    }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
     if len(given) > 1:
         raise InputError(f"{' and '.join(given)} are ways to say the same thing; give one of them.")
     for name, value in given.items():
         if value is not None:
-            (check_sparsity if name == "--edge-sparsity" else check_threshold)(name, value)
+            checks.get(name, check_threshold)(name, value)
     if inherit and not given:
-        raise InputError("--inherit removes nothing by itself; add --edge-sparsity, --threshold or --relative-threshold.")
-    return bool(given) and edge_sparsity != 0
+        raise InputError(
+            "--inherit removes nothing by itself; add --edge-sparsity, --threshold, --relative-threshold or --max-error."
+        )
+    return bool(given) and edge_sparsity != 0 and max_error != 0
 
 
 def _check_axes(entries: str, basis: str, rank: int | None, coordinates: bool, pruned: bool) -> None:
@@ -236,6 +248,8 @@ def _show(g: Graph, scheme: Scheme, result: Propagated, shape: list[int], target
             f"basis: {axes}{trace.basis_macs:,} MACs in {trace.basis_seconds:.3f} s, listed apart; "
             f"norm left out {trace.dropped_norm:.3g}"
         )
+    if trace.certified:
+        console.print(f"certified: {trace.certified}")
     console.print(f"kernel: {trace.kernel}")
     for note in trace.notes:
         console.print(f"note: {note}")

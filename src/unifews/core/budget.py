@@ -15,7 +15,21 @@ from numpy.typing import NDArray
 
 from unifews.errors import InputError
 
+SAFE = 0.98  # share of an error bound that is planned with; samples are not exact
 WORTHWHILE = 0.01  # share of a hop's products below which the hop is not worth its time
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What removing the sampled messages would cost, scaled up to all messages: bounds on the output's squared error add up."""
+
+    each: NDArray[np.float64]
+    """Of every message that may still be sent, float64 [k]; over 4^exponent and in the sample's units squared."""
+    gone: float
+    """Of those that cannot be sent any more."""
+    fade: NDArray[np.float64]
+    """What their cost is multiplied by from hop to hop if nothing is sent at all, float64 [k]."""
+    exponent: int
 
 
 @dataclass(frozen=True)
@@ -28,6 +42,8 @@ class Messages:
     """Features each of them covers, float32 [k]."""
     total: float
     """Features all sampled edges cover on the input axes, less exact zeros: the sample's 100 %."""
+    cost: Cost | None = None
+    """Where an error bound is wanted."""
 
     def by_size(self) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
         """Magnitudes in ascending order, and the share of the products in the 1, 2, .. largest."""
@@ -38,15 +54,23 @@ class Messages:
         return self.magnitude[order], np.cumsum(self.width[order][::-1], dtype=np.float64) / max(self.total, 1e-30)
 
 
+class Bound(Protocol):
+    """What is known of the error so far: a certificate of `unifews.theory`."""
+
+    def bound_over(self, exponent: int) -> float: ...
+
+
 class Budget(Protocol):
     needs_sample: bool
     needs_mean: bool
+    needs_cost: bool
+    """Whether the sample must also tell what removing its messages would cost."""
 
     def threshold(self, hop: int, sample: Messages | None, mean: float, exponent: int) -> float:
         """δ for this hop, in the units of the sample and the mean; true magnitudes are 2^exponent times those."""
 
-    def record(self, hop: int, kept: float) -> None:
-        """What share of the nonzero products this hop kept."""
+    def record(self, hop: int, kept: float, bound: Bound | None = None) -> None:
+        """What share of the nonzero products this hop kept, and the bound on the error, if there is one."""
 
     def inherit(self, other: Budget) -> None:
         """Take over what the budget of another group of columns did not use, or pay for what it used too much."""
@@ -61,11 +85,12 @@ class Absolute:
     delta: float
     needs_sample = False
     needs_mean = False
+    needs_cost = False
 
     def threshold(self, hop: int, sample: Messages | None, mean: float, exponent: int) -> float:
         return math.ldexp(self.delta, -exponent) if math.isfinite(self.delta) else self.delta
 
-    def record(self, hop: int, kept: float) -> None:
+    def record(self, hop: int, kept: float, bound: Bound | None = None) -> None:
         pass
 
     def inherit(self, other: Budget) -> None:
@@ -82,11 +107,12 @@ class Relative:
     ratio: float
     needs_sample = False
     needs_mean = True
+    needs_cost = False
 
     def threshold(self, hop: int, sample: Messages | None, mean: float, exponent: int) -> float:
         return self.ratio * mean
 
-    def record(self, hop: int, kept: float) -> None:
+    def record(self, hop: int, kept: float, bound: Bound | None = None) -> None:
         pass
 
     def inherit(self, other: Budget) -> None:
@@ -94,6 +120,28 @@ class Relative:
 
     def __str__(self) -> str:
         return f"relative threshold {self.ratio:g}"
+
+
+@dataclass
+class Contraction:
+    """How messages shrink from hop to hop, as far as it was seen."""
+
+    influence: NDArray[np.float64]
+    _means: list[tuple[float, int]] = field(default_factory=list, init=False)
+
+    def see(self, sample: Messages, exponent: int) -> None:
+        mean = float(np.dot(sample.magnitude, sample.width)) / max(sample.total, 1e-30)
+        self._means.append((mean, exponent))
+
+    def expected(self, hop: int) -> float:
+        """Expected ratio of message sizes from one hop to the next, at most 1."""
+        fade = self.influence[min(hop + 1, len(self.influence) - 1)] / max(self.influence[hop], 1e-300)
+        contraction = 0.8
+        if hop and self._means[hop - 1][0] > 0 and self.influence[hop - 1] > 0:
+            (before, old), (now, new) = self._means[hop - 1 : hop + 1]
+            seen = math.ldexp(now / before, new - old) * self.influence[hop - 1] / max(self.influence[hop], 1e-300)
+            contraction = seen**0.5  # averaging shrinks messages less with every hop
+        return float(np.clip(fade * contraction, 1e-3, 1.0))
 
 
 @dataclass
@@ -122,20 +170,21 @@ class Target:
     """Share of the columns this budget is for, where they are propagated in groups."""
     needs_sample: bool = field(default=True, init=False)
     needs_mean: bool = field(default=False, init=False)
+    needs_cost: bool = field(default=False, init=False)
     _left: float = field(init=False)
     _over: float = field(default=0.0, init=False)
     _given_up: bool = field(default=False, init=False)
-    _means: list[tuple[float, int]] = field(default_factory=list, init=False)
+    _contraction: Contraction = field(init=False)
 
     def __post_init__(self) -> None:
+        self._contraction = Contraction(self.influence)
         self._left = (1 - self.sparsity) * self.hops
 
     def threshold(self, hop: int, sample: Messages | None, mean: float, exponent: int) -> float:
         assert sample is not None
         if self._given_up:
             return math.inf
-        mean = float(np.dot(sample.magnitude, sample.width)) / max(sample.total, 1e-30)
-        self._means.append((mean, exponent))
+        self._contraction.see(sample, exponent)
         ascending, share = sample.by_size()
         magnitude = ascending[::-1]
         kept = np.concatenate([[0.0], share])
@@ -163,7 +212,7 @@ class Target:
 
     def _shrink(self, hop: int) -> NDArray[np.float64]:
         """Thresholds of this hop and those after it, as multiples of this hop's."""
-        return np.asarray(self._decay(hop) ** (-self.focus * np.arange(self.hops - hop)), dtype=np.float64)
+        return np.asarray(self._contraction.expected(hop) ** (-self.focus * np.arange(self.hops - hop)), dtype=np.float64)
 
     def divide(self, groups: list[Messages], fading: NDArray[np.float64]) -> list[Target]:
         """Budgets for groups of columns that are propagated one after the other, by one plan for all of them.
@@ -203,17 +252,7 @@ class Target:
         if isinstance(other, Target):
             self._left = max(self._left + other._left - other._over, 0.0)
 
-    def _decay(self, hop: int) -> float:
-        """Expected ratio of message sizes from one hop to the next, at most 1."""
-        fade = self.influence[min(hop + 1, self.hops - 1)] / max(self.influence[hop], 1e-300)
-        contraction = 0.8
-        if hop and self._means[hop - 1][0] > 0 and self.influence[hop - 1] > 0:
-            (before, old), (now, new) = self._means[hop - 1 : hop + 1]
-            seen = math.ldexp(now / before, new - old) * self.influence[hop - 1] / max(self.influence[hop], 1e-300)
-            contraction = seen**0.5  # averaging shrinks messages less with every hop
-        return float(np.clip(fade * contraction, 1e-3, 1.0))
-
-    def record(self, hop: int, kept: float) -> None:
+    def record(self, hop: int, kept: float, bound: Bound | None = None) -> None:
         self._over += max(kept - self._left, 0.0)
         self._left = max(self._left - kept, 0.0)
 
@@ -221,10 +260,102 @@ class Target:
         return f"edge sparsity {self.sparsity:g}"
 
 
+@dataclass
+class MaxError:
+    """Remove as much as a bound on the error allows, in one run.
+
+    One δ for all hops, as long as what it costs this hop and, looking ahead, the later ones stays within what is left:
+
+        Σ_k ρ^k · β(δ · ρ^-k) ≤ left,    k = 0 .. hops left - 1
+
+    where β(δ) is the root of the cost of all messages below δ, from the sample, and ρ how messages are expected to shrink. What
+    a hop really cost is known afterwards, and the later hops make up for it. Once sending nothing any more is affordable,
+    nothing is sent.
+    """
+
+    error: float
+    """The bound to stay below, over 2^exponent."""
+    exponent: int
+    hops: int
+    influence: NDArray[np.float64]
+    needs_sample: bool = field(default=True, init=False)
+    needs_mean: bool = field(default=False, init=False)
+    needs_cost: bool = field(default=True, init=False)
+    _spent: float = field(default=0.0, init=False)
+    _given_up: bool = field(default=False, init=False)
+    _contraction: Contraction = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._contraction = Contraction(self.influence)
+
+    def threshold(self, hop: int, sample: Messages | None, mean: float, exponent: int) -> float:
+        assert sample is not None and sample.cost is not None
+        if self._given_up:
+            return math.inf
+        cost = sample.cost
+        unit = cost.exponent + exponent - self.exponent  # costs are over 2^unit of `error`
+        left = _ldexp((self.error - self._spent) * SAFE, -unit)
+        self._contraction.see(sample, exponent)
+        if left <= math.sqrt(cost.gone):
+            return 0.0
+        if self._quiet(hop, cost) <= left:
+            self._given_up = True
+            return math.inf
+        order = np.argsort(sample.magnitude)
+        magnitude = sample.magnitude[order]
+        root = np.sqrt(cost.gone + np.concatenate([[0.0], np.cumsum(cost.each[order])]))
+        shrink = self._contraction.expected(hop) ** np.arange(self.hops - hop)
+        lowest, highest = 0, len(magnitude)  # number of sampled entries removed at this hop
+        while lowest < highest:
+            middle = (lowest + highest + 1) // 2
+            later = np.searchsorted(magnitude, magnitude[middle - 1] / shrink, side="right")
+            if float(shrink @ root[later]) <= left:
+                lowest = middle
+            else:
+                highest = middle - 1
+        # δ just above the last one removed: entries go when they are below it.
+        return float(np.nextafter(magnitude[lowest - 1], np.float32(math.inf))) if lowest else 0.0
+
+    def _quiet(self, hop: int, cost: Cost) -> float:
+        """What sending nothing from this hop on would cost."""
+        total, each = 0.0, cost.each
+        for later in range(hop, self.hops):
+            part = math.sqrt(cost.gone + float(each.sum())) * float(self.influence[later] / max(self.influence[hop], 1e-300))
+            total += part
+            if part <= 1e-6 * total:
+                break
+            each = each * cost.fade
+        return total
+
+    def record(self, hop: int, kept: float, bound: Bound | None = None) -> None:
+        assert bound is not None
+        self._spent = bound.bound_over(self.exponent)
+
+    def inherit(self, other: Budget) -> None:
+        pass
+
+    def __str__(self) -> str:
+        return f"error at most {self.error:g}·2^{self.exponent}"
+
+
+def _ldexp(value: float, exponent: int) -> float:
+    try:
+        return math.ldexp(value, exponent)
+    except OverflowError:
+        return math.inf
+
+
 def check_sparsity(name: str, value: float) -> float:
     if not isinstance(value, int | float | np.floating | np.integer) or isinstance(value, bool) or not 0 <= value < 1:
         hint = f" For {value:g} percent write {name}={value / 100:g}." if _is_percent(value) else ""
         raise InputError(f"`{name}` is the fraction to remove and must lie in [0, 1); got {value!r}.{hint}")
+    return float(value)
+
+
+def check_error(name: str, value: float) -> float:
+    if not isinstance(value, int | float | np.floating | np.integer) or isinstance(value, bool) or not 0 <= value < 1:
+        hint = f" For {value:g} percent write {name}={value / 100:g}." if _is_percent(value) else ""
+        raise InputError(f"`{name}` is the largest relative error allowed and must lie in [0, 1); got {value!r}.{hint}")
     return float(value)
 
 

@@ -80,6 +80,10 @@ class Trace:
     """‖X - X V Vᵀ‖_F over the axes that were not propagated. With T symmetric (undirected graph, r = ½) and no identity skip,
     ‖S‖₂ ≤ 1, and this bounds the error that dropping them causes."""
     notes: tuple[str, ...] = field(default=())
+    error_bound: float | None = None
+    """Where a bound was asked for: ‖P̂ - P‖_F is at most this."""
+    relative_error_bound: float | None = None
+    """And ‖P̂ - P‖_F / ‖P‖_F at most this; infinite where the bound is no smaller than ‖P̂‖_F and says nothing."""
     layers: tuple[LayerTrace, ...] = ()
     """The transformation, layer by layer, where a model was trained on the embedding."""
 
@@ -143,8 +147,22 @@ class Trace:
                 }
                 for hop in self.hops
             ],
+            **({} if self.error_bound is None else self._certified()),
             **({} if not self.layers else self._transformation()),
         }
+
+    def _certified(self) -> dict[str, Any]:
+        bounds = {"error_bound": self.error_bound, "relative_error_bound": self.relative_error_bound}
+        return {name: None if value is None or math.isinf(value) else value for name, value in bounds.items()}
+
+    @property
+    def certified(self) -> str | None:
+        """The bound on the error, in words; None where none was asked for."""
+        if self.error_bound is None or self.relative_error_bound is None:
+            return None
+        if math.isinf(self.relative_error_bound):
+            return f"error at most {self.error_bound:.3g}, more than the norm of the result: too much was removed to tell"
+        return f"error at most {self.error_bound:.3g}, {self.relative_error_bound:.3g} of the unpruned norm"
 
     def _transformation(self) -> dict[str, Any]:
         return {
@@ -171,6 +189,7 @@ class Trace:
                 f"basis: {self.rank} axes, {self.basis_macs:,} MACs in {self.basis_seconds:.3f} s (listed apart); "
                 f"norm left out {self.dropped_norm:.3g}"
             )
+        lines += [f"certified: {self.certified}"] if self.certified else []
         lines += [
             f"layer {layer.index}: {layer.kept:,} of {layer.weights:,} weights kept, {layer.macs:,} MACs"
             for layer in self.layers

@@ -81,11 +81,37 @@ def column_hop(
         q_out[u] = keep[u] * q[u] + gain[u] * np.float32(total)
 
 
+def column_push(
+    *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, x: Floats, out: NDArray[np.float64], threads: int
+) -> None:
+    """out[v] = Σ_u A[u,v]·x[u], the transposed product of a few columns x [n, k], in float64."""
+    out[:] = 0
+    for u in range(len(start)):
+        for v, w, _ in _row(u, start, end, indices, weight):
+            out[v] += np.float64(w) * x[u]
+
+
+def spread_squares(
+    *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, x_indptr: Longs, x_indices: NDArray[Any],
+    x_data: Floats | None, width: int, source: Floats, direction: Floats | None, square: NDArray[np.float64],
+    along: NDArray[np.float64], threads: int,
+) -> None:  # fmt: skip
+    """square[u] = ‖a‖² and along[u] = ⟨a, direction⟩ for a = Σ_v A[u,v]·source[v]·x[v], x sparse rows of `width` columns."""
+    for u in range(len(start)):
+        total = np.zeros(width, dtype=np.float32)
+        for v, w, _ in _row(u, start, end, indices, weight):
+            row = slice(int(x_indptr[v]), int(x_indptr[v + 1]))
+            np.add.at(total, x_indices[row], w * source[v] * (np.float32(1) if x_data is None else x_data[row]))
+        square[u] = np.dot(total.astype(np.float64), total)
+        along[u] = 0 if direction is None else np.dot(total.astype(np.float64), direction)
+
+
 def pruned_hop(
     *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, width: int, hop: int,
     keep: Floats, gain: Floats, target: Floats, reach: Floats, fanout: Longs, delta: float, rouse: bool, by_feature: bool,
     size: Floats, top: Floats, size_out: Floats, top_out: Floats, alive: NDArray[np.uint8] | None, even: Floats,
-    odd: Floats, stamp: NDArray[np.uint16], out: Floats | None, coefficient: Floats, threads: int,
+    odd: Floats, stamp: NDArray[np.uint16], out: Floats | None, coefficient: Floats, threads: int, cost: Floats | None = None,
+    charge: NDArray[np.float64] | None = None, toll: Floats | None = None, removed: NDArray[np.float64] | None = None,
 ) -> tuple[list[int], list[int], float]:  # fmt: skip
     """One hop over the entries that reach δ:  q'[u] = keep[u]·q[u] + gain[u]·Σ_v A[u,v]·q[v]  over those with
 
@@ -96,6 +122,12 @@ def pruned_hop(
 
     Blocks are lazy: one that receives nothing and can send nothing stays as it is, with an older `stamp`. `size_out` and
     `top_out` hold every block's size after this hop all the same.
+
+    With `cost`, `charge` = Aᵀ·cost and `toll`, all [n], `removed` [blocks] becomes the price of the entries not used, (√a+√b)²:
+    a = Σ_u toll[u]·(Σ_v A[u,v]·size)² over those of the sources that row u looks at, that is, of which some block (by feature:
+    some value of the same block) reaches δ and may be sent; b = Σ cost[u]·A[u,v]·size² over the others. Or, if that is less and
+    blocks are decided about, Σ_u toll[u]·(Σ_v A[u,v]·s)², s the size of the first and the largest block of the others; where
+    fewer than half of the nodes may send, no edge is asked for its largest block unless it has a weight or a memory.
 
     Returns, per block, the entries used and the entries that will be exactly zero at the next hop, and a bound on the
     messages of the blocks left behind: unless the next δ is larger, they must be looked at first (`rouse`).
@@ -111,21 +143,36 @@ def pruned_hop(
     magnitude = np.abs(now) if by_feature else size[:, :, None]
     allowed = None if alive is None else _bits(alive, blocks, lanes)
     kept, zero, lagging = np.zeros(blocks, dtype=np.int64), [0] * blocks, np.float32(0)
+    seen, unseen, whole = np.zeros(blocks), np.zeros(blocks), np.zeros(blocks)
+    few = 2 * sum(_may_send(top[v], reach[v], delta) for v in range(n)) < n
+    asked = not by_feature and (not few or weight is not None or alive is not None)
 
     for u in range(n):
         level = _cut(delta, target[u])
         total = np.zeros((blocks, LANES), dtype=np.float32)
         touched = np.zeros(blocks, dtype=bool)
+        gone, rest = np.zeros((blocks, lanes)), 0.0
         for v, w, i in _row(u, start, end, indices, weight):
             stays = w * magnitude[v] >= level  # [blocks, lanes]
+            reaches = stays
             if allowed is not None:
-                stays &= allowed[i]
+                reaches = reaches & (allowed[i].any(axis=1, keepdims=True) if by_feature else allowed[i].any())
+                stays = stays & allowed[i]
                 if delta > 0:
                     allowed[i] = stays
             total += np.where(stays, w * now[v], np.float32(0))
             touched |= stays.any(axis=1)
             kept += stays.sum(axis=1)
+            if cost is not None:
+                mine = float(w) * np.where(stays, 0, magnitude[v].astype(np.float64))
+                looked = reaches.any(axis=1, keepdims=True) if by_feature else reaches.any()
+                gone += np.where(looked, mine, 0)
+                rest += 0.0 if looked.any() else float(w) * float(top[v])
+                unseen += float(cost[u]) * np.where(looked, 0, mine * magnitude[v]).sum(axis=1)
 
+        if toll is not None:
+            seen += float(toll[u]) * np.square(gone).sum(axis=1)
+            whole += float(toll[u]) * np.square(gone + rest).sum(axis=1)
         for b in range(blocks):
             size_out[u, b] = keep[u] * size[u, b]
             if touched[b] or (stamp[u, b] == hop and _may_send(size_out[u, b], reach[u], delta)):
@@ -145,6 +192,10 @@ def pruned_hop(
         top_out[u] = size_out[u].max()
     if alive is not None and allowed is not None:
         _bits(alive, blocks, lanes, put=allowed)
+    if removed is not None:
+        removed[:] = np.square(np.sqrt(seen) + np.sqrt(unseen))
+        if asked:
+            np.minimum(removed, whole, out=removed)
     return kept.tolist(), zero, float(lagging)
 
 
@@ -260,6 +311,17 @@ def gather(
         for v, w, _ in _row(u, start, end, indices, weight):
             total += w * x[v]
         out[u] = total * (np.float32(1) if gain is None else gain[u])
+
+
+def scatter(
+    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, x: Floats, out: Floats,
+    threads: int = 1,
+) -> None:  # fmt: skip
+    """out[v] = Σ_e w_e · x[u] over the edges e = (v → u): `gather` along reversed edges, whose lists are not needed."""
+    out[:] = 0
+    for u in range(len(start)):
+        for v, w, _ in _row(u, start, end, indices, weight):
+            out[v] += w * x[u]
 
 
 def gather_kept(

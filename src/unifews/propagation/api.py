@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from unifews.core.budget import Absolute, Budget, Relative, Target, check_sparsity, check_threshold
+from unifews.core.budget import Absolute, Budget, Relative, Target, check_error, check_sparsity, check_threshold
 from unifews.core.diffusion import Diffusion
 from unifews.core.entry import Entries
 from unifews.core.graph import Graph
@@ -18,7 +18,9 @@ from unifews.core.trace import Trace
 from unifews.errors import GraphError, InputError, unknown_name
 from unifews.kernels import describe, threads_to_use
 from unifews.propagation import local
-from unifews.propagation.basis import Basis, principal, stationary_mean
+from unifews.propagation.basis import VERY_WIDE, Basis, principal, stationary_mean
+from unifews.propagation.bounded import bounded
+from unifews.propagation.certify import Prices, joined, left_out, norm_of
 from unifews.propagation.features import Features, Floats
 from unifews.propagation.operator import Operator, stationary
 from unifews.propagation.result import Hops, Propagated, Remainder
@@ -38,6 +40,8 @@ def propagate(
     edge_sparsity: float | None = None,
     threshold: float | None = None,
     relative_threshold: float | None = None,
+    max_error: float | None = None,
+    certify: bool = False,
     entries: Entries = "block",
     basis: Axes = "principal",
     rank: int | None = None,
@@ -62,7 +66,11 @@ def propagate(
         r: T = D^-(1-r) Ā D^-r.
         edge_sparsity: share of off-diagonal products to remove, on average over hops. Give this, or
         threshold: δ in message units, the same for all hops, or
-        relative_threshold: δ as a multiple of each hop's mean message size. None of the three = unpruned.
+        relative_threshold: δ as a multiple of each hop's mean message size, or
+        max_error: ε; as much is removed as keeps the certified ``‖P̂ - P‖_F / ‖P‖_F`` at most ε, that is, `certify`'s bound at
+            most ε times ``‖P̂‖_F - bound``, which is no more than ``‖P‖_F``. None of the four = unpruned.
+        certify: also give a proven upper bound on ``‖P̂ - P‖_F``, up to the rounding of float32, where P̂ is the embedding and P
+            that of the unpruned propagation: ``out.error_bound``, and ``out.relative_error_bound`` (docs/adr/0016).
         entries: what one decision is about: ``"block"`` of 16 features, a ``"feature"``, or the whole row of a ``"node"``.
         basis: ``"principal"`` rotates to principal axes first; ``"input"`` leaves the features as they are.
         rank: leading axes propagated; chosen from the data unless given. What is dropped counts as removed.
@@ -84,15 +92,17 @@ def propagate(
     _check_choice("entries", entries, get_args(Entries))
     _check_choice("basis", basis, get_args(Axes))
     diffusion = Diffusion(graph, r)
-    budget = _budget(edge_sparsity, threshold, relative_threshold, scheme, hops, inherit, focus)
+    budget = _budget(edge_sparsity, threshold, relative_threshold, max_error, scheme, hops, inherit, focus)
+    allowed = None if max_error is None else check_error("max_error", max_error)
     features = Features(x, graph.num_nodes)
     if rank is not None and (not isinstance(rank, int | np.integer) or isinstance(rank, bool) or not 1 <= rank <= features.f):
         raise InputError(
             f"`rank` is the number of axes to keep, from 1 to the {features.f:,} features there are; got {rank!r}."
         )
     op = Operator(diffusion, scheme, hops, threads_to_use(threads))
-    rotate = basis == "principal" and (budget is not None or rank is not None)
-    deflate = rotate if deflate is None else deflate
+    # An error bound leaves no room for axes to be left out: all of them, or where they are too many to find, the input's own.
+    rotate = basis == "principal" and (budget is not None or rank is not None or (bool(allowed) and features.f <= VERY_WIDE))
+    deflate = rotate or (bool(allowed) and basis == "principal") if deflate is None else deflate
     setup = perf_counter() - began
 
     began = perf_counter()
@@ -100,42 +110,77 @@ def propagate(
     chosen: Basis | None = None
     mean: Floats | None = None
     if rotate:
-        chosen = principal(features, diffusion, phi, rank, edge_sparsity, op.threads)
+        chosen = principal(features, diffusion, phi, rank, 0.0 if allowed else edge_sparsity, op.threads)
         mean = chosen.mean
     elif phi is not None:
         mean = stationary_mean(features, phi, op.threads)
-    view = View(features, chosen, phi, mean, diffusion, op.threads)
     basis_seconds = perf_counter() - began
 
     began = perf_counter()
-    if budget is None or (isinstance(budget, Target) and view.width <= np.ceil((1 - budget.sparsity) * features.f)):
-        # Nothing is left to prune where the axes dropped are more than was asked for.
-        outcome = local.unpruned(op, view, every_hop, progress)
+    prices = Prices(op) if certify or allowed is not None else None
+    width = chosen.rank if chosen else features.f
+    partial = width < features.f
+    # Nothing is left to prune where the axes dropped are more than was asked for.
+    spent = isinstance(budget, Target) and width <= np.ceil((1 - budget.sparsity) * features.f)
+
+    def fresh() -> View:
+        view = View(features, chosen, phi, mean, diffusion, op.threads)
+        if prices and partial:
+            view.square = np.zeros(graph.num_nodes, dtype=np.float32)
+            if features.sparse is not None and not allowed and (spent or budget is None):
+                view.sent = np.zeros(graph.num_nodes)
+        return view
+
+    def run(view: View, budget: Budget | None) -> local.Outcome:
+        if budget is None:
+            return local.unpruned(op, view, every_hop, progress)
+        return local.pruned(op, view, entries, inherit, budget, every_hop, progress, prices)
+
+    macs, runs = chosen.macs if chosen else 0, 1
+    if allowed and prices:
+        done = bounded(op, fresh, prices, allowed, run)
+        view, outcome, runs, macs = done.view, done.outcome, done.runs, macs + done.macs
     else:
-        outcome = local.pruned(op, view, entries, inherit, budget, every_hop, progress)
+        view = fresh()
+        outcome = run(view, None if spent else budget)
     values, axes = outcome.values, chosen.axes if chosen else None
-    macs = view.macs + (chosen.macs if chosen else 0)
+    macs += view.macs
     if phi is not None and mean is not None:
         if axes is not None:
             values, axes = _with_mean_axis(values, axes, features, op, phi, mean, outcome.growth)
         if scheme.skip != "diagonal":
             macs += graph.num_edges * hops
     exponent = _scale_back(values, outcome.growth + features.exponent)
-    remainder = Remainder(features, op) if chosen is not None and chosen.rank < features.f else None
+    remainder = Remainder(features, op) if partial else None
+    bounds = _bounds(values, exponent, outcome, op, view, prices) if prices else (None, None)
     kept_hops = _hops(outcome, features, op, phi, chosen, mean, remainder) if every_hop else None
     setup += perf_counter() - began - sum(hop.seconds for hop in outcome.hops) - view.seconds
     trace = Trace(
         tuple(outcome.hops),
-        requested=str(budget) if budget else "unpruned",
+        requested=str(budget) if budget else f"max error {allowed:g}" if allowed else "unpruned",
         kernel=describe(op.threads),
         rank=view.width if rotate else None,
         basis_macs=macs,
         basis_seconds=basis_seconds + view.seconds,
         setup_seconds=max(setup, 0.0),
         dropped_norm=local.scaled(view.dropped_norm(), features.exponent),
-        notes=_notes(budget, exponent, view, outcome.groups),
+        notes=_notes(budget, exponent, view, outcome.groups, runs),
+        error_bound=bounds[0],
+        relative_error_bound=bounds[1],
     )
     return Propagated(values, axes, trace, exponent, kept_hops, _caller_kind(features), remainder)
+
+
+def _bounds(
+    values: Floats, exponent: int, outcome: local.Outcome, op: Operator, view: View, prices: Prices
+) -> tuple[float, float]:
+    """The certified error of values that are given over 2^exponent, and relative to the unpruned norm."""
+    parts = [*outcome.certificates, *([left_out(op, view, prices)] if view.square is not None else [])]
+    bound = joined(parts, exponent) if parts else 0.0
+    if bound == 0:
+        return 0.0, 0.0
+    size = norm_of(values)  # what lies outside the axes would only add to it
+    return bound, bound / (size - bound) if bound < size else math.inf
 
 
 def _scale_back(values: Floats, exponent: int) -> int:
@@ -185,6 +230,7 @@ def _budget(
     edge_sparsity: float | None,
     threshold: float | None,
     relative_threshold: float | None,
+    max_error: float | None,
     scheme: Scheme,
     hops: int,
     inherit: bool,
@@ -193,14 +239,16 @@ def _budget(
     given = {
         name: value
         for name, value in [
-            ("edge_sparsity", edge_sparsity), ("threshold", threshold), ("relative_threshold", relative_threshold)
+            ("edge_sparsity", edge_sparsity), ("threshold", threshold), ("relative_threshold", relative_threshold),
+            ("max_error", max_error),
         ]
         if value is not None
     }  # fmt: skip
     if len(given) > 1:
         raise InputError(
-            "give one of `edge_sparsity` (a fraction to remove), `threshold` (δ, a magnitude) or `relative_threshold` (δ over "
-            f"the mean message); got {' and '.join(f'{name}={value}' for name, value in given.items())}."
+            "give one of `edge_sparsity` (a fraction to remove), `threshold` (δ, a magnitude), `relative_threshold` (δ over "
+            "the mean message) or `max_error` (a bound on the relative error); "
+            f"got {' and '.join(f'{name}={value}' for name, value in given.items())}."
         )
     if edge_sparsity is not None:
         sparsity = check_sparsity("edge_sparsity", edge_sparsity)
@@ -231,8 +279,10 @@ def _caller_kind(features: Features) -> Callable[[Floats], Any]:
     return to_torch
 
 
-def _notes(budget: Budget | None, exponent: int, view: View, groups: int) -> tuple[str, ...]:
+def _notes(budget: Budget | None, exponent: int, view: View, groups: int, runs: int) -> tuple[str, ...]:
     notes = []
+    if runs > 1:
+        notes.append(f"propagated {runs} times until the bound was met")
     if groups > 1:
         notes.append(f"columns were propagated in {groups} groups; the thresholds told are those of the leading one")
     if exponent:

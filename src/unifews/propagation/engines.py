@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from unifews.errors import GraphError
 from unifews.kernels import LANES, native
+from unifews.propagation.certify import Price, Prices
 from unifews.propagation.operator import HUGE, Operator
 from unifews.propagation.tiles import Floats, Shape, Tile
 from unifews.propagation.view import View
@@ -22,6 +23,10 @@ class Engine(ABC):
 
     growth = 0
     """True values are the stored ones times 2^growth."""
+    prices: Prices | None = None
+    """What removing costs, if an error bound is wanted; then
+    `removed`, float64 [groups of columns], is what the last hop removed, at its price and squared."""
+    removed: NDArray[np.float64]
 
     def __init__(self, op: Operator, view: View, shapes: list[Shape], inherit: bool) -> None:
         self.op, self.view, self.inherit = op, view, inherit
@@ -134,11 +139,19 @@ class BlockEngine(Engine):
         # When nothing is sent, every block may lag behind and who is zero stays zero. Sizes are then no longer kept up to
         # date, which is right because an infinite δ never comes down again.
         silent = math.isinf(delta) and op.scheme.skip in ("diagonal", "identity")
+        price = self.prices[hop] if self.prices else None
+        removed: list[NDArray[np.float64]] = []
+        if price:
+            quiet = self._quiet_squares(hop) if silent else None
+            removed = [price.of(each) for each in quiet] if quiet else [np.zeros(tile.shape.blocks) for tile in self.tiles]
         reach, fanout = op.fan
         kept = zeros = macs = zero_macs = 0
         for number, (tile, alive) in enumerate(zip(self.tiles, self.alive, strict=True)):
             now, later = self.current, 1 - self.current
             zero_by_block, kept_by_block = self.zero[number], [0] * tile.shape.blocks
+            bill: dict[str, Any] = {}
+            if price:
+                bill = {"cost": price.cost, "charge": price.charge, "toll": price.toll, "removed": removed[number]}
             if not silent:
                 kept_by_block, self.zero[number], self.lagging[number] = native.pruned_hop(
                     **op.edges, blocks=tile.shape.blocks, width=tile.shape.width, hop=hop, keep=op.keep, gain=op.gain,
@@ -146,7 +159,12 @@ class BlockEngine(Engine):
                     rouse=bool(self.lagging[number] >= delta), by_feature=self.by_feature, size=tile.size[now],
                     top=tile.top[now], size_out=tile.size[later], top_out=tile.top[later], alive=alive, even=tile.buffers[0],
                     odd=tile.buffers[1], stamp=tile.stamp, out=tile.out, coefficient=op.coefficients, threads=op.threads,
+                    **bill,
                 )  # fmt: skip
+            if price:
+                for block, width in enumerate(tile.shape.widths().tolist()):
+                    if kept_by_block[block] + zero_by_block[block] == m * (width if self.by_feature else 1):
+                        removed[number][block] = 0  # exactly: nothing was
             for kept_here, zero_here, width in zip(kept_by_block, zero_by_block, tile.shape.widths().tolist(), strict=True):
                 if width:  # padding blocks are all zero and are nobody's entries
                     each = 1 if self.by_feature else width
@@ -154,8 +172,30 @@ class BlockEngine(Engine):
                     zeros, zero_macs = zeros + zero_here, zero_macs + zero_here * each
         self.current = now if silent else later
         self._hop = hop + 1
+        if price:
+            self.removed = np.concatenate(removed)
         decisions = self.input_width if self.by_feature else -(-self.input_width // LANES)
         return m * decisions, kept, zeros, macs, m * self.input_width, zero_macs
+
+    _quiet: tuple[int, list[NDArray[np.float64]]] | None = None
+
+    def _quiet_squares(self, hop: int) -> list[NDArray[np.float64]]:
+        """Squared sizes of all blocks at a hop that sends nothing, [n, blocks] per tile: they fade, and no table says so."""
+        if self._quiet is None:
+            if self.by_feature:
+                values = [self._values(tile, np.arange(len(self.op.keep))) for tile in self.tiles]
+                squares = [
+                    np.add.reduceat(np.square(each, dtype=np.float64), np.arange(0, each.shape[1], LANES), axis=1)
+                    for each in values
+                ]
+            else:
+                squares = [np.square(tile.size[self.current], dtype=np.float64) for tile in self.tiles]
+            self._quiet = hop, squares
+        began, squares = self._quiet
+        if self.op.scheme.skip == "identity" or hop == began:
+            return squares
+        fade = self.op.keep.astype(np.float64)[:, None] ** (2 * (hop - began))
+        return [fade * each for each in squares]
 
     def rescale(self) -> None:
         peak = max((float(tile.top[self.current].max(initial=0.0)) for tile in self.tiles), default=0.0)
@@ -177,6 +217,8 @@ class NodeEngine(Engine):
         for shape in shapes:
             tile = Tile(graph.num_nodes, shape, accumulate=op.accumulate, lazy=False)
             view.fill(tile, self.square)
+            if view.square is not None:
+                view.square[:] = self.square
             if tile.out is not None:
                 np.multiply(tile.buffers[0], op.coefficients[0], out=tile.out)
             self.tiles.append(tile)
@@ -212,6 +254,9 @@ class NodeEngine(Engine):
             start=start, **given, norm=norm, target=op.diffusion.target, delta=delta, end_out=end, indices_out=indices,
             weight_out=weight, threads=op.threads,
         )  # fmt: skip
+        if self.prices:
+            complete = kept + zeros == graph.num_edges
+            self.removed = np.zeros(1) if complete else self._cost(self.prices[hop], norm, end, indices, weight)
         self.square[:] = 0
         for tile in self.tiles:
             native.full_hop(
@@ -221,6 +266,21 @@ class NodeEngine(Engine):
             )  # fmt: skip
         m, f = graph.num_edges, self.input_width
         return m, kept, zeros, kept * self.width, m * f, zeros * f
+
+    def _cost(
+        self, price: Price, norm: Floats, end: NDArray[np.int64], indices: NDArray[Any], weight: Floats | None
+    ) -> NDArray[np.float64]:
+        """The price of the sizes that each row lost: those of all its sources less those of the kept ones."""
+        op, graph = self.op, self.op.diffusion.graph
+        none, one = np.zeros_like(norm), np.ones_like(norm)
+        sums = []
+        for lists in (op.edges, {**op.edges, "end": end, "indices": indices, "weight": weight}):
+            total = np.empty_like(norm)
+            native.column_hop(**lists, keep=none, gain=one, q=norm, q_out=total, threads=op.threads)
+            sums.append(total.astype(np.float64))
+        everything, kept = sums
+        lost = np.where(end < graph.indptr[1:], np.maximum(everything - kept, 0) + 1e-6 * everything, 0)
+        return np.array([float(price.toll @ np.square(lost))])
 
     def rescale(self) -> None:
         if float(self.square.max(initial=0.0)) < HUGE**2:

@@ -125,6 +125,17 @@ class Features:
             total += np.square(self.rows(first, last)).sum(axis=0, dtype=np.float64)
         return total
 
+    def row_squares(self) -> NDArray[np.float64]:
+        """‖X[u]‖² of each row, float64 [n]."""
+        if self.sparse is not None:
+            rows = np.repeat(np.arange(self.n), np.diff(self.sparse.indptr))
+            return np.asarray(np.bincount(rows, np.square(self.sparse.data, dtype=np.float64), self.n), float)
+        total = np.empty(self.n)
+        for first, last in self.chunks():
+            part = self.rows(first, last)
+            total[first:last] = np.einsum("ij,ij->i", part, part, dtype=np.float64)
+        return total
+
     def square_norm(self) -> float:
         """‖X‖_F²."""
         if self.sparse is not None:

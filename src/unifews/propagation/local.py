@@ -10,14 +10,16 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.budget import Absolute, Budget, Messages, Target
+from unifews.core.budget import Absolute, Budget, Cost, Messages, Target
 from unifews.core.entry import Entries
 from unifews.core.trace import HopTrace
 from unifews.kernels import native
+from unifews.propagation.certify import Price, Prices, certificate
 from unifews.propagation.engines import BlockEngine, Carried, Engine, NodeEngine, finish, take
 from unifews.propagation.operator import HUGE, Operator
 from unifews.propagation.tiles import Floats, Shape, Tile, cut
 from unifews.propagation.view import View
+from unifews.theory.certificate import Certificate
 
 Progress = Callable[[int, int], None]
 
@@ -38,6 +40,8 @@ class Outcome:
     """S^l Z for l = 0..L, each with its own growth, if asked for; without the stationary part."""
     groups: int = 1
     """Groups of columns propagated one after the other."""
+    certificates: list[Certificate] = field(default_factory=list)
+    """If an error bound was wanted, that of each group."""
 
 
 def unpruned(op: Operator, view: View, every_hop: bool, progress: Progress | None) -> Outcome:
@@ -63,6 +67,8 @@ def unpruned(op: Operator, view: View, every_hop: bool, progress: Progress | Non
                 q_out=tile.buffers[(hop + 1) % 2], coefficient=op.coefficients[hop + 1], out=tile.out, square=square,
                 threads=op.threads,
             )  # fmt: skip
+            if hop == 0 and view.sent is not None:
+                _add_sent(op, tile, view.sent)
             growth[number, hop + 1] = growth[number, hop]
             if square is not None:
                 if float(square.max(initial=0.0)) > HUGE**2:
@@ -89,6 +95,15 @@ def unpruned(op: Operator, view: View, every_hop: bool, progress: Progress | Non
     return Outcome(result, hops, grown[-1], list(zip(snapshots, grown, strict=False)))
 
 
+def _add_sent(op: Operator, tile: Tile, total: NDArray[np.float64]) -> None:
+    """total[u] += ‖Σ_v A[u,v]·q[v]‖², seen in the first hop of a tile."""
+    before, after = tile.buffers
+    for at in range(0, len(total), 4096):
+        rows = slice(at, at + 4096)
+        sent = (after[rows] - op.keep[rows, None] * before[rows]) / op.gain[rows, None]
+        total[rows] += np.einsum("ij,ij->i", sent, sent, dtype=np.float64)
+
+
 def _level(values: Floats, shapes: list[Shape], growth: NDArray[np.int64]) -> None:
     """Bring the columns of all tiles to the scale of the one that grew most."""
     for shape, grown in zip(shapes, growth.tolist(), strict=True):
@@ -104,6 +119,7 @@ def pruned(
     budget: Budget,
     every_hop: bool,
     progress: Progress | None,
+    prices: Prices | None = None,
 ) -> Outcome:
     """Only the entries that reach δ, decided hop by hop."""
     groups = grouped(op, view, entries, budget)
@@ -115,6 +131,7 @@ def pruned(
             engine: Engine = NodeEngine(op, view, shapes, inherit)
         else:
             engine = BlockEngine(op, view, shapes, inherit, by_feature=entries == "feature")
+        engine.prices = prices
         outcomes.insert(0, _run(op, engine, own, every_hop, _later(progress, number * op.hops, len(groups) * op.hops)))
         if number + 1 < len(groups):
             budgets[-number - 2].inherit(own)
@@ -184,7 +201,8 @@ def _joined(groups: list[list[Shape]], outcomes: list[Outcome]) -> Outcome:
     ]  # fmt: skip
     values, growth = _side_by_side(shapes, [(outcome.values, outcome.growth) for outcome in outcomes])
     snapshots = [_side_by_side(shapes, list(parts)) for parts in zip(*(outcome.snapshots for outcome in outcomes), strict=True)]
-    return Outcome(values, hops, growth, snapshots, len(groups))
+    certificates = [each for outcome in outcomes for each in outcome.certificates]
+    return Outcome(values, hops, growth, snapshots, len(groups), certificates)
 
 
 def _side_by_side(shapes: list[Shape], parts: list[tuple[Floats, int]]) -> tuple[Floats, int]:
@@ -201,6 +219,7 @@ def _run(op: Operator, engine: Engine, budget: Budget, every_hop: bool, progress
     influence = op.scheme.influence(op.hops)
     sample = _Sample(op, engine.inherit) if budget.needs_sample else None
     hops: list[HopTrace] = []
+    bound = certificate(op.hops) if engine.prices else None
     snapshots = [(engine.snapshot(0), 0)] if every_hop else []
     for hop in range(op.hops):
         began = perf_counter()
@@ -209,19 +228,22 @@ def _run(op: Operator, engine: Engine, budget: Budget, every_hop: bool, progress
         exponent = engine.growth + features.exponent
         weight = float(influence[hop])
         mean = weight * engine.mean() if budget.needs_mean else 0.0
-        seen = sample.look(engine, weight, features.f) if sample else None
+        price = engine.prices[hop] if engine.prices else None
+        seen = sample.look(engine, weight, features.f, price if budget.needs_cost else None) if sample else None
         delta = budget.threshold(hop, seen, mean, exponent)
         if sample:
             sample.remember(delta)
         counts = engine.hop(hop, delta / weight if weight else math.inf)
         record = HopTrace(hop, *counts, threshold=scaled(delta, exponent), seconds=perf_counter() - began)
-        budget.record(hop, 1 - record.sparsity)
+        if bound and price:
+            bound.hop(price.scale * np.sqrt(engine.removed), price.exponent + exponent)
+        budget.record(hop, 1 - record.sparsity, bound)
         hops.append(record)
         if snapshots:
             snapshots.append((engine.snapshot(hop + 1), engine.growth))
         if progress:
             progress(hop + 1)
-    return Outcome(engine.result(), hops, engine.growth, snapshots)
+    return Outcome(engine.result(), hops, engine.growth, snapshots, certificates=[bound] if bound else [])
 
 
 def scaled(value: float, exponent: int) -> float:
@@ -244,12 +266,15 @@ class _Sample:
         self.source = np.asarray(graph.indices[at])
         row = np.searchsorted(graph.indptr, at, side="right") - 1
         self.factor = op.diffusion.target[row]
-        if graph.weight is not None:
-            self.factor = self.factor * graph.weight[at]
+        self.row, self.weight = row, None if graph.weight is None else graph.weight[at]
+        if self.weight is not None:
+            self.factor = self.factor * self.weight
+        self.share = graph.num_edges / max(count, 1)
+        self.fade = np.square(op.keep[self.source], dtype=np.float64)
         self.alive: NDArray[np.bool_] | None = None
         self.inherit = inherit
 
-    def look(self, engine: Engine, scale: float, input_width: int) -> Messages:
+    def look(self, engine: Engine, scale: float, input_width: int, price: Price | None = None) -> Messages:
         size, width = engine.sizes(self.source)
         magnitude = (np.float32(scale) * self.factor)[:, None] * size
         widths = np.broadcast_to(width, magnitude.shape)
@@ -262,6 +287,12 @@ class _Sample:
                 self.alive = np.ones(magnitude.shape, dtype=bool)
             usable &= self.alive
             self.magnitude = magnitude
+        if price is not None:
+            each = price.cost[self.row].astype(np.float64) * (price.scale**2 * self.share)
+            cost = (each if self.weight is None else each * self.weight)[:, None] * np.square(size, dtype=np.float64)
+            fade = np.broadcast_to(self.fade[:, None], cost.shape)
+            gone = 0.0 if usable.all() else float(cost[~usable].sum())
+            return Messages(magnitude[usable], widths[usable], total, Cost(cost[usable], gone, fade[usable], price.exponent))
         if usable.all():
             return Messages(magnitude.ravel(), widths.ravel(), total)
         return Messages(magnitude[usable], widths[usable], total)

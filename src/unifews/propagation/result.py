@@ -116,6 +116,23 @@ class Propagated:
         return None if self._axes is None else self._to_caller(self._axes)
 
     @property
+    def error_bound(self) -> float:
+        """With ``certify=True`` or ``max_error=ε``: ‖embedding - P‖_F is at most this, up to the rounding of float32, where P
+        is what the unpruned propagation gives."""
+        return self._certified(self.trace.error_bound)
+
+    @property
+    def relative_error_bound(self) -> float:
+        """And ‖embedding - P‖_F / ‖P‖_F at most this: `error_bound` over a lower bound on ‖P‖_F, ‖embedding‖_F - `error_bound`;
+        infinite where that is not positive."""
+        return self._certified(self.trace.relative_error_bound)
+
+    def _certified(self, bound: float | None) -> float:
+        if bound is None:
+            raise InputError("this run has no error bound; call propagate(..., certify=True), or max_error=0.1.")
+        return bound
+
+    @property
     def hop_embeddings(self) -> list[Any]:
         """With ``every_hop=True``: S^l X for l = 0..L on the input axes, SIGN-style, each float32 [n, f]."""
         if self._hops is None:

@@ -33,6 +33,10 @@ class View:
     macs: int = field(default=0, init=False)
     seconds: float = field(default=0.0, init=False)
     energy: float = field(default=0.0, init=False)
+    square: Floats | None = field(default=None, init=False)
+    """Where `outside` will be asked for: ‖q[u]‖² of the tiles filled so far, float32 [n]."""
+    sent: NDArray[np.float64] | None = field(default=None, init=False)
+    """Where `sent_outside` will be asked for: ‖Σ_v A[u,v]·q[v]‖² of the tiles propagated so far, unpruned; float64 [n]."""
 
     @property
     def width(self) -> int:
@@ -49,6 +53,7 @@ class View:
         """Fill a tile's first buffer and its tables of sizes; the second buffer serves as room for the rotation."""
         began = perf_counter()
         features, shape = self.features, tile.shape
+        square = self.square if square is None else square
         columns = slice(shape.column, shape.column + shape.width)
         if self.basis is not None:
             axes = aligned(features.f, shape.blocks * LANES, zero=True)
@@ -95,6 +100,36 @@ class View:
             q=tile.buffers[0], size=tile.size[0] if tile.size else None, top=tile.top[0] if tile.top else None,
             square=square, threads=self.threads,
         )  # fmt: skip
+
+    def outside(self) -> NDArray[np.float64]:
+        """source²·‖(X - φcᵀ)[u](I - VVᵀ)‖² for every node, squares as tiles hold them, rounded up; float64 [n]."""
+        assert self.square is not None, "ask for the squares before tiles are filled"
+        features, whole = self.features, self.features.row_squares()
+        if self.phi is not None and self.mean is not None:
+            phi, along = self.phi.astype(np.float64), features.times(self.mean[:, None], self.threads)[:, 0]
+            whole += phi * (phi * float(np.dot(self.mean, self.mean)) - 2 * along)
+        whole *= np.square(self.diffusion.source, dtype=np.float64)
+        return np.maximum(whole - self.square, 0) + 4e-6 * np.abs(whole)
+
+    def sent_outside(self) -> NDArray[np.float64]:
+        """‖Σ_v A[u,v]·source[v]·D[v]‖² for D = (X - φcᵀ)(I - VVᵀ), sparse X, rounded up; float64 [n].
+
+        The rows of the product on all axes, which sparse features make cheap, less their part on the axes.
+        """
+        assert self.sent is not None and self.features.sparse is not None
+        x, graph = self.features.sparse, self.diffusion.graph
+        whole, along = np.empty(graph.num_nodes), np.empty(graph.num_nodes)
+        native.spread_squares(
+            start=graph.indptr[:-1], end=graph.indptr[1:], indices=graph.indices, weight=graph.weight,
+            x_indptr=x.indptr.astype(np.int64), x_indices=x.indices, x_data=np.ascontiguousarray(x.data, dtype=np.float32),
+            width=self.features.f, source=self.diffusion.source, direction=self.mean, square=whole, along=along,
+            threads=self.threads,
+        )  # fmt: skip
+        most = whole
+        if self.mean is not None:
+            part = (self.diffusion.degree - 1) ** 2 * float(np.dot(self.mean, self.mean))  # source·φ = 1
+            whole, most = whole - 2 * (self.diffusion.degree - 1) * along + part, whole + part
+        return np.maximum(whole - self.sent, 0) + 4e-6 * most
 
     def dropped_norm(self) -> float:
         """‖(X - φcᵀ)(I - VVᵀ)‖_F, from ‖X - φcᵀ‖² - ‖Z‖²."""

@@ -90,6 +90,68 @@ void column_hop(const Edges& e, const float* keep, const float* gain, const floa
   (e.wide ? column_hop_index<int64_t> : column_hop_index<int32_t>)(e, keep, gain, q, q_out, threads);
 }
 
+// out[v] = Σ_u A[u,v]·x[u], a few columns by the transposed matrix, in double. A thread has columns of its own, so that sums
+// keep their order.
+template <class Index>
+void column_push_index(const Edges& e, int columns, const float* x, double* out, int threads) {
+  const Index* indices = static_cast<const Index*>(e.indices);
+#pragma omp parallel for schedule(static, 1) num_threads(threads)
+  for (int c = 0; c < columns; c++) {
+    for (int64_t u = 0; u < e.n; u++) out[u * columns + c] = 0;
+    for (int64_t u = 0; u < e.n; u++) {
+      const double own = x[u * columns + c];
+      for (int64_t i = e.start[u]; i < e.end[u]; i++)
+        out[int64_t(indices[i]) * columns + c] += e.weight ? e.weight[i] * own : own;
+    }
+  }
+}
+
+void column_push(const Edges& e, int columns, const float* x, double* out, int threads) {
+  (e.wide ? column_push_index<int64_t> : column_push_index<int32_t>)(e, columns, x, out, threads);
+}
+
+// For a = Σ_v A[u,v]·source[v]·x[v] with sparse rows x: square[u] = ‖a‖², along[u] = ⟨a, direction⟩. The product is never kept.
+template <class Index, class Column>
+void spread_squares_index(const Edges& e, const Edges& x, int64_t width, const float* source, const float* direction,
+                          double* square, double* along, int threads) {
+  const Index* indices = static_cast<const Index*>(e.indices);
+  const Column* columns = static_cast<const Column*>(x.indices);
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<float> sum(size_t(width), 0.0f);
+    std::vector<Column> met;
+#pragma omp for schedule(dynamic, kRows)
+    for (int64_t u = 0; u < e.n; u++) {
+      met.clear();
+      for (int64_t i = e.start[u]; i < e.end[u]; i++) {
+        const int64_t v = indices[i];
+        const float w = e.weight ? e.weight[i] * source[v] : source[v];
+        for (int64_t k = x.start[v]; k < x.end[v]; k++) {
+          float& at = sum[size_t(columns[k])];
+          if (at == 0) met.push_back(columns[k]);
+          at += x.weight ? w * x.weight[k] : w;
+        }
+      }
+      double total = 0, dot = 0;
+      for (const Column j : met) {  // a column that was met again at zero comes by twice, the second time as zero
+        const double value = sum[size_t(j)];
+        total += value * value;
+        if (direction) dot += value * direction[j];
+        sum[size_t(j)] = 0;
+      }
+      square[u] = total;
+      along[u] = dot;
+    }
+  }
+}
+
+void spread_squares(const Edges& e, const Edges& x, int64_t width, const float* source, const float* direction,
+                    double* square, double* along, int threads) {
+  auto run = e.wide ? (x.wide ? spread_squares_index<int64_t, int64_t> : spread_squares_index<int64_t, int32_t>)
+                    : (x.wide ? spread_squares_index<int32_t, int64_t> : spread_squares_index<int32_t, int32_t>);
+  run(e, x, width, source, direction, square, along, threads);
+}
+
 // -------------------------------------------------------------------------------------------------------- in and out
 
 double ingest(const Ingest& g) {
@@ -293,13 +355,16 @@ struct Senders {
 };
 
 // Lists the sources of a row that may matter: those in `senders` if given, else those whose largest block reaches `level`.
-// Branch-free: eight at a time where the processor can gather.
-template <class Index>
+// Branch-free: eight at a time where the processor can gather. With `kRest`, and without `senders`, `rest` becomes the sum of
+// the largest blocks of the others.
+template <bool kRest, class Index>
 inline int64_t list_sources(const Index* from, int64_t count, const Senders* senders, const float* top, float level,
-                            uint32_t* to) {
+                            uint32_t* to, float* rest) {
   int64_t i = 0, k = 0;
+  float others = 0;
 #if defined(__AVX2__)
   if constexpr (sizeof(Index) == 4) {
+    __m256 passed_over{};
     for (; i + 8 <= count; i += 8) {
       const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
       unsigned flags;
@@ -310,21 +375,93 @@ inline int64_t list_sources(const Index* from, int64_t count, const Senders* sen
         flags = unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_sllv_epi32(word, shift))));
         if (!flags) continue;
       } else {
-        flags = unsigned(_mm256_movemask_ps(
-            _mm256_cmp_ps(_mm256_i32gather_ps(top, v, 4), _mm256_set1_ps(level), _CMP_GE_OQ)));
+        const __m256 size = _mm256_i32gather_ps(top, v, 4);
+        const __m256 reaches = _mm256_cmp_ps(size, _mm256_set1_ps(level), _CMP_GE_OQ);
+        flags = unsigned(_mm256_movemask_ps(reaches));
+        if (kRest) passed_over += _mm256_andnot_ps(reaches, size);
       }
       const __m128i order = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kBitLists.bits[flags]));
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + k), _mm256_permutevar8x32_epi32(v, _mm256_cvtepu8_epi32(order)));
       k += __builtin_popcount(flags);
     }
+    if (kRest)
+      for (int lane = 0; lane < 8; lane++) others += passed_over[lane];
   }
 #endif
   for (; i < count; i++) {
     to[k] = uint32_t(from[i]);
-    k += senders ? senders->has(from[i]) : top[from[i]] >= level;
+    const bool yes = senders ? senders->has(from[i]) : top[from[i]] >= level;
+    if (kRest && !senders && !yes) others += top[from[i]];
+    k += yes;
   }
+  if (kRest) *rest = others;
   return k;
 }
+
+// What one row removes of the sources that it looks at, as a sum of sizes per block, and their squared sizes in double.
+template <int kBlocks>
+struct Looked {
+#if defined(__AVX2__)
+  __m256 gone{};
+  __m256d low{}, high{};
+  void add(const float* size, unsigned flags, float weight) {
+    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i used = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(int(flags)), bit), bit);
+    const __m256 s = _mm256_loadu_ps(size);
+    gone += _mm256_set1_ps(weight) * _mm256_andnot_ps(_mm256_castsi256_ps(used), s);
+    const __m256d w = _mm256_set1_pd(weight);
+    const __m256d a = _mm256_cvtps_pd(_mm256_castps256_ps128(s)), b = _mm256_cvtps_pd(_mm256_extractf128_ps(s, 1));
+    low += w * a * a;
+    high += w * b * b;
+  }
+  double removed(int b) const { return gone[b]; }
+  double square(int b) const { return b < 4 ? low[b] : high[b - 4]; }
+#else
+  float gone[kBlocks] = {};
+  double squares[kBlocks] = {};
+  void add(const float* size, unsigned flags, float weight) {
+    for (int b = 0; b < kBlocks; b++) {
+      gone[b] += flags >> b & 1 ? 0.0f : weight * size[b];
+      squares[b] += double(weight) * size[b] * size[b];
+    }
+  }
+  double removed(int b) const { return gone[b]; }
+  double square(int b) const { return squares[b]; }
+#endif
+};
+
+// The price of what a hop removes, as the square of a bound on a weighted norm, added up over groups of rows that do not
+// depend on the thread count. Of sources that a row looks at, it knows what it removes: their sizes add up (the triangle
+// inequality), Σ_u toll[u]·(Σ_v A[u,v]·size[v])². Of the others it uses nothing. They need not be seen at all: by Cauchy and
+// Schwarz they cost Σ cost[u]·A[u,v]·size[v]², which is that of all sources, known without edges, less that of the sources looked
+// at. Or, where their largest blocks were asked for, these may stand for each block's size. The smaller one counts.
+struct Bill {
+  struct Part {
+    double all[kMaxBlocks] = {}, looked[kMaxBlocks] = {}, removed[kMaxBlocks] = {}, whole[kMaxBlocks] = {};
+    int64_t longest = 0;  // terms in one sum
+  };
+  std::vector<Part> parts;
+  explicit Bill(int64_t rows, bool wanted) : parts(wanted ? size_t((rows + kRows - 1) / kRows) : 0) {}
+  void settle(PrunedCount* count, bool asked) const {
+    Part sum;
+    for (const Part& part : parts) {
+      for (int b = 0; b < kMaxBlocks; b++) {
+        sum.all[b] += part.all[b];
+        sum.looked[b] += part.looked[b];
+        sum.removed[b] += part.removed[b];
+        sum.whole[b] += part.whole[b];
+      }
+      sum.longest = std::max(sum.longest, part.longest);
+    }
+    // The difference of two sums is known up to their rounding, which is counted as removed.
+    const double rounding = double(sum.longest + kRows + int64_t(parts.size())) * 0x1p-51;
+    for (int b = 0; b < kMaxBlocks; b++) {
+      const double unseen = std::max(sum.all[b] - sum.looked[b], 0.0) + rounding * sum.all[b];
+      const double bound = std::sqrt(sum.removed[b]) * 1.00001 + std::sqrt(unseen);
+      count->removed[b] = asked ? std::min(bound * bound, sum.whole[b] * 1.00001) : bound * bound;
+    }
+  }
+};
 
 // A thread's lists for a few rows: the sources that may matter, then the cache lines that do.
 struct Survivors {
@@ -348,7 +485,7 @@ struct Survivors {
 // Phases, because deciding and gathering in one loop stalls on every mispredicted branch. For a few rows at a time: list
 // the sources whose largest block reaches the cut; list their cache lines that reach it (both branch-free); add the lines
 // up with the next ones on their way; settle.
-template <class Index, bool kWeighted, int kBlocks>
+template <class Index, bool kWeighted, int kBlocks, bool kCertify>
 void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
   const Edges& e = h.edges;
   const Index* indices = static_cast<const Index*>(e.indices);
@@ -360,12 +497,13 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
   const Senders senders(h);
   const bool few = senders.count * 2 < e.n;
   const bool forgets = h.delta > 0;  // a zero reaches δ = 0, so it is passed over but not removed for good
+  Bill bill(e.n, kCertify);
   constexpr int kSizesAhead = 24, kLinesAhead = 24;
 #pragma omp parallel num_threads(h.threads) reduction(+ : kept[:kMaxBlocks], zero[:kMaxBlocks]) reduction(max : lagging)
   {
     Survivors list;
     Tally tally;
-    float level[kRows];
+    float level[kRows], rest[kRows];
     int64_t candidates_end[kRows], lines_end[kRows];
     unsigned touched[kRows];
     alignas(64) float sum[kBlocks * kLanes];
@@ -386,8 +524,8 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
         if (!kWeighted && !inherit) {
           const int64_t before = candidates;
           if (!few || senders.count)
-            candidates += list_sources(indices + e.start[u], e.end[u] - e.start[u], few ? &senders : nullptr, h.top, level[r],
-                                       source + before);
+            candidates += list_sources<kCertify>(indices + e.start[u], e.end[u] - e.start[u], few ? &senders : nullptr, h.top,
+                                                 level[r], source + before, rest + r);
           if (few) {  // bits only say who may send to somebody: ask again for this row
             const int64_t listed = candidates;
             candidates = before;
@@ -400,13 +538,16 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
           candidates_end[r] = candidates;
           continue;
         }
+        rest[r] = 0;
         for (int64_t i = e.start[u]; i < e.end[u]; i++) {
           const int64_t v = indices[i];
-          bool yes = (kWeighted ? e.weight[i] * h.top[v] : h.top[v]) >= level[r];
+          const float most = kWeighted ? e.weight[i] * h.top[v] : h.top[v];
+          bool yes = most >= level[r];
           if (inherit) {
             alive[i] = yes || !forgets ? alive[i] : 0;
             yes = yes && alive[i];
           }
+          if (kCertify && !yes) rest[r] += most;
           source[candidates] = uint32_t(v);
           if (kWeighted || inherit) position[candidates] = i;
           candidates += yes;
@@ -418,6 +559,7 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
       for (int j = 0; j < kSizesAhead; j++) source[candidates + j] = candidates ? source[candidates - 1] : 0;
       for (int64_t r = 0, j = 0; r < rows; r++) {
         unsigned any = 0;
+        Looked<kBlocks> looked;
         for (; j < candidates_end[r]; j++) {
           const uint32_t v = source[j];
           const float w = kWeighted ? e.weight[position[j]] : 1.0f;
@@ -428,6 +570,7 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
             if (forgets) alive[position[j]] = uint8_t(flags);
           }
           any |= flags;
+          if (kCertify) looked.add(h.size + int64_t(v) * kBlocks, flags, w);
           const uint8_t* bits = kBitLists.bits[flags];
           std::memcpy(which + k, bits, 8);
           for (int b = 0; b < 8; b++) line[k + b] = v;
@@ -437,6 +580,19 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
         }
         lines_end[r] = k;
         touched[r] = any;
+        if (kCertify) {
+          const int64_t u = first + r;
+          Bill::Part& part = bill.parts[size_t(first / kRows)];
+          for (int b = 0; b < kBlocks; b++) {
+            const double own = h.size[u * kBlocks + b];
+            part.all[b] += h.charge[u] * own * own;
+            part.looked[b] += h.cost[u] * looked.square(b);
+            const double seen = looked.removed(b), whole = seen + rest[r];
+            part.removed[b] += h.toll[u] * seen * seen;
+            part.whole[b] += h.toll[u] * whole * whole;
+          }
+          part.longest = std::max({part.longest, e.end[u] - e.start[u], h.fanout[u]});
+        }
       }
 
       for (int j = 0; j < kLinesAhead; j++) line[k + j] = k ? line[k - 1] : 0, which[k + j] = 0;
@@ -462,13 +618,14 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
   std::copy(kept, kept + kMaxBlocks, count->kept);
   std::copy(zero, zero + kMaxBlocks, count->zero);
   count->lagging = lagging;
+  if (kCertify) bill.settle(count, !few || kWeighted || inherit);
 }
 
 template <class Index, bool kWeighted>
 void pruned_hop_blocks(const PrunedHop& h, PrunedCount* count) {
   switch (h.blocks) {
 #define CASE(B) \
-  case B: return pruned_hop_tile<Index, kWeighted, B>(h, count);
+  case B: return (h.cost ? pruned_hop_tile<Index, kWeighted, B, true> : pruned_hop_tile<Index, kWeighted, B, false>)(h, count);
     CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
 #undef CASE
   }
@@ -483,7 +640,7 @@ void pruned_hop(const PrunedHop& h, PrunedCount* count) {
 
 // One decision per (edge, feature). Whole lines are read for the sake of single lanes, so this is the form to study, not
 // the form to run; lines without any survivor are skipped.
-template <class Index, int kBlocks>
+template <class Index, int kBlocks, bool kCertify>
 void feature_hop_tile(const PrunedHop& h, int width, PrunedCount* count) {
   const Edges& e = h.edges;
   const Index* indices = static_cast<const Index*>(e.indices);
@@ -492,12 +649,14 @@ void feature_hop_tile(const PrunedHop& h, int width, PrunedCount* count) {
   constexpr int blocks = kBlocks;
   int64_t kept[kMaxBlocks] = {}, zero[kMaxBlocks] = {};
   float lagging = 0;
+  Bill bill(e.n, kCertify);
 #pragma omp parallel num_threads(h.threads) reduction(+ : kept[:kMaxBlocks], zero[:kMaxBlocks]) reduction(max : lagging)
   {
     Tally tally;
 #pragma omp for schedule(dynamic, kRows)
     for (int64_t u = 0; u < e.n; u++) {
       alignas(64) float sum[kMaxBlocks * kLanes] = {};
+      double looked[kBlocks] = {}, gone[kBlocks * kLanes] = {};
       unsigned touched = 0;
       const float level = cut(h, u);
       for (int64_t i = e.start[u]; i < e.end[u]; i++) {
@@ -514,11 +673,33 @@ void feature_hop_tile(const PrunedHop& h, int width, PrunedCount* count) {
           for (int k = 0; k < kLanes; k++) lanes |= uint16_t(std::fabs(w * from[k]) >= level) << k;
           if (mine) lanes &= *mine;
           if (mine && h.delta > 0) *mine = lanes;
+          if (kCertify)
+            for (int k = 0; k < kLanes; k++) {
+              looked[b] += double(w) * from[k] * from[k];
+              gone[b * kLanes + k] += lanes >> k & 1 ? 0.0 : std::fabs(double(w) * from[k]);
+            }
           if (!lanes) continue;
           for (int k = 0; k < kLanes; k++) sum[b * kLanes + k] += lanes >> k & 1 ? w * from[k] : 0.0f;
           touched |= 1u << b;
           kept[b] += __builtin_popcount(lanes);
         }
+      }
+      if (kCertify) {  // before the row moves on to the next hop
+        Bill::Part& part = bill.parts[size_t(u / kRows)];
+        for (int b = 0; b < blocks; b++) {
+          const int64_t at = u * blocks + b;
+          const int stamp = h.state.stamp[at];
+          const float* stored = h.state.buffer[stamp & 1] + at * kLanes;
+          const double factor = past(h.keep[u], stamp, h.hop, nullptr).factor;
+          double square = 0;
+          for (int k = 0; k < kLanes; k++) square += double(stored[k]) * stored[k];
+          part.all[b] += h.charge[u] * factor * factor * square;
+          part.looked[b] += h.cost[u] * looked[b];
+          double removed = 0;  // nothing is known of single features nobody looked at
+          for (int k = 0; k < kLanes; k++) removed += gone[b * kLanes + k] * gone[b * kLanes + k];
+          part.removed[b] += h.toll[u] * removed;
+        }
+        part.longest = std::max({part.longest, kLanes * (e.end[u] - e.start[u]), h.fanout[u]});
       }
       settle<true, kBlocks>(h, u, touched, sum, tally);
       // In this form an entry is a single feature, so zeros are counted lane by lane.
@@ -534,13 +715,14 @@ void feature_hop_tile(const PrunedHop& h, int width, PrunedCount* count) {
   std::copy(kept, kept + kMaxBlocks, count->kept);
   std::copy(zero, zero + kMaxBlocks, count->zero);
   count->lagging = lagging;
+  if (kCertify) bill.settle(count, false);
 }
 
 template <class Index>
 void feature_hop_index(const PrunedHop& h, int width, PrunedCount* count) {
   switch (h.blocks) {
 #define CASE(B) \
-  case B: return feature_hop_tile<Index, B>(h, width, count);
+  case B: return (h.cost ? feature_hop_tile<Index, B, true> : feature_hop_tile<Index, B, false>)(h, width, count);
     CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
 #undef CASE
   }
@@ -637,7 +819,7 @@ void fan(const Edges& e, const float* target, float* reach, int64_t* fanout, int
 }  // namespace
 
 const Table& UNIFEWS_TABLE() {
-  static const Table table{ingest, full_hop, column_hop, pruned_hop, feature_hop, select_edges, fan, finish};
+  static const Table table{ingest, full_hop, column_hop, column_push, spread_squares, pruned_hop, feature_hop, select_edges, fan, finish};
   return table;
 }
 

@@ -58,12 +58,16 @@ struct PrunedHop {
   void* alive;            // nullptr, or the entries still allowed (inheritance): a byte per edge, or 16 bits per block
   Lazy state;
   int threads;
+  const float* cost;      // nullptr, or [n]: what a unit of A·size² removed from row u costs, if all of the row may be gone, and
+  const double* charge;   // [n]: the same if nothing of v arrives, Σ_u cost[u]·A[u,v], and
+  const float* toll;      // [n]: what a unit of (Σ A·size)² removed from row u costs
 };
 
 struct PrunedCount {
   int64_t kept[kMaxBlocks];  // entries used, per block (per feature, in feature form)
   int64_t zero[kMaxBlocks];  // entries that are exactly zero: skipped for free
   float lagging;             // no block left behind sends a message larger than this at the next hop
+  double removed[kMaxBlocks];  // with `cost`: the price of the entries that were not used, see Bill
 };
 
 // Rows of a matrix on their way into a tile: row i, columns 0 .. width, becomes q = source·(x - offset·direction).
@@ -101,6 +105,9 @@ struct Table {
   void (*full_hop)(const Edges&, int blocks, const float* keep, const float* gain, const float* q, float* q_out,
                    float coefficient, float* out, float* square, int threads);
   void (*column_hop)(const Edges&, const float* keep, const float* gain, const float* q, float* q_out, int threads);
+  void (*column_push)(const Edges&, int columns, const float* x, double* out, int threads);
+  void (*spread_squares)(const Edges&, const Edges& x, int64_t width, const float* source, const float* direction,
+                         double* square, double* along, int threads);
   void (*pruned_hop)(const PrunedHop&, PrunedCount*);
   void (*feature_hop)(const PrunedHop&, int width, PrunedCount*);
   int64_t (*select_edges)(const Edges&, const float* norm, const float* target, float delta, int64_t* end_out,
@@ -141,6 +148,7 @@ struct Diffuse {
 
 struct Messages {
   void (*gather)(const Edges&, int blocks, const float* gain, const float* x, float* out, int threads);
+  void (*scatter)(const Edges&, int blocks, const float* x, int64_t rows, float* out, int threads);
   int64_t (*gather_kept)(const KeptGather&);  // entries used
   void (*block_sizes)(int64_t n, int blocks, const float* x, float* size, int threads);
   void (*edge_dots)(const Edges&, int blocks, const float* x, const float* y, float* out, int threads);

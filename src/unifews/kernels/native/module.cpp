@@ -143,18 +143,43 @@ NB_MODULE(_native, m) {
       "start"_a, "end"_a, "indices"_a, "weight"_a.none(), "keep"_a, "gain"_a, "q"_a, "q_out"_a, "threads"_a);
 
   m.def(
+      "column_push",
+      [](Input<int64_t> start, Input<int64_t> end, Indices indices, Maybe<Input<float>> weight, Input<float> x,
+         Array<double> out, int threads) {
+        const Edges e = edges(start, end, indices, weight);
+        nb::gil_scoped_release free;
+        current.table().column_push(e, int(x.shape(1)), x.data(), out.data(), threads);
+      },
+      "start"_a, "end"_a, "indices"_a, "weight"_a.none(), "x"_a, "out"_a, "threads"_a);
+
+  m.def(
+      "spread_squares",
+      [](Input<int64_t> start, Input<int64_t> end, Indices indices, Maybe<Input<float>> weight, Input<int64_t> x_indptr,
+         Indices x_indices, Maybe<Input<float>> x_data, int64_t width, Input<float> source, Maybe<Input<float>> direction,
+         Array<double> square, Array<double> along, int threads) {
+        const Edges e = edges(start, end, indices, weight);
+        const Edges x{int64_t(x_indptr.shape(0)) - 1, x_indptr.data(), x_indptr.data() + 1, x_indices.data(), data(x_data),
+                      is_wide(x_indices.dtype())};
+        nb::gil_scoped_release free;
+        current.table().spread_squares(e, x, width, source.data(), data(direction), square.data(), along.data(), threads);
+      },
+      "start"_a, "end"_a, "indices"_a, "weight"_a.none(), "x_indptr"_a, "x_indices"_a, "x_data"_a.none(), "width"_a,
+      "source"_a, "direction"_a.none(), "square"_a, "along"_a, "threads"_a);
+
+  m.def(
       "pruned_hop",
       [](Input<int64_t> start, Input<int64_t> end, Indices indices, Maybe<Input<float>> weight, int blocks, int width,
          int hop, Input<float> keep, Input<float> gain, Input<float> target, Input<float> reach, Input<int64_t> fanout,
          float delta, bool rouse, bool by_feature, Input<float> size, Input<float> top, Array<float> size_out,
          Array<float> top_out, Maybe<Array<uint8_t>> alive, Array<float> even, Array<float> odd,
-         Array<uint16_t> stamp, Maybe<Array<float>> out, Input<float> coefficient, int threads) {
+         Array<uint16_t> stamp, Maybe<Array<float>> out, Input<float> coefficient, int threads, Maybe<Input<float>> cost,
+         Maybe<Input<double>> charge, Maybe<Input<float>> toll, Maybe<Array<double>> removed) {
         PrunedCount count{};
         const PrunedHop h{edges(start, end, indices, weight), blocks, hop, keep.data(), gain.data(), target.data(),
                           reach.data(), fanout.data(), delta, rouse, size.data(), top.data(), size_out.data(),
                           top_out.data(), data(alive),
                           Lazy{{even.data(), odd.data()}, stamp.data(), data(out), out ? coefficient.data() : nullptr},
-                          threads};
+                          threads, data(cost), data(charge), data(toll)};
         {
           nb::gil_scoped_release free;
           if (by_feature)
@@ -162,12 +187,14 @@ NB_MODULE(_native, m) {
           else
             current.table().pruned_hop(h, &count);
         }
+        if (removed) std::copy(count.removed, count.removed + blocks, removed->data());
         return nb::make_tuple(std::vector<int64_t>(count.kept, count.kept + blocks),
                               std::vector<int64_t>(count.zero, count.zero + blocks), count.lagging);
       },
       "start"_a, "end"_a, "indices"_a, "weight"_a.none(), "blocks"_a, "width"_a, "hop"_a, "keep"_a, "gain"_a,
       "target"_a, "reach"_a, "fanout"_a, "delta"_a, "rouse"_a, "by_feature"_a, "size"_a, "top"_a, "size_out"_a, "top_out"_a,
-      "alive"_a.none(), "even"_a, "odd"_a, "stamp"_a, "out"_a.none(), "coefficient"_a, "threads"_a);
+      "alive"_a.none(), "even"_a, "odd"_a, "stamp"_a, "out"_a.none(), "coefficient"_a, "threads"_a, "cost"_a = nb::none(),
+      "charge"_a = nb::none(), "toll"_a = nb::none(), "removed"_a = nb::none());
 
   m.def(
       "select_edges",
@@ -216,6 +243,16 @@ NB_MODULE(_native, m) {
         current.messages().gather(e, blocks, data(gain), x.data(), out.data(), threads);
       },
       "start"_a, "end"_a, "indices"_a, "weight"_a.none(), "blocks"_a, "gain"_a.none(), "x"_a, "out"_a, "threads"_a);
+
+  m.def(
+      "scatter",
+      [](Input<int64_t> start, Input<int64_t> end, Indices indices, Maybe<Input<float>> weight, int blocks, Input<float> x,
+         Array<float> out, int threads) {
+        const Edges e = edges(start, end, indices, weight);
+        nb::gil_scoped_release free;
+        current.messages().scatter(e, blocks, x.data(), int64_t(out.shape(0)), out.data(), threads);
+      },
+      "start"_a, "end"_a, "indices"_a, "weight"_a.none(), "blocks"_a, "x"_a, "out"_a, "threads"_a);
 
   m.def(
       "gather_kept",
