@@ -343,6 +343,10 @@ def test_graphs_too_large_to_be_here_are_generated_at_a_stated_size(tmp_path, mo
     assert data.spec.dataset == "products-generated-122"
     with pytest.raises(MissingFileError, match="papers100m is not on this machine"):
         sources.find("papers100m", "paper", tmp_path)
+    monkeypatch.setattr(sources, "_is_here", lambda name: True)
+    monkeypatch.setattr(sources, "load_dataset", lambda name: None)
+    assert sources.find("papers100m", "paper", tmp_path) == Found("papers100m", "papers100m", "all")
+    assert sources.find("products", "smoke", tmp_path).note.endswith("at this scale")
 
 
 def test_arxiv_with_other_features_is_good_for_cost_only(tmp_path, monkeypatch):
