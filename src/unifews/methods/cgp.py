@@ -8,7 +8,7 @@ Differences from the authors' code: edges go by their factor, where they take |w
 and one of factor 0 among the last; the gradient of what is gone is a real one, of a pass in which it takes part, where theirs
 is zero for edges; an edge comes back where it would lower the loss; the last decision is at t₁, so the share is met; attention
 takes factors in every layer; input features are not pruned. As with them w_e starts at random, so chance has a large part in
-which edges go; `spread=0` leaves it to what is learnt, and costs accuracy: the loss knows the edges of training nodes only.
+which edges go; `spread=0` leaves it to what is learnt.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ _LAST_RATE = 0.005
 @dataclass(frozen=True)
 class Cgp:
     """Settings: the share ρ that is exchanged at first; epochs between decisions; t₁ as a share of the epochs (the authors'
-    are .25 to .75 of 200; models here are at their best long before); the standard deviation of the first w_e."""
+    are .25 to .75 of 200; models here are at their best long before); the standard deviation of the first w_e (the authors' is
+    1). Chosen by validation (docs/adr/0017)."""
 
     card: ClassVar[Card]
     rate: float = 0.2
     every: int = 5
     until: float = 0.1
-    spread: float = 1.0
+    spread: float = 0.3
 
     def __post_init__(self) -> None:
         check_number("rate", self.rate, 0, 0.9)

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 )
 @dataclass(frozen=True)
 class Dspar:
-    """Settings: `factors`, whether edges are sent with the factors that make the sample right on average."""
+    """Settings: `factors`, whether edges are sent with the factors that make the sample right on average, as the authors do; by
+    validation it makes no difference (docs/adr/0017)."""
 
     card: ClassVar[Card]
     factors: bool = True

@@ -48,7 +48,7 @@ _FIRST = 6  # epochs before a ticket can be drawn
 @dataclass(frozen=True)
 class Gebt:
     """Settings: the distance at which the ticket is drawn; the share of the epochs after which it is in any case; the rate
-    that edges learn at; ρ."""
+    that edges learn at; ρ. Chosen by validation (docs/adr/0017)."""
 
     card: ClassVar[Card]
     distance: float = 0.1

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 )
 @dataclass(frozen=True)
 class Glt:
-    """Settings: how many rounds; the share of the epochs that they take together; the pulls s_g and s_θ on masks."""
+    """Settings: how many rounds; the share of the epochs that they take together; the pulls s_g and s_θ on masks. Chosen by
+    validation (docs/adr/0017)."""
 
     card: ClassVar[Card]
     rounds: int = 4
