@@ -8,6 +8,7 @@ from typing import Any
 from unifews import __version__
 
 project, author, release = "unifews", "the unifews authors", __version__
+project_copyright = author
 html_title = f"unifews {__version__}"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
