@@ -238,10 +238,11 @@ def quick(monkeypatch, folder):
 
 
 def _less(run):
-    short = {"epochs": 2, "width": 8} | ({"layers": 3} if run.settings.get("layers", 0) > 3 else {})
     if run.work == TRAIN:
-        return short
-    return {"epochs": 2, "width": 8} if run.work == "norms" else {"trials": 1} if run.work == "clock" else {}
+        short = {"epochs": 2, "width": 8} | ({"layers": 3} if run.settings.get("layers", 0) > 3 else {})
+        return short | ({"rank": 8} if "rank" in run.settings else {})
+    of_work = {"norms": {"epochs": 2, "width": 8}, "clock": {"trials": 1}}.get(run.work, {})
+    return of_work | ({"rank": 8} if "rank" in run.settings else {})
 
 
 @pytest.mark.parametrize("name", plan.ids())
@@ -371,7 +372,7 @@ def test_the_limit_is_where_propagation_ends():
 def test_nothing_removed_is_no_distance_and_more_removed_is_more():
     whole, half, most = (distance(DATA, hops=3, edge_sparsity=share) for share in (None, 0.5, 0.9))
     assert whole["error"] < 1e-3 < half["error"] < most["error"]
-    assert distance(DATA, scheme="appnp", edge_sparsity=0.5).keys() == half.keys() - {"to_limit"}
+    assert distance(DATA, model="appnp", hops=3, edge_sparsity=0.5).keys() == half.keys() - {"to_limit"}
 
 
 def test_a_gcn_that_prunes_nothing_has_its_own_norms_and_one_that_prunes_has_fewer_messages():

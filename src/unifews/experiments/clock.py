@@ -13,7 +13,7 @@ from unifews.propagation import propagate
 
 @measure("clock", cost=20.0, alone=True)
 def clock(
-    data: Dataset, *, scheme: Literal["sgc", "appnp"] = "appnp", hops: int = 20, edge_sparsity: float, trials: int = 5
+    data: Dataset, *, model: Literal["sgc", "appnp"] = "appnp", hops: int = 20, edge_sparsity: float, trials: int = 5
 ) -> dict[str, Any]:  # fmt: skip
     """Median seconds of pruned and unpruned propagation, in turns, so that a slow minute hits both alike.
 
@@ -25,7 +25,7 @@ def clock(
     for _ in range(trials):
         for share, times in ((edge_sparsity, pruned), (0.0, unpruned)):
             began = perf_counter()
-            out = propagate(data.graph, data.x, scheme, hops, edge_sparsity=share or None)
+            out = propagate(data.graph, data.x, model, hops, edge_sparsity=share or None)
             times.append(perf_counter() - began)
             traces[share] = out.trace
             del out

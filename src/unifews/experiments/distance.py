@@ -18,30 +18,31 @@ from unifews.propagation import propagate
 def distance(
     data: Dataset,
     *,
-    scheme: Literal["sgc", "appnp"] = "sgc",
+    model: Literal["sgc", "appnp"] = "sgc",
     hops: int = 20,
     edge_sparsity: float | None = None,
     relative_threshold: float | None = None,
     entries: Entries = "block",
     basis: Literal["principal", "input"] = "principal",
+    rank: int | None = None,
     inherit: bool = False,
 ) -> dict[str, Any]:
     """‖P̂ - P‖/‖P‖ in percent, ‖P̂ - P*‖/‖P*‖ in percent (P* = T^∞ X; of SGC), what was removed and the multiply-adds left.
 
     SGC is T^L X here, which is what converges to P*.
     """
-    what = scheme_of(scheme)
+    what = scheme_of(model)
     whole = propagate(data.graph, data.x, what, hops)
     out = propagate(
         data.graph, data.x, what, hops, edge_sparsity=edge_sparsity, relative_threshold=relative_threshold, entries=entries,
-        basis=basis, inherit=inherit,
+        basis=basis, rank=rank, inherit=inherit,
     )  # fmt: skip
     found = {
         "error": relative(out.embedding, whole.embedding),
         "edge_removed": 100 * out.trace.edge_sparsity,
         "prop_gmacs": out.trace.macs / 1e9,
     }
-    if scheme == "sgc":
+    if model == "sgc":
         found["to_limit"] = relative(out.embedding, limit(data.graph, data.x))
     return found
 
