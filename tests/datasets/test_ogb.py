@@ -11,12 +11,10 @@ import pytest
 from tiny import assert_same, known, record_for, tiny
 
 import unifews as uf
-from unifews.core.graph import Graph
 from unifews.datasets import load, ogb
 from unifews.datasets.member import open_member
 from unifews.datasets.ogb import read_ogb
 from unifews.datasets.records import Ogb, find
-from unifews.datasets.undirected import build_undirected
 from unifews.errors import FileFormatError, MissingFileError
 
 ARXIV = Ogb("ogbn_tiny", "tiny-zip", "time", "http://localhost/tiny.zip")
@@ -102,7 +100,7 @@ def test_archives(tmp_path, save, dtype):
 def test_the_graph_is_sorted_once(tmp_path, monkeypatch):
     folder = write_archives(tmp_path / "a", tiny())
     read_ogb(folder, "tiny", "time", tmp_path / "work")
-    monkeypatch.setattr(ogb, "build_undirected", None)
+    monkeypatch.setattr(ogb, "convert_edges", None)
     assert_same(read_ogb(folder, "tiny", "time", tmp_path / "work"), tiny())
 
 
@@ -111,7 +109,7 @@ def test_the_graph_is_sorted_once(tmp_path, monkeypatch):
     [
         (lambda a: (a / "raw" / "node-label.csv.gz").unlink(), "node-label.csv.gz is missing, so the OGB files beside it"),
         (lambda a: cut(a / "raw" / "edge.csv.gz"), "edge.csv.gz is truncated or no table of numbers"),
-        (lambda a: write_csv(a / "raw" / "edge.csv.gz", [[0, 99]]), "an edge names node 99, but nodes are numbered 0 to 23"),
+        (lambda a: write_csv(a / "raw" / "edge.csv.gz", [[0, 99]]), "an edge names node 99, but a graph of 24 nodes"),
         (lambda a: write_csv(a / "raw" / "edge.csv.gz", [[0, 1, 2]]), "instead of pairs of nodes"),
         (lambda a: write_csv(a / "raw" / "node-feat.csv.gz", np.ones((7, 5))), "one row of features for each of 24 nodes"),
         (lambda a: write_csv(a / "raw" / "node-label.csv.gz", [0] * 7), "7 rows of labels"),
@@ -165,26 +163,6 @@ def test_members_that_cannot_be_opened(tmp_path):
     path.write_bytes(path.read_bytes()[:20_000])
     with pytest.raises(FileFormatError, match=r"truncated, half-downloaded or no \.npz archive"):
         open_member(path, "a", tmp_path)
-
-
-# --------------------------------------------------------------------------------------------- graphs larger than memory
-
-
-@pytest.mark.parametrize("bucket", [1, 50, 10**9])
-@pytest.mark.parametrize("n", [2, 300, 200_000])
-def test_edges_through_files_make_the_graph_that_memory_makes(tmp_path, bucket, n):
-    rng = np.random.default_rng(61)
-    edges = rng.integers(0, n, (2, 400)).astype(np.int32)
-    graph = build_undirected(edges, n, tmp_path / "graph", bucket=max(bucket, 20))
-    expected = Graph.from_edge_index(edges, n).undirected()
-    assert np.array_equal(graph.indptr, expected.indptr) and np.array_equal(graph.indices, expected.indices)
-    assert graph.dropped_self_loops == (edges[0] == edges[1]).sum() and graph.is_symmetric
-    assert isinstance(graph.indices, np.ndarray) and [path.name for path in tmp_path.iterdir()] == ["graph"]
-
-
-def test_a_graph_without_edges(tmp_path):
-    graph = build_undirected(np.empty((2, 0), int), 5, tmp_path / "graph")
-    assert graph.num_nodes == 5 and graph.num_edges == 0
 
 
 # ------------------------------------------------------------------------------------------------------------- by name

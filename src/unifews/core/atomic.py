@@ -21,7 +21,7 @@ from unifews.errors import InputError, MissingFileError
 @contextmanager
 def atomic_file(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO]:
     """A binary file that appears at `path` when the block ends without an error."""
-    _check_place(path, overwrite)
+    check_place(path, overwrite)
     temporary = _sibling(path)
     try:
         with temporary.open("xb") as file:
@@ -41,30 +41,36 @@ def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     A folder cannot be renamed onto a non-empty one, so replacing takes two renames: the old folder steps aside first
     and is put back if the second rename fails.
     """
-    _check_place(path, overwrite)
-    temporary, old = _sibling(path), _sibling(path)
+    check_place(path, overwrite)
+    temporary = _sibling(path)
     temporary.mkdir()
     try:
         yield temporary
-        for file in temporary.iterdir():
-            _sync(file)
-        _sync(temporary)
-        if path.exists():
-            path.rename(old)
-        try:
-            temporary.rename(path)
-        except OSError:
-            if old.exists():
-                old.rename(path)
-            raise
-        _sync(path.parent)
+        put_folder(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        if path.exists():
-            shutil.rmtree(old, ignore_errors=True)
 
 
-def _check_place(path: Path, overwrite: bool) -> None:
+def put_folder(temporary: Path, path: Path) -> None:
+    """Flush a finished folder to the disk and move it to `path`, in the place of what is there."""
+    old = _sibling(path)
+    for file in temporary.iterdir():
+        _sync(file)
+    _sync(temporary)
+    if path.exists():
+        path.rename(old)
+    try:
+        temporary.rename(path)
+    except OSError:
+        if old.exists():
+            old.rename(path)
+        raise
+    _sync(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def check_place(path: Path, overwrite: bool) -> None:
+    """Whether something may be written at `path`, which should come to light before the work is done."""
     if not path.parent.is_dir():
         raise MissingFileError(f"cannot write {path}: there is no folder {path.parent}. Create it first.")
     if path.exists() and not overwrite:

@@ -216,6 +216,10 @@ class Graph:
 
         An existing graph is replaced only with `overwrite=True`, and nothing else is ever replaced.
         """
+        store.write(Path(folder), self.stored(), overwrite=overwrite)
+
+    def stored(self) -> store.Stored:
+        """What a folder holds of this graph: its arrays and the facts beside them."""
         meta = {
             "num_nodes": self.num_nodes,
             "num_edges": self.num_edges,
@@ -224,7 +228,7 @@ class Graph:
             "dropped_self_loops": self.dropped_self_loops,
             "merged_duplicates": self.merged_duplicates,
         }
-        store.write(Path(folder), store.Stored(self.indptr, self.indices, self.weight, meta), overwrite=overwrite)
+        return store.Stored(self.indptr, self.indices, self.weight, meta)
 
     def to_scipy(self) -> Any:
         """The adjacency matrix A, without self-loops, as a float32 scipy CSR array: A[u, v] weighs the edge v → u."""

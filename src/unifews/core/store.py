@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core import csr
+from unifews.core import csr, work
 from unifews.core.atomic import atomic_folder
 from unifews.core.described import Kind
 from unifews.core.npy import open_array, write_array
@@ -34,18 +34,25 @@ def write(folder: Path, stored: Stored, *, overwrite: bool = False) -> None:
         raise InputError(
             f"{folder} already exists and is not a unifews graph, so it is not overwritten. Choose another name."
         )
-    arrays = {"indptr": stored.indptr, "indices": stored.indices}
-    if stored.weight is not None:
-        arrays["weight"] = stored.weight
+    with atomic_folder(folder, overwrite=overwrite) as place:
+        for name, array in _arrays(stored).items():
+            write_array(place / f"{name}.npy", array)
+        describe(place, stored)
+
+
+def describe(place: Path, stored: Stored) -> None:
+    """Write the `meta.json` of a folder that has its arrays already."""
     meta = {
         **KIND.header(),
         **stored.meta,
-        "arrays": {name: {"dtype": array.dtype.name, "shape": list(array.shape)} for name, array in arrays.items()},
+        "arrays": {name: {"dtype": a.dtype.name, "shape": list(a.shape)} for name, a in _arrays(stored).items()},
     }
-    with atomic_folder(folder, overwrite=overwrite) as place:
-        for name, array in arrays.items():
-            write_array(place / f"{name}.npy", array)
-        (place / KIND.file).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+    (place / KIND.file).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+
+
+def _arrays(stored: Stored) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {"indptr": stored.indptr, "indices": stored.indices}
+    return arrays if stored.weight is None else {**arrays, "weight": stored.weight}
 
 
 def read(folder: Path, *, verify: bool = False) -> Stored:
@@ -71,6 +78,7 @@ def read(folder: Path, *, verify: bool = False) -> Stored:
 
 
 def _meta(folder: Path) -> dict[str, Any]:
+    work.check_finished(folder, "graph")
     meta = KIND.read(folder)
     n, m = meta.get("num_nodes"), meta.get("num_edges")
     if not (type(n) is int and type(m) is int and n >= 1 and m >= 0 and type(meta.get("weighted")) is bool):

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from unifews.core.edges import kind_of
 from unifews.core.npy import open_array
 from unifews.errors import FileFormatError, MissingFileError, ShapeError, UnifewsError
 
@@ -38,12 +39,6 @@ class Columns(NamedTuple):
     def by_node(self) -> bool:
         """Whether the first column says by its name that it holds node numbers."""
         return self.names is not None and len(self.names) > 1 and self.names[0].lower() in NODE
-
-
-def kind_of(path: Path) -> str:
-    """The suffix that says the format, less `.gz`."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    return suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
 
 
 def read_columns(path: Path, keys: Sequence[str] = ()) -> Columns:

@@ -19,9 +19,9 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from functools import partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -31,14 +31,14 @@ from numpy.typing import NDArray
 from unifews.core.atomic import atomic_file
 from unifews.core.graph import Graph
 from unifews.core.npy import open_array
+from unifews.datasets.convert import convert_edges
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.member import open_member
 from unifews.datasets.net import download
 from unifews.datasets.records import RECORDS, Ogb, Record
 from unifews.datasets.source import Progress, Unavailable
 from unifews.datasets.splits import Split
-from unifews.datasets.undirected import build_undirected
-from unifews.errors import FileFormatError, InputError
+from unifews.errors import FileFormatError, GraphError, InputError, ShapeError
 
 _LINES = 1 << 17  # of a table, parsed at a time
 
@@ -75,7 +75,7 @@ def read_ogb(folder: Path, name: str, split: str, work: Path, progress: Progress
     sets = [_table(folder / "split" / split / f"{part}.csv.gz", np.int64)[:, 0] for part in ("train", "valid", "test")]
     y = _labels(open_member(raw / "node-label.npz", "node_label", work) if archive else _table(raw / "node-label.csv.gz", "f8"))
     x = _features(raw, work, n, progress) if archive else _feature_table(raw / "node-feat.csv.gz", n, progress)
-    graph = _graph(raw, work, n, archive, progress)
+    graph = _graph(folder, work, progress)
     about = About(f"OGB files in {folder}", split="stored", convention=f"OGB's split by {split}")
     try:
         return Dataset(name, graph, x, y, (Split.of(sets[0], sets[1], sets[2], n),), about)
@@ -124,15 +124,30 @@ def _num_nodes(raw: Path, work: Path, archive: bool) -> int:
     return int(counts.ravel()[0])
 
 
-def _graph(raw: Path, work: Path, num_nodes: int, archive: bool, progress: Progress | None) -> Graph:
-    folder = work / "graph"
-    if folder.is_dir():
-        return Graph.open(folder)
-    edges = open_member(raw / "data.npz", "edge_index", work) if archive else _table(raw / "edge.csv.gz", np.int64, progress).T
-    if edges.ndim != 2 or len(edges) != 2 or edges.dtype.kind not in "iu":
-        raise FileFormatError(f"the edges in {raw} are {edges.dtype.name} {list(edges.shape)} instead of pairs of nodes.")
-    tell = None if progress is None else partial(progress, "sorting edges")
-    return build_undirected(edges, num_nodes, folder, progress=tell)
+def raw_edges(folder: Path) -> tuple[Path, int]:
+    """The file with the edges of an OGB folder, looked at, and the number of nodes."""
+    raw = folder / "raw"
+    file = raw / "data.npz"
+    with TemporaryDirectory() as work:  # for arrays that must be unpacked
+        if file.is_file():
+            return file, _num_nodes(raw, Path(work), archive=True)
+        file = raw / "edge.csv.gz"
+        head = next(_blocks(file, np.int64), None)
+        if head is None:
+            raise FileFormatError(f"{file} is empty. Get it again.")
+        if head.shape[1] != 2:
+            raise FileFormatError(f"the edges in {raw} have {head.shape[1]} columns instead of pairs of nodes.")
+        return file, _num_nodes(raw, Path(work), archive=False)
+
+
+def _graph(folder: Path, work: Path, progress: Progress | None) -> Graph:
+    if (work / "graph").is_dir():
+        return Graph.open(work / "graph")
+    file, nodes = raw_edges(folder)
+    try:
+        return convert_edges(file, work / "graph", num_nodes=nodes, progress=progress)
+    except (GraphError, ShapeError) as error:
+        raise FileFormatError(f"{file} is damaged: {error} Get it again.") from error
 
 
 def _labels(values: NDArray[Any]) -> NDArray[np.int64]:

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from unifews.core.checks import count
 from unifews.core.csr import CHUNK
+from unifews.core.edges import kind_of
 from unifews.core.files import read_graph, read_matrix
 from unifews.core.graph import Graph
-from unifews.datasets.columns import Columns, kind_of, read_columns, read_members, read_numbers
+from unifews.datasets.columns import Columns, read_columns, read_members, read_numbers
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError, GraphError, InputError, MissingFileError, ShapeError

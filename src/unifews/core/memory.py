@@ -1,0 +1,58 @@
+"""How an amount of memory is divided among what is in it at the same time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from unifews.core.inorder import cores
+from unifews.core.sizes import as_bytes, in_words
+from unifews.errors import InputError
+
+DEFAULT = "2GB"
+
+_THREADS = 4  # more would wait for the disk
+_LEAST = 24_000_000  # below this, chunks are so small that nothing gets done
+_SHARE = 8_000_000  # what one thread needs to be worth starting
+_UNKNOWN = 150_000_000  # this process, where the system does not say how large it is
+_PER_EDGE = 200  # bytes that one edge of a chunk takes on its way, with everything derived from it
+_CHUNK = (1 << 14, 1 << 20)  # fewest and most edges of a chunk
+
+
+class Memory(NamedTuple):
+    """What may be used, and how it is divided."""
+
+    total: int
+    threads: int
+    share: int
+    """Bytes for what one thread works on; so many shares as threads are at work, and two are waiting or being written."""
+
+    @classmethod
+    def of(cls, memory: str | int | None, beside: int = 0, what: str = "this") -> Memory:
+        """`memory` bytes in all, of which the process and `beside` take theirs."""
+        total = as_bytes(DEFAULT if memory is None else memory, "memory")
+        taken = resident() + beside
+        free = total - taken
+        if free < _LEAST:
+            raise InputError(
+                f"memory={in_words(total)} is too little for {what}: {in_words(taken)} are taken before it begins, and it "
+                f"needs at least {in_words(_LEAST)} more. Give {in_words(1.05 * (taken + _LEAST))} or more."
+            )
+        threads = max(1, min(cores(), _THREADS, int(free / _SHARE) - 2))
+        return cls(total, threads, free // (threads + 2))
+
+    @property
+    def chunk(self) -> int:
+        """Edges that are read at a time: a power of two."""
+        least, most = _CHUNK
+        return 1 << (min(max(self.share // _PER_EDGE, least), most)).bit_length() - 1
+
+
+def resident() -> int:
+    """Bytes of memory this process has."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return _UNKNOWN
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,187 @@
+"""A working folder beside a result that takes long: what is done stays there, and the next call goes on with it.
+
+`<out>.work/` holds a `manifest.json` that says what the task is, what its input files looked like, and how far it has come; it
+is replaced atomically after each step, so a process that is killed loses the step it was at and nothing else.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any
+
+from unifews.core.atomic import atomic_file
+from unifews.core.described import Kind
+from unifews.core.sizes import in_words
+from unifews.errors import FileFormatError, InputError, UnifewsError
+
+KIND = Kind("working folder", "unifews-work", 1, "manifest.json", "convert_edges")
+
+_ENDS = 1 << 20  # bytes at either end of an input file that its fingerprint covers
+_RESERVE = 1.02  # of the disk that is asked for: files have a little more than their contents
+
+
+class Work:
+    """The working folder of one task. Keep facts with `keep`, read them with `get`."""
+
+    def __init__(self, folder: Path, manifest: dict[str, Any], lock: IO[bytes]) -> None:
+        self.folder = folder
+        self._manifest = manifest
+        self._lock = lock
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing has been done yet."""
+        return not self._manifest["done"]
+
+    def get(self, step: str) -> Any:
+        """What is known of a step; None before it has begun."""
+        return self._manifest["done"].get(step)
+
+    def keep(self, **done: Any) -> None:
+        """Remember how far the work has come."""
+        self._manifest["done"] |= done
+        _write(self.folder, self._manifest)
+
+    def check_disk(self, needed: float, what: str) -> None:
+        """Whether the disk has room for `needed` bytes, counting what this folder has taken already."""
+        usage = shutil.disk_usage(self.folder)
+        taken = sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
+        missing = needed * _RESERVE - taken - usage.free
+        if missing > 0:
+            advice = "or choose another place" if self.is_new else "and call again: it goes on where it stopped"
+            raise InputError(
+                f"{what} takes about {in_words(needed * _RESERVE)} of disk while it works, and {self.folder.parent} has "
+                f"{in_words(usage.free)} free: {in_words(missing)} more are needed there. Free some space, {advice}."
+            )
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """A full disk in one sentence; whatever happens, what is done stays."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise UnifewsError(
+                f"the disk of {self.folder} is full. What is done is kept there: free some space and call again, "
+                f"and it goes on where it stopped."
+            ) from error
+
+    def release(self) -> None:
+        """Let another process have it."""
+        self._lock.close()
+
+    def remove(self) -> None:
+        """The work is done, or not wanted any more."""
+        shutil.rmtree(self.folder)
+        self.release()
+
+
+def folder_of(out: Path) -> Path:
+    return out.with_name(f"{out.name}.work")
+
+
+@contextmanager
+def working(out: Path, task: dict[str, Any], inputs: Sequence[Path] = (), *, again: bool = False) -> Iterator[Work]:
+    """The working folder of `out`, new or as an earlier call left it; that must have been about the same task and inputs.
+
+    `again` starts afresh whatever is there. An error in a folder that has nothing worth keeping takes it away again.
+    """
+    folder = folder_of(out)
+    wanted = {"task": task, "inputs": [fingerprint(path) for path in inputs]}
+    if folder.exists() and not KIND.describes(folder) and any(file.name != "lock" for file in folder.glob("[!.]*")):
+        raise InputError(f"{folder} is in the way: it should hold unfinished work and holds something else. Move it away.")
+    folder.mkdir(exist_ok=True)
+    lock = _locked(folder)
+    try:
+        if again or not KIND.describes(folder):
+            for file in folder.iterdir():
+                if file.is_dir():
+                    shutil.rmtree(file)
+                elif file.name != "lock":
+                    file.unlink()
+            manifest = {**KIND.header(), "out": str(out), **wanted, "done": {}}
+            _write(folder, manifest)
+        else:
+            manifest = KIND.read(folder)
+            _check_same(out, manifest, wanted)
+        work = Work(folder, manifest, lock)
+        try:
+            yield work
+        except BaseException:
+            if work.is_new:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+    finally:
+        lock.close()
+
+
+def check_finished(folder: Path, noun: str) -> None:
+    """An error for the working folder of something, and for something of which there is only that."""
+    if KIND.describes(folder):
+        raise FileFormatError(
+            f"{folder} is the working folder of a {noun} that is not finished. Call what made it again: it goes on where it "
+            f"stopped."
+        )
+    left = folder_of(folder)
+    if not folder.exists() and KIND.describes(left):
+        raise FileFormatError(
+            f"{folder} is not finished: what made it was interrupted, and its work is in {left}. Call it again: it goes on "
+            f"where it stopped."
+        )
+
+
+def fingerprint(path: Path) -> dict[str, Any]:
+    """What tells a file from another that took its place: length, time, and both of its ends."""
+    stat = path.stat()
+    with path.open("rb") as file:
+        digest = sha256(file.read(_ENDS))
+        file.seek(max(0, stat.st_size - _ENDS))
+        digest.update(file.read(_ENDS))
+    return {"path": str(path), "bytes": stat.st_size, "time": stat.st_mtime_ns, "ends": digest.hexdigest()}
+
+
+def _check_same(out: Path, manifest: dict[str, Any], wanted: dict[str, Any]) -> None:
+    task = wanted["task"]
+    afresh = f"or start afresh with again=True (--again), or by deleting {folder_of(out)}"
+    if not all(isinstance(manifest.get(key), kind) for key, kind in (("task", dict), ("inputs", list), ("done", dict))):
+        raise FileFormatError(f"{folder_of(out)}/{KIND.file} is damaged. Start afresh with again=True (--again).")
+    begun = manifest["task"]
+    changed = [name for name in task if begun.get(name) != task[name]]
+    if changed or begun.keys() != task.keys():
+        told = ", ".join(f"{name} {begun.get(name)!r} and not {task[name]!r}" for name in changed) or "another task"
+        raise InputError(f"the interrupted work on {out} was begun with {told}. Finish it with the same, {afresh}.")
+    before, now = ([{**file, "path": ""} for file in files] for files in (manifest["inputs"], wanted["inputs"]))
+    if len(before) != len(now):
+        raise InputError(f"the interrupted work on {out} was begun with {len(before)} input files, not {len(now)}; {afresh}.")
+    for old, new, file in zip(before, now, wanted["inputs"], strict=True):
+        if old != new:
+            raise InputError(
+                f"{file['path']} has changed since the work on {out} was interrupted. Bring back the file as it was, {afresh}."
+            )
+
+
+def _write(folder: Path, manifest: dict[str, Any]) -> None:
+    with atomic_file(folder / KIND.file, overwrite=True) as file:
+        file.write((json.dumps(manifest, indent=1) + "\n").encode())
+
+
+def _locked(folder: Path) -> IO[bytes]:
+    """One process at a time works in a folder. The lock dies with its process."""
+    lock = (folder / "lock").open("wb")
+    try:
+        from fcntl import LOCK_EX, LOCK_NB, flock
+    except ImportError:  # no such locks on Windows
+        return lock
+    try:
+        flock(lock.fileno(), LOCK_EX | LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise InputError(f"another process is at work in {folder}. Wait for it, or stop it.") from error
+    return lock
