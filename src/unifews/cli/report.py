@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from unifews.cli import output
-from unifews.errors import InputError, MissingFileError
 
 
 def report(
@@ -25,15 +24,10 @@ def report(
     Every pruned run stands against the unpruned one of the same settings, with the spread over seeds, and against the value
     that the paper prints, where it prints one.
     """
-    if out.suffix != ".html":
-        raise InputError(f"--out {out} must end in .html, the format it is written in.")
-    if not out.parent.is_dir():
-        raise MissingFileError(f"cannot write {out}: there is no folder {out.parent}.")
+    output.check_page(out)
     from unifews.report.book import write_book
     from unifews.report.gather import gather
-    from unifews.report.page import check_page
 
-    check_page(out)
     material = gather(sources)
     for path in material.passed_over:
         output.note(f"{path} is neither a ledger nor an exhibit; it is left out.")
