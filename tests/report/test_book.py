@@ -22,6 +22,7 @@ from unifews.report import exhibit
 from unifews.report.book import book
 from unifews.report.cells import Shown, leading_number, shown, with_spread
 from unifews.report.exhibit import Exhibit, Series
+from unifews.report.figure import figure
 from unifews.report.gather import Material, gather
 from unifews.report.plot import data_of, figure_of
 from unifews.report.runs import published_score
@@ -165,6 +166,17 @@ class TestThePage:
         html = book(Material([], [exhibit.of(empty)], []), "one")
         assert html.count("<tr>") == 2 and "seconds" not in Reader(html).text
         assert next(rows for name, rows in files_of(html).items() if name.endswith("-table.csv"))[0] == empty["columns"]
+
+    def test_many_runs_are_counted_and_the_legend_tells_models_apart(self):
+        records = [{**record, "id": f"{number}", "finished": f"2026-01-{number + 1:02}"}
+                   for number, record in enumerate([UNPRUNED, PRUNED] * 8)]  # fmt: skip
+        for number, record in enumerate(records):
+            record["spec"] = {**record["spec"], "model": ("appnp", "sgc")[number % 2]}
+        text = Reader(book(Material(records, [], []), "many")).text
+        assert "16, finished from 2026-01-01 to 2026-01-16" in text
+        traces = figure(records).data
+        assert [trace.name for trace in traces if trace.showlegend is not False] == ["appnp", "sgc"]
+        assert len(traces) == 18 and traces[0].name == "appnp unpruned"
 
     def test_what_is_judged_differently_stands_apart(self):
         other = deepcopy(UNPRUNED)

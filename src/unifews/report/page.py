@@ -16,6 +16,9 @@ GENERATOR = '<meta name="generator" content="unifews">'
 _ALONE = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
+_FEW = 12  # runs that are named one by one; tables have the names of all
+
+
 def write_page(records: Sequence[Record], path: Path, title: str, about: Sequence[str] = ()) -> None:
     """Write the page in one step; only a page of ours is ever replaced. `about`: paragraphs under the title."""
     put_page(page(records, title, about), path)
@@ -92,5 +95,8 @@ def _facts(records: Sequence[Record]) -> str:
         for name, value in told.items():
             if value not in facts.setdefault(name, []):
                 facts[name].append(value)
-    items = "\n".join(f"<dt>{name}</dt><dd>{escape('; '.join(values))}</dd>" for name, values in facts.items())
+    if len(records) > _FEW:
+        days = sorted(str(record["finished"]) for record in records)
+        facts["runs"] = [f"{len(records):,}, finished from {days[0]} to {days[-1]}"]
+    items = "\n".join(f"<dt>{name}</dt><dd>{'<br>'.join(map(escape, values))}</dd>" for name, values in facts.items())
     return f"<dl>\n{items}\n</dl>"
