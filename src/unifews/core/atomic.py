@@ -54,7 +54,7 @@ def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 def put_folder(temporary: Path, path: Path) -> None:
     """Flush a finished folder to the disk and move it to `path`, in the place of what is there."""
     old = _sibling(path)
-    for file in temporary.iterdir():
+    for file in temporary.rglob("*"):
         _sync(file)
     _sync(temporary)
     if path.exists():

@@ -71,7 +71,7 @@ def convert_edges(
     _check_graph_place(target)
     task = {"task": "convert_edges", "undirected": undirected, "num_nodes": num_nodes}
     with working(target, task, files, again=again) as work:
-        if not _placed(work, target):
+        if not is_placed(work, target):
             check_place(target, overwrite)
             place = build_graph(work, files, num_nodes, undirected, memory, progress)
             work.keep(placing="graph")
@@ -116,7 +116,7 @@ def _check_graph_place(target: Path) -> None:
         raise MissingFileError(f"cannot write {target}: there is no folder {target.parent}. Create it first.")
 
 
-def _placed(work: Work, target: Path) -> bool:
+def is_placed(work: Work, target: Path) -> bool:
     """Whether an earlier call was interrupted when all was done but for clearing up."""
     placing = work.get("placing")
     return placing is not None and not (work.folder / placing).exists() and target.exists()

@@ -16,6 +16,7 @@ from unifews.core.atomic import atomic_folder
 from unifews.core.described import Kind
 from unifews.core.graph import Graph
 from unifews.core.npy import open_array, write_array
+from unifews.core.work import check_finished
 from unifews.datasets.dataset import About, Dataset, Metric, SplitKind
 from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError, InputError
@@ -37,25 +38,32 @@ def save_dataset(dataset: Dataset, path: str | PathLike[str], *, overwrite: bool
         raise InputError(
             f"{folder} already exists and is not a unifews dataset, so it is not overwritten. Choose another name."
         )
+    with atomic_folder(folder, overwrite=overwrite) as place:
+        fill(place, dataset)
+
+
+def fill(place: Path, dataset: Dataset) -> None:
+    """Write what the folder of a dataset lacks: the graph and the arrays that are not there yet, and what they are."""
     arrays = {**_features(dataset.x), "y": dataset.y}
     for i, split in enumerate(dataset.splits):
         arrays |= {f"{part}_{i}": nodes for part, nodes in zip(Split._fields, split, strict=True)}
-    with atomic_folder(folder, overwrite=overwrite) as place:
+    if not (place / "graph").exists():
         dataset.graph.save(place / "graph")
-        for name, array in arrays.items():
+    for name, array in arrays.items():
+        if not (place / f"{name}.npy").exists():
             write_array(place / f"{name}.npy", array)
-        meta = {
-            **KIND.header(),
-            "name": dataset.name,
-            "num_nodes": dataset.num_nodes,
-            "num_edges": dataset.graph.num_edges,
-            "num_features": dataset.num_features,
-            "num_classes": dataset.num_classes,
-            "splits": len(dataset.splits),
-            "about": asdict(dataset.about),
-            "arrays": {name: _described(place / f"{name}.npy", array) for name, array in arrays.items()},
-        }
-        (place / KIND.file).write_text(json.dumps(meta, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    meta = {
+        **KIND.header(),
+        "name": dataset.name,
+        "num_nodes": dataset.num_nodes,
+        "num_edges": dataset.graph.num_edges,
+        "num_features": dataset.num_features,
+        "num_classes": dataset.num_classes,
+        "splits": len(dataset.splits),
+        "about": asdict(dataset.about),
+        "arrays": {name: _described(place / f"{name}.npy", array) for name, array in arrays.items()},
+    }
+    (place / KIND.file).write_text(json.dumps(meta, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def open_dataset(path: str | PathLike[str], *, verify: bool = False) -> Dataset:
@@ -106,6 +114,7 @@ def _described(path: Path, array: NDArray[Any]) -> dict[str, Any]:
 
 
 def _meta(folder: Path) -> dict[str, Any]:
+    check_finished(folder, "dataset")
     meta = KIND.read(folder)
     counts = [meta.get(f"num_{what}") for what in ("nodes", "edges", "features", "classes")] + [meta.get("splits")]
     whole = all(type(value) is int and value >= 0 for value in counts) and isinstance(meta.get("name"), str)

@@ -31,6 +31,7 @@ Progress = Callable[[str, int, int], None]  # what is being drawn, chunks done, 
 
 _EDGES = 1 << 18  # edges per chunk: its few temporaries stay in the cache
 _ROWS = 1 << 14  # feature rows per chunk
+ATTEMPTS = 20  # to draw what is missing, before giving up
 
 # How communities and features are built. Fitted by hand to the share of energy on the leading axes of features on
 # ogbn-arxiv's graph (arxiv-sub: its edges, substitute features), before propagation and after 1, 2, 4 and 8 hops.
@@ -76,15 +77,17 @@ def powerlaw(
     or at the graph and the features if that is more. 140 M edges, 2.4 M nodes, 100 features: 25 s on two cores.
     `progress(stage, done, total)` is called after each chunk.
     """
-    _check(num_nodes, num_edges, num_features, num_classes, exponent, homophily, spectrum, seed)
-    plan = _Plan.of(num_nodes, num_edges, num_classes, exponent, homophily, seed)
+    check(num_nodes, num_edges, num_features, num_classes, exponent, homophily, spectrum, seed)
+    plan = Plan.of(num_nodes, num_edges, num_classes, exponent, homophily, seed)
     graph = _graph(plan, num_edges // 2, progress)
-    x = _features(plan, num_features, spectrum, progress)
-    return Generated(graph, x, _labels(plan))
+    features = Features.of(plan, num_features, spectrum)
+    x = np.empty((num_nodes, num_features), dtype=np.float32)
+    _each(lambda chunk: features.fill(chunk, x[features.rows(chunk)]), len(features), "features", progress)
+    return Generated(graph, x, labels(plan).astype(np.int64))
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """The distribution everything is drawn from."""
 
     n: int
@@ -98,7 +101,7 @@ class _Plan:
     order: NDArray[np.int32]  # rank → node number
 
     @staticmethod
-    def of(n: int, m: int, classes: int, exponent: float, homophily: float, seed: int) -> _Plan:
+    def of(n: int, m: int, classes: int, exponent: float, homophily: float, seed: int) -> Plan:
         power = (exponent - 2) / (exponent - 1)
         largest = max(min(2 * sqrt(m), n / 4), 2 * m / n)
         # A topic must be large enough for the partners of its largest node, or copies would eat the tail of degrees.
@@ -110,8 +113,9 @@ class _Plan:
         same = (1 - flipped) ** 2 + flipped**2 / others
         different = 2 * flipped * (1 - flipped) / others + flipped**2 * (classes - 2) / others**2
         among = (h - different) / (same - different) if classes > 1 else 1.0
-        order = _rng(seed, "order").permutation(n).astype(np.int32)
-        return _Plan(n, classes, topics, among, flipped, power, _offset(n, m, power, largest), seed, order)
+        order = np.arange(n, dtype=np.int32)
+        _rng(seed, "order").shuffle(order)
+        return Plan(n, classes, topics, among, flipped, power, _offset(n, m, power, largest), seed, order)
 
     def below(self, rank: NDArray[np.float64]) -> NDArray[np.float64]:
         """The share of all edge ends at ranks below `rank`."""
@@ -132,8 +136,13 @@ class _Plan:
     def _limits(self) -> tuple[float, float]:
         return self.offset**self.power, (self.n + self.offset) ** self.power
 
+    def pairs(self, chunk: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The smaller and the larger end of _EDGES edges; self-loops and copies included."""
+        a, b = (self.order[end] for end in self.draw(chunk))
+        return np.minimum(a, b), np.maximum(a, b)
+
     def draw(self, chunk: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Both ends, as ranks, of _EDGES edges; self-loops and copies included."""
+        """Both ends, as ranks, of _EDGES edges."""
         rng = _rng(self.seed, "edges", chunk)
         first, second = self.rank(rng.random(_EDGES)), self.rank(rng.random(_EDGES))
         second -= second % self.topics
@@ -188,26 +197,25 @@ def _offset(n: int, m: int, power: float, largest: float) -> float:
     return high
 
 
-def _graph(plan: _Plan, pairs: int, progress: Progress | None) -> Graph:
+def _graph(plan: Plan, pairs: int, progress: Progress | None) -> Graph:
     """`pairs` distinct undirected edges, both directions of each stored."""
     keys = np.empty(0, dtype=np.int64)
     drawn = 0
     for attempt in count():
         # The first draw nearly always suffices; a later one doubles what is missing.
-        draws = _draws_needed(plan, pairs) if attempt == 0 else 2 * (pairs - len(keys)) + 64
+        draws = draws_needed(plan, pairs) if attempt == 0 else draws_missing(pairs, len(keys))
         buffer = np.empty(len(keys) + draws, dtype=np.int64)
         buffer[: len(keys)] = keys
         _fill(plan, buffer[len(keys) :], drawn, progress)
-        drawn += -(-draws // _EDGES)
+        drawn += chunks_of(draws)
         csr.sort(buffer)
         keys = buffer[: csr.distinct(buffer[: np.searchsorted(buffer, csr.LOOP)])]
         if len(keys) >= pairs:
             break
-        if attempt == 20:
-            raise _too_dense(plan, pairs)
-    surplus = _rng(plan.seed, "surplus").choice(len(keys), len(keys) - pairs, replace=False, shuffle=False)
+        if attempt == ATTEMPTS:
+            raise too_dense(plan, pairs)
     both = np.empty(2 * pairs, dtype=np.int64)
-    both[:pairs] = np.delete(keys, surplus)
+    both[:pairs] = np.delete(keys, surplus(plan, len(keys), pairs))
     del keys, buffer
     bits = max(1, (plan.n - 1).bit_length())
     for part in csr.chunks(pairs):
@@ -220,7 +228,17 @@ def _graph(plan: _Plan, pairs: int, progress: Progress | None) -> Graph:
     return Graph(rows.indptr, rows.indices, _symmetric=True)
 
 
-def _draws_needed(plan: _Plan, pairs: int) -> int:
+def draws_missing(pairs: int, found: int) -> int:
+    """Further draws where the first ones gave too few distinct edges."""
+    return 2 * (pairs - found) + 64
+
+
+def surplus(plan: Plan, found: int, pairs: int) -> NDArray[np.int64]:
+    """Which of the distinct edges, in order, are too many."""
+    return _rng(plan.seed, "surplus").choice(found, found - pairs, replace=False, shuffle=False)
+
+
+def draws_needed(plan: Plan, pairs: int) -> int:
     """How many draws give `pairs` distinct edges.
 
     D draws hit edge e at least once with probability 1 - exp(-D·q(e)), so they give Σ (1 - exp(-D·q(e))) distinct
@@ -231,7 +249,7 @@ def _draws_needed(plan: _Plan, pairs: int) -> int:
     q = plan.chance(first[edge], second[edge])
     low, high = pairs, 64 * pairs
     if -np.expm1(-high * q) @ (1 / q) / len(edge) < pairs:
-        raise _too_dense(plan, pairs)
+        raise too_dense(plan, pairs)
     while high - low > max(1, pairs // 1000):
         middle = (low + high) // 2
         if -np.expm1(-middle * q) @ (1 / q) / len(edge) < pairs:
@@ -241,63 +259,86 @@ def _draws_needed(plan: _Plan, pairs: int) -> int:
     return int(high * 1.002 + 4 * sqrt(high)) + 16  # so that trimming, not topping up, is the rule
 
 
-def _too_dense(plan: _Plan, pairs: int) -> InputError:
+def too_dense(plan: Plan, pairs: int) -> InputError:
     return InputError(
         f"num_edges={2 * pairs:,} is too dense for a power law on {plan.n:,} nodes in {plan.classes:,} classes. "
         f"Ask for fewer edges or more nodes."
     )
 
 
-def _fill(plan: _Plan, keys: NDArray[np.int64], first_chunk: int, progress: Progress | None) -> None:
+def _fill(plan: Plan, keys: NDArray[np.int64], first_chunk: int, progress: Progress | None) -> None:
     """Draw edges into `keys`, smaller node number first."""
 
     def fill(chunk: int) -> None:
         out = keys[chunk * _EDGES : (chunk + 1) * _EDGES]
-        ends = plan.draw(first_chunk + chunk)
-        a, b = (plan.order[end[: len(out)]] for end in ends)
-        csr.pack(np.maximum(a, b), np.minimum(a, b), plan.n, out=out)
+        low, high = plan.pairs(first_chunk + chunk)
+        csr.pack(high[: len(out)], low[: len(out)], plan.n, out=out)
 
-    _each(fill, -(-len(keys) // _EDGES), "edges", progress)
+    _each(fill, chunks_of(len(keys)), "edges", progress)
 
 
-def _labels(plan: _Plan) -> NDArray[np.int64]:
+def chunks_of(draws: int) -> int:
+    """How many chunks hold so many draws; the last one may be cut off."""
+    return -(-draws // _EDGES)
+
+
+def labels(plan: Plan) -> NDArray[Any]:
+    """The class of each node, in the smallest type that holds it; a few bytes per node while it works."""
     rng = _rng(plan.seed, "labels")
-    label = np.arange(plan.n) % plan.topics // (plan.topics // plan.classes)
-    flip = rng.random(plan.n) < plan.flipped
-    if plan.classes > 1:
-        label[flip] += rng.integers(1, plan.classes, size=int(flip.sum()))
-        label %= plan.classes
-    y = np.empty(plan.n, dtype=np.int64)
-    y[plan.order] = label
+    per_class = plan.topics // plan.classes
+    flip = np.empty(plan.n, dtype=bool)
+    for part in csr.chunks(plan.n):
+        np.less(rng.random(part.stop - part.start), plan.flipped, out=flip[part])
+    y = np.empty(plan.n, dtype=np.min_scalar_type(plan.classes - 1))
+    for part in csr.chunks(plan.n):
+        label = np.arange(part.start, part.stop) % plan.topics // per_class
+        if plan.classes > 1:
+            label[flip[part]] += rng.integers(1, plan.classes, size=int(flip[part].sum()))
+            label %= plan.classes
+        y[plan.order[part]] = label
     return y
 
 
-def _features(plan: _Plan, f: int, spectrum: float, progress: Progress | None) -> NDArray[np.float32]:
-    """x = (mean + centroid[topic] + noise)·Q, where axis k has variance ∝ k^-spectrum and Q is orthogonal."""
-    rng = _rng(plan.seed, "axes")
-    axis = np.arange(1.0, f + 1)
-    variance = axis**-spectrum
-    variance *= f / variance.sum()  # one per feature, on average
-    share = _SIGNAL * axis**-_SIGNAL_DECAY  # of the variance that lies between topics
-    by_class = np.repeat(_on_circle(plan.classes, f, rng), plan.topics // plan.classes, axis=0)
-    centroid = sqrt(_CLASS) * by_class + sqrt(1 - _CLASS) * rng.standard_normal((plan.topics, f))
-    centroid *= np.sqrt(share * variance)
-    centroid[:, 0] += sqrt(_MEAN * f)
-    rotation = np.linalg.qr(rng.standard_normal((f, f)))[0]
-    shift = (centroid @ rotation).astype(np.float32)
-    mix = (np.sqrt((1 - share) * variance)[:, None] * rotation).astype(np.float32)
-    topic = np.empty(plan.n, dtype=np.int32)
-    topic[plan.order] = np.arange(plan.n) % plan.topics
-    x = np.empty((plan.n, f), dtype=np.float32)
+@dataclass(frozen=True)
+class Features:
+    """x = (mean + centroid[topic] + noise)·Q, where axis k has variance ∝ k^-spectrum and Q is orthogonal; chunk by chunk."""
 
-    def fill(chunk: int) -> None:
-        rows = slice(chunk * _ROWS, min((chunk + 1) * _ROWS, plan.n))
-        noise = _rng(plan.seed, "noise", chunk).standard_normal((rows.stop - rows.start, f), dtype=np.float32)
-        np.matmul(noise, mix, out=x[rows])
-        x[rows] += shift[topic[rows]]
+    seed: int
+    shift: NDArray[np.float32]  # [topics, f], the mean and the centroids on the features
+    mix: NDArray[np.float32]  # [f, f], what noise is multiplied by
+    topic: NDArray[np.int32]  # of each node
 
-    _each(fill, -(-plan.n // _ROWS), "features", progress)
-    return x
+    @staticmethod
+    def of(plan: Plan, f: int, spectrum: float) -> Features:
+        rng = _rng(plan.seed, "axes")
+        axis = np.arange(1.0, f + 1)
+        variance = axis**-spectrum
+        variance *= f / variance.sum()  # one per feature, on average
+        share = _SIGNAL * axis**-_SIGNAL_DECAY  # of the variance that lies between topics
+        by_class = np.repeat(_on_circle(plan.classes, f, rng), plan.topics // plan.classes, axis=0)
+        centroid = sqrt(_CLASS) * by_class + sqrt(1 - _CLASS) * rng.standard_normal((plan.topics, f))
+        centroid *= np.sqrt(share * variance)
+        centroid[:, 0] += sqrt(_MEAN * f)
+        rotation = np.linalg.qr(rng.standard_normal((f, f)))[0]
+        mix = (np.sqrt((1 - share) * variance)[:, None] * rotation).astype(np.float32)
+        topic = np.empty(plan.n, dtype=np.int32)
+        for part in csr.chunks(plan.n):
+            topic[plan.order[part]] = np.arange(part.start, part.stop) % plan.topics
+        return Features(plan.seed, (centroid @ rotation).astype(np.float32), mix, topic)
+
+    def __len__(self) -> int:
+        """The number of chunks."""
+        return -(-len(self.topic) // _ROWS)
+
+    def rows(self, chunk: int) -> slice:
+        return slice(chunk * _ROWS, min((chunk + 1) * _ROWS, len(self.topic)))
+
+    def fill(self, chunk: int, out: NDArray[np.float32]) -> None:
+        """Write the rows of a chunk into `out`."""
+        rows = self.rows(chunk)
+        noise = _rng(self.seed, "noise", chunk).standard_normal(out.shape, dtype=np.float32)
+        np.matmul(noise, self.mix, out=out)
+        out += self.shift[self.topic[rows]]
 
 
 def _on_circle(points: int, f: int, rng: np.random.Generator) -> NDArray[np.float64]:
@@ -323,7 +364,7 @@ def _rng(seed: int, stream: str, chunk: int = 0) -> np.random.Generator:
     return np.random.default_rng([seed, *stream.encode(), chunk + 1])
 
 
-def _check(n: int, m: int, f: int, classes: int, exponent: float, homophily: float, spectrum: float, seed: int) -> None:
+def check(n: int, m: int, f: int, classes: int, exponent: float, homophily: float, spectrum: float, seed: int) -> None:
     limits: list[tuple[bool, str, Any, str]] = [
         (2 <= n <= csr.PACKABLE - 1, "num_nodes", n, "lie between 2 and 2^31 - 1"),
         (m >= 2, "num_edges", m, "be at least 2, since each edge is stored in both directions"),
