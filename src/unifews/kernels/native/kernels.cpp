@@ -398,38 +398,6 @@ inline int64_t list_sources(const Index* from, int64_t count, const Senders* sen
   return k;
 }
 
-// What one row removes of the sources that it looks at, as a sum of sizes per block, and their squared sizes in double.
-template <int kBlocks>
-struct Looked {
-#if defined(__AVX2__)
-  __m256 gone{};
-  __m256d low{}, high{};
-  void add(const float* size, unsigned flags, float weight) {
-    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-    const __m256i used = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(int(flags)), bit), bit);
-    const __m256 s = _mm256_loadu_ps(size);
-    gone += _mm256_set1_ps(weight) * _mm256_andnot_ps(_mm256_castsi256_ps(used), s);
-    const __m256d w = _mm256_set1_pd(weight);
-    const __m256d a = _mm256_cvtps_pd(_mm256_castps256_ps128(s)), b = _mm256_cvtps_pd(_mm256_extractf128_ps(s, 1));
-    low += w * a * a;
-    high += w * b * b;
-  }
-  double removed(int b) const { return gone[b]; }
-  double square(int b) const { return b < 4 ? low[b] : high[b - 4]; }
-#else
-  float gone[kBlocks] = {};
-  double squares[kBlocks] = {};
-  void add(const float* size, unsigned flags, float weight) {
-    for (int b = 0; b < kBlocks; b++) {
-      gone[b] += flags >> b & 1 ? 0.0f : weight * size[b];
-      squares[b] += double(weight) * size[b] * size[b];
-    }
-  }
-  double removed(int b) const { return gone[b]; }
-  double square(int b) const { return squares[b]; }
-#endif
-};
-
 // The price of what a hop removes, as the square of a bound on a weighted norm, added up over groups of rows that do not
 // depend on the thread count. Of sources that a row looks at, it knows what it removes: their sizes add up (the triangle
 // inequality), Σ_u toll[u]·(Σ_v A[u,v]·size[v])². Of the others it uses nothing. They need not be seen at all: by Cauchy and
@@ -461,6 +429,59 @@ struct Bill {
       count->removed[b] = asked ? std::min(bound * bound, sum.whole[b] * 1.00001) : bound * bound;
     }
   }
+};
+
+// What one row removes of the sources that it looks at, as a sum of sizes per block, and their squared sizes in double.
+template <int kBlocks>
+struct Looked {
+#if defined(__AVX2__)
+  __m256 gone{};
+  __m256d low{}, high{};
+  void add(const float* size, unsigned flags, float weight) {
+    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i used = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(int(flags)), bit), bit);
+    const __m256 s = _mm256_loadu_ps(size);
+    gone += _mm256_set1_ps(weight) * _mm256_andnot_ps(_mm256_castsi256_ps(used), s);
+    const __m256d w = _mm256_set1_pd(weight);
+    const __m256d a = _mm256_cvtps_pd(_mm256_castps256_ps128(s)), b = _mm256_cvtps_pd(_mm256_extractf128_ps(s, 1));
+    low += w * a * a;
+    high += w * b * b;
+  }
+  // Adds the row to the bill; `own` are its sizes as a source, `rest` bounds those of the sources passed over.
+  void charge(Bill::Part& part, const float* own, float rest, double cost, double charge, double toll) const {
+    const __m256 s = _mm256_loadu_ps(own);
+    half(part, 0, _mm256_castps256_ps128(s), _mm256_castps256_ps128(gone), low, rest, cost, charge, toll);
+    if (kBlocks > 4)
+      half(part, 4, _mm256_extractf128_ps(s, 1), _mm256_extractf128_ps(gone, 1), high, rest, cost, charge, toll);
+  }
+  static void half(Bill::Part& part, int at, __m128 own, __m128 gone, __m256d squares, double rest, double cost,
+                   double charge, double toll) {
+    const __m256d size = _mm256_cvtps_pd(own), seen = _mm256_cvtps_pd(gone), whole = seen + rest;
+    grow(part.all + at, charge * size * size);
+    grow(part.looked + at, cost * squares);
+    grow(part.removed + at, toll * seen * seen);
+    grow(part.whole + at, toll * whole * whole);
+  }
+  static void grow(double* sum, __m256d by) { _mm256_storeu_pd(sum, _mm256_loadu_pd(sum) + by); }
+#else
+  float gone[kBlocks] = {};
+  double squares[kBlocks] = {};
+  void add(const float* size, unsigned flags, float weight) {
+    for (int b = 0; b < kBlocks; b++) {
+      gone[b] += flags >> b & 1 ? 0.0f : weight * size[b];
+      squares[b] += double(weight) * size[b] * size[b];
+    }
+  }
+  void charge(Bill::Part& part, const float* own, float rest, double cost, double charge, double toll) const {
+    for (int b = 0; b < kBlocks; b++) {
+      const double seen = gone[b], whole = seen + rest;
+      part.all[b] += charge * own[b] * own[b];
+      part.looked[b] += cost * squares[b];
+      part.removed[b] += toll * seen * seen;
+      part.whole[b] += toll * whole * whole;
+    }
+  }
+#endif
 };
 
 // A thread's lists for a few rows: the sources that may matter, then the cache lines that do.
@@ -521,6 +542,7 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
       for (int64_t r = 0; r < rows; r++) {
         const int64_t u = first + r;
         level[r] = cut(h, u);
+        rest[r] = 0;
         if (!kWeighted && !inherit) {
           const int64_t before = candidates;
           if (!few || senders.count)
@@ -538,7 +560,6 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
           candidates_end[r] = candidates;
           continue;
         }
-        rest[r] = 0;
         for (int64_t i = e.start[u]; i < e.end[u]; i++) {
           const int64_t v = indices[i];
           const float most = kWeighted ? e.weight[i] * h.top[v] : h.top[v];
@@ -583,14 +604,7 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
         if (kCertify) {
           const int64_t u = first + r;
           Bill::Part& part = bill.parts[size_t(first / kRows)];
-          for (int b = 0; b < kBlocks; b++) {
-            const double own = h.size[u * kBlocks + b];
-            part.all[b] += h.charge[u] * own * own;
-            part.looked[b] += h.cost[u] * looked.square(b);
-            const double seen = looked.removed(b), whole = seen + rest[r];
-            part.removed[b] += h.toll[u] * seen * seen;
-            part.whole[b] += h.toll[u] * whole * whole;
-          }
+          looked.charge(part, h.size + u * kBlocks, rest[r], h.cost[u], h.charge[u], h.toll[u]);
           part.longest = std::max({part.longest, e.end[u] - e.start[u], h.fanout[u]});
         }
       }
