@@ -109,9 +109,12 @@ def propagate(
     phi = stationary(diffusion) if deflate else None
     chosen: Basis | None = None
     mean: Floats | None = None
+    macs = 0
     if rotate:
         chosen = principal(features, diffusion, phi, rank, 0.0 if allowed else edge_sparsity, op.threads)
-        mean = chosen.mean
+        mean, macs = chosen.mean, chosen.macs
+        if allowed and rank is None and chosen.rank < features.f:  # fewer nodes than features have no more axes than nodes
+            chosen, rotate = None, False
     elif phi is not None:
         mean = stationary_mean(features, phi, op.threads)
     basis_seconds = perf_counter() - began
@@ -136,7 +139,7 @@ def propagate(
             return local.unpruned(op, view, every_hop, progress)
         return local.pruned(op, view, entries, inherit, budget, every_hop, progress, prices)
 
-    macs, runs = chosen.macs if chosen else 0, 1
+    runs = 1
     if allowed and prices:
         done = bounded(op, fresh, prices, allowed, run)
         view, outcome, runs, macs = done.view, done.outcome, done.runs, macs + done.macs
