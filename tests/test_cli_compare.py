@@ -22,6 +22,7 @@ from unifews.experiments.rivals import able, split_names
 from unifews.report.rivals import BEST, NEAR, Standing, accuracy_figure, cost_figure, page
 from unifews.training import api
 from unifews.training.ledger import Ledger
+from unifews.training.spec import paper_form
 
 DATA = gencat(300, 900, features=12, classes=3, seed=7, name="mine")
 SMALL = ["--width", 8, "--epochs", 10, "--seeds", 2]
@@ -87,6 +88,13 @@ class TestTheLibrary:
         assert entries == [
             ("unifews", 0.5), ("agp", 0.5), ("unifews-push", 0.5), ("agp", None), ("unifews-push", None)
         ]  # fmt: skip
+
+    def test_the_paper_s_form_is_one_option_away(self):
+        both = uf.compare(DATA, methods="unifews", edge_sparsity=0.5, paper_form=True, **SETTINGS)
+        assert [entry.method for entry in both.entries] == ["unifews", "unifews, paper's form"]
+        assert [entry.record["spec"]["entries"] for entry in both.entries] == ["unit", "node"]
+        run = api.train(DATA, "gcn", edge_sparsity=0.5, **paper_form("gcn"), **SETTINGS)
+        assert both.entries[1].record["id"] == run.id
 
     def test_weights_go_by_methods_that_can(self):
         both = uf.compare(DATA, edge_sparsity=0, weight_sparsity=0.5, **SETTINGS)
@@ -176,7 +184,7 @@ class TestTheCommand:
     def test_a_command_that_was_killed_goes_on(self):
         arguments = ["compare", "mine", *TWO, "--width", 8, "--epochs", 60, "--seeds", 3]
         process = subprocess.Popen([sys.executable, "-m", "unifews", *map(str, arguments)], stderr=subprocess.DEVNULL)
-        ledger, end = Ledger("runs"), time.monotonic() + 100
+        ledger, end = Ledger("runs"), time.monotonic() + 300
         while not ledger.records() and time.monotonic() < end:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)

@@ -35,6 +35,9 @@ def compare(
     weight_sparsity: Annotated[
         float | None, typer.Option(metavar="S", help="Share of the weights to remove besides, by methods that can.")
     ] = None,
+    paper_form: Annotated[
+        bool, typer.Option("--paper-form", help="Show unifews in the paper's form too: whole edges, nested.")
+    ] = False,
     seeds: Annotated[int, typer.Option(metavar="N", help="How many seeds, the same for all.")] = 3,
     seed: Annotated[int | None, typer.Option(metavar="N", help="The first; it decides split, weights and batches.")] = None,
     split: Annotated[
@@ -70,8 +73,8 @@ def compare(
     try:
         with live.cells("loading") as progress:
             found = run(
-                dataset, model, methods, edge_sparsity=shares, weight_sparsity=weight_sparsity, seeds=seeds, ledger=ledger,
-                jobs=jobs, progress=progress, **settings,
+                dataset, model, methods, edge_sparsity=shares, weight_sparsity=weight_sparsity, paper_form=paper_form,
+                seeds=seeds, ledger=ledger, jobs=jobs, progress=progress, **settings,
             )  # fmt: skip
     except KeyboardInterrupt as error:
         raise Interrupted(f"interrupted; what was finished is in {ledger}, and the same command goes on from there.") from error

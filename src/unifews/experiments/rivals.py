@@ -16,9 +16,11 @@ from unifews.experiments.grid import Outcome, Progress, Record, run_cells
 from unifews.methods import registry
 from unifews.training.ledger import Ledger
 from unifews.training.spec import TrainSpec
+from unifews.training.spec import paper_form as settings_of_paper
 
 SHARES = (0.3, 0.5, 0.8, 0.9)
 SEEDS = 3
+PAPER_FORM = "unifews, paper's form"
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ def compare(
     *,
     edge_sparsity: float | Sequence[float] = SHARES,
     weight_sparsity: float | None = None,
+    paper_form: bool = False,
     seeds: int = SEEDS,
     ledger: Ledger | str | PathLike[str] | None = None,
     jobs: int = 1,
@@ -90,6 +93,7 @@ def compare(
         methods: names, with settings if need be (``"ndls:epsilon=0.05"``), or methods themselves; ``"all"`` that can do this.
         edge_sparsity: the shares.
         weight_sparsity: a share of the weights to remove besides; of methods that can.
+        paper_form: show our own method in the paper's form too: whole edges, nested.
         seeds: how many.
         ledger: file (or folder) of records: what it holds is not trained again, and a call that was stopped goes on.
         jobs: how many run at a time.
@@ -103,11 +107,13 @@ def compare(
     spec = TrainSpec.of({"dataset": "", **base}).unpruned()
     shares = _shares(edge_sparsity, weight_sparsity)
     names = _names(model, methods, bool(weight_sparsity))
-    asked: list[tuple[str, float | None]] = [(name, share) for share in shares for name in names]
-    asked += [] if spec.is_layered else [(name, None) for name in names if name != TrainSpec.method]
-    cells: list[dict[str, Any]] = [
-        {**base, "method": name, "edge_sparsity": share, "weight_sparsity": weight_sparsity} for name, share in asked
-    ]
+    lines = [(name, {"method": name}) for name in names]
+    if paper_form:
+        lines.append((PAPER_FORM, {"method": TrainSpec.method, **settings_of_paper(model)}))
+    asked: list[tuple[str, float | None, dict[str, Any]]] = [(name, share, how) for share in shares for name, how in lines]
+    if not spec.is_layered:
+        asked += [(name, None, how) for name, how in lines if how["method"] != TrainSpec.method]
+    cells = [{**base, **how, "edge_sparsity": share, "weight_sparsity": weight_sparsity} for _, share, how in asked]
     with ExitStack() as stack:
         kept = stack.enter_context(TemporaryDirectory()) if ledger is None else ledger
         book = kept if isinstance(kept, Ledger) else Ledger(kept)
@@ -115,7 +121,7 @@ def compare(
         unpruned, *outcomes = run_cells(everything, book, jobs=jobs, progress=progress)
     if isinstance(unpruned, UnifewsError):
         raise unpruned
-    found = tuple(Entry(*of, outcome) for of, outcome in zip(asked, outcomes, strict=True))
+    found = tuple(Entry(name, share, outcome) for (name, share, _), outcome in zip(asked, outcomes, strict=True))
     failed = [entry.outcome for entry in found if isinstance(entry.outcome, UnifewsError)]
     if len(failed) == len(found):
         raise failed[0]
