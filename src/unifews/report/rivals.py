@@ -142,11 +142,8 @@ def legend(standing: Standing) -> list[str]:
         )
     axes = ", principal axes included," if any(line.row.basis_macs for line in standing.lines) else ""
     sentences.append(f"MACs: propagating{axes} and classifying all nodes once.")
-    what = (
-        "blocks of features, edges, or hops of a node"
-        if standing.once
-        else "unifews units, columns sent along no edge; the others edges"
-    )
+    units = "by unifews units, which are columns sent along no edge, by the others edges"
+    what = "blocks of features, edges or hops of a node" if standing.once else units
     sentences.append(f"A share is one of the propagation's multiply-adds, whatever is left out: {what}.")
     own = "propagating once for all seeds included" if standing.once else "searches and rounds of the method included"
     return [*sentences, f"Training: one seed, the mean, {own}."]
