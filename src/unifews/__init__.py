@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from unifews.core.schemes import Polynomial as Polynomial
     from unifews.core.schemes import Sgc as Sgc
     from unifews.core.trace import Trace as Trace
+    from unifews.datasets.convert import convert_edges as convert_edges
     from unifews.datasets.dataset import About as About
     from unifews.datasets.dataset import Dataset as Dataset
     from unifews.datasets.folder import open_dataset as open_dataset
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from unifews.datasets.generate import powerlaw as powerlaw
     from unifews.datasets.load import load_dataset as load_dataset
     from unifews.datasets.splits import Split as Split
+    from unifews.datasets.streamed import write_powerlaw as write_powerlaw
     from unifews.errors import UnifewsError as UnifewsError
     from unifews.experiments.rivals import Comparison as Comparison
     from unifews.experiments.rivals import compare as compare
@@ -57,6 +59,7 @@ _HOME = {
     "UnifewsError": "unifews.errors",
     "compare": "unifews.experiments.rivals",
     "compress": "unifews.nn.frozen.compress",
+    "convert_edges": "unifews.datasets.convert",
     "desparsify": "unifews.nn.sparsify",
     "export": "unifews.nn.export",
     "load": "unifews.nn.saved.api",
@@ -71,6 +74,7 @@ _HOME = {
     "sparsify": "unifews.nn.sparsify",
     "trace": "unifews.nn.sparsify",
     "train": "unifews.training.api",
+    "write_powerlaw": "unifews.datasets.streamed",
 }
 
 __all__ = ["__version__", *_HOME]

@@ -9,6 +9,7 @@ import typer
 
 from unifews.cli import generate, output
 from unifews.cli.run import group, help_if_alone
+from unifews.errors import InputError
 
 if TYPE_CHECKING:
     from unifews.datasets.dataset import Dataset
@@ -173,30 +174,112 @@ def _loaded(name: str, source: str | None, cache: Path | None) -> Dataset:
 @app.command()
 def convert(
     edges: Annotated[
-        Path,
-        typer.Option("--edges", "-e", metavar="FILE", help=".csv, .tsv, .txt (or .gz), .parquet, .npz, .npy, a graph folder."),
+        list[Path],
+        typer.Option(
+            "--edges", "-e", metavar="FILE",
+            help=".csv, .tsv, .txt (or .gz), .parquet, .npz, .npy, OGB's raw files, a graph folder; several times, one list.",
+        ),
     ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The dataset or graph folder to write.")],
     features: Annotated[
-        Path, typer.Option("--features", "-x", metavar="FILE", help="A row per node: .npy, .npz, .csv, .tsv, .txt, .parquet.")
-    ],
+        Path | None,
+        typer.Option("--features", "-x", metavar="FILE", help="A row per node: .npy, .npz, .csv, .tsv, .txt, .parquet."),
+    ] = None,
     labels: Annotated[
-        Path, typer.Option("--labels", "-y", metavar="FILE", help="A label per node, node and label, or columns of 0 and 1.")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The dataset folder to write.")],
+        Path | None,
+        typer.Option("--labels", "-y", metavar="FILE", help="A label per node, node and label, or columns of 0 and 1."),
+    ] = None,
     split: Annotated[
         list[Path] | None,
         typer.Option("--split", metavar="FILE", help="Node and set (train, val, test) in a file; or three times, a file each."),
     ] = None,
     directed: Annotated[bool, typer.Option("--directed", help="Do not add the reverse of each edge.")] = False,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="What to call it, DIR unless given.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing dataset.")] = False,
+    nodes: Annotated[str | None, typer.Option(metavar="N", help="Nodes of a graph, if the last ones have no edges.")] = None,
+    memory: generate.Memory = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing dataset or graph.")] = False,
+    again: generate.Again = False,
     as_json: _Json = False,
 ) -> None:  # fmt: skip
-    """Make a dataset of your own files, check it, and say what was repaired."""
+    """Make a dataset of your own files, or a graph of edges alone, check it, and say what was repaired.
+
+    A graph of edges alone, and any with --memory, is sorted through files beside DIR: it may be larger than memory, and the
+    same command goes on with it where it was interrupted.
+    """
+    if features is None and labels is None:
+        if split or name is not None:
+            raise InputError("--split and --name belong to a dataset; give --features and --labels too.")
+        _convert_graph(edges, out, directed, nodes, memory, overwrite, again, as_json)
+    elif features is None or labels is None:
+        given, missing = ("--features", "--labels") if labels is None else ("--labels", "--features")
+        raise InputError(f"a dataset has features and labels, and there is {given} only; give {missing} too, or edges alone.")
+    elif nodes is not None:
+        raise InputError("the nodes of a dataset are the rows of its features; --nodes is for edges alone.")
+    else:
+        _convert_dataset(edges, features, labels, out, split, directed, name, memory, overwrite, again, as_json)
+
+
+def _convert_graph(
+    edges: list[Path],
+    out: Path,
+    directed: bool,
+    nodes: str | None,
+    memory: str | None,
+    overwrite: bool,
+    again: bool,
+    as_json: bool,
+) -> None:
+    from unifews.core.checks import count
+    from unifews.core.sizes import as_count
+    from unifews.datasets.convert import convert_edges
+
+    generate.check_out(out, overwrite, "graph")
+    number = None if nodes is None else as_count(nodes, "nodes")
+    with output.stages("reading") as progress, generate.resumable(out):
+        graph = convert_edges(
+            edges, out, undirected=not directed, num_nodes=number, memory=memory, overwrite=overwrite, again=again,
+            progress=progress,
+        )  # fmt: skip
+    facts = graph.stored().meta
+    if as_json:
+        output.print_json({**facts, "out": str(out)})
+        return
+    kind = f"{'directed' if directed else 'undirected'}{', weighted' if graph.is_weighted else ''}"
+    console = output.console()
+    console.print(f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {kind}", soft_wrap=True)
+    dropped = count(graph.dropped_self_loops, "self-loop")
+    console.print(f"{dropped} dropped, {graph.merged_duplicates:,} copies of edges merged", soft_wrap=True)
+    console.print(f"wrote {out}", soft_wrap=True)
+
+
+def _convert_dataset(
+    edges: list[Path],
+    features: Path,
+    labels: Path,
+    out: Path,
+    split: list[Path] | None,
+    directed: bool,
+    name: str | None,
+    memory: str | None,
+    overwrite: bool,
+    again: bool,
+    as_json: bool,
+) -> None:
+    from unifews.core.work import folder_of
+    from unifews.datasets.convert import convert_dataset
     from unifews.datasets.tables import read_dataset
 
     generate.check_out(out, overwrite)
-    with output.stage() as say:
-        say("reading")
-        dataset = read_dataset(edges, features, labels, split=split or None, name=name or out.name, undirected=not directed)
-    generate.write(dataset, out, overwrite, as_json)
+    called = name or out.name
+    if memory is None and not again and len(edges) == 1 and edges[0].is_file() and not folder_of(out).exists():
+        with output.stage() as say:
+            say("reading")
+            dataset = read_dataset(edges[0], features, labels, split=split or None, name=called, undirected=not directed)
+        generate.write(dataset, out, overwrite, as_json)
+        return
+    with output.stages("reading") as progress, generate.resumable(out):
+        dataset = convert_dataset(
+            edges, features, labels, out, split=split or None, name=called, undirected=not directed, memory=memory,
+            overwrite=overwrite, again=again, progress=progress,
+        )  # fmt: skip
+    generate.tell(dataset, out, as_json)

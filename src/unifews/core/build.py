@@ -90,6 +90,12 @@ def build(
     return place
 
 
+def added(work: Work, name: str) -> int:
+    """Reverse edges that the list did not have, of a graph that `build` has finished."""
+    state = work.get(f"{name} sorted")
+    return int(state["edges"] - state["given"])
+
+
 def disk_needed(num_edges: int, num_nodes: int, weighted: bool, undirected: bool) -> int:
     """Bytes of disk at the worst moment, when all keys are dealt; sorting frees more than it takes."""
     return num_edges * (1 + undirected) * (12 if weighted else 8) + 8 * (num_nodes + 1)

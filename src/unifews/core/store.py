@@ -30,14 +30,19 @@ class Stored(NamedTuple):
 
 def write(folder: Path, stored: Stored, *, overwrite: bool = False) -> None:
     """Write a graph folder in one step: it is complete or absent. Only another graph folder is ever replaced."""
-    if folder.exists() and not KIND.describes(folder):
-        raise InputError(
-            f"{folder} already exists and is not a unifews graph, so it is not overwritten. Choose another name."
-        )
+    check_replaceable(folder)
     with atomic_folder(folder, overwrite=overwrite) as place:
         for name, array in _arrays(stored).items():
             write_array(place / f"{name}.npy", array)
         describe(place, stored)
+
+
+def check_replaceable(folder: Path) -> None:
+    """Only another graph folder is ever replaced."""
+    if folder.exists() and not KIND.describes(folder):
+        raise InputError(
+            f"{folder} already exists and is not a unifews graph, so it is not overwritten. Choose another name."
+        )
 
 
 def describe(place: Path, stored: Stored) -> None:

@@ -18,7 +18,7 @@ from typing import IO, Any
 from unifews.core.atomic import atomic_file
 from unifews.core.described import Kind
 from unifews.core.sizes import in_words
-from unifews.errors import FileFormatError, InputError, UnifewsError
+from unifews.errors import FileFormatError, InputError, MissingFileError, UnifewsError
 
 KIND = Kind("working folder", "unifews-work", 1, "manifest.json", "convert_edges")
 
@@ -94,6 +94,8 @@ def working(out: Path, task: dict[str, Any], inputs: Sequence[Path] = (), *, aga
     `again` starts afresh whatever is there. An error in a folder that has nothing worth keeping takes it away again.
     """
     folder = folder_of(out)
+    if not out.parent.is_dir():
+        raise MissingFileError(f"cannot write {out}: there is no folder {out.parent}. Create it first.")
     wanted = {"task": task, "inputs": [fingerprint(path) for path in inputs]}
     if folder.exists() and not KIND.describes(folder) and any(file.name != "lock" for file in folder.glob("[!.]*")):
         raise InputError(f"{folder} is in the way: it should hold unfinished work and holds something else. Move it away.")

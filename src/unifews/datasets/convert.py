@@ -29,8 +29,11 @@ from unifews.core.graph import Graph
 from unifews.core.memory import Memory
 from unifews.core.npy import open_array
 from unifews.core.work import Work, working
+from unifews.datasets.dataset import Dataset
+from unifews.datasets.folder import check_replaceable, fill, open_dataset, save_dataset
 from unifews.datasets.member import members, open_member
-from unifews.errors import FileFormatError, InputError, MissingFileError, ShapeError
+from unifews.datasets.tables import assemble, does_not_fit, read_dataset, read_features, split_files
+from unifews.errors import FileFormatError, GraphError, InputError, MissingFileError, ShapeError
 
 File = str | PathLike[str]
 
@@ -68,7 +71,7 @@ def convert_edges(
         graph = read_graph(files[0], num_nodes=num_nodes)
         (graph.undirected() if undirected else graph).save(target, overwrite=overwrite)
         return Graph.open(target)
-    _check_graph_place(target)
+    store.check_replaceable(target)
     task = {"task": "convert_edges", "undirected": undirected, "num_nodes": num_nodes}
     with working(target, task, files, again=again) as work:
         if not is_placed(work, target):
@@ -78,6 +81,59 @@ def convert_edges(
             put_folder(place, target)
         work.remove()
     return Graph.open(target)
+
+
+def convert_dataset(
+    edges: File | Sequence[File],
+    features: File,
+    labels: File,
+    out: File,
+    *,
+    split: File | Sequence[File] | None = None,
+    name: str | None = None,
+    undirected: bool = True,
+    memory: str | int | None = None,
+    overwrite: bool = False,
+    again: bool = False,
+    progress: Progress | None = None,
+) -> Dataset:
+    """The dataset of these files (`read_dataset`) with a graph that may be larger than memory, written as the folder `out`.
+
+    The graph is built as by `convert_edges`, and resumed as there. Features in a `.npy` of float32 are mapped and copied; other
+    ones, and labels, are read into memory.
+    """
+    target, x_file, y_file = Path(out), Path(features), Path(labels)
+    files, _ = _resolved(edges)
+    check_replaceable(target)
+    if len(files) == 1 and _is_compressed(files[0]):
+        dataset = read_dataset(files[0], x_file, y_file, split=split, name=name, undirected=undirected)
+        save_dataset(dataset, target, overwrite=overwrite)
+        return open_dataset(target)
+    parts = [] if split is None else [file for file in split_files(split) if file.is_file()]
+    for file in (x_file, y_file, *parts):
+        if not file.is_file():
+            raise MissingFileError(f"there is no file {file}.")
+    task = {"task": "convert_dataset", "undirected": undirected, "name": name}
+    with working(target, task, [*files, x_file, y_file, *parts], again=again) as work:
+        if not is_placed(work, target):
+            check_place(target, overwrite)
+            x = read_features(x_file)
+            place = work.folder / "dataset"
+            try:
+                built = build_graph(work, files, x.shape[0], undirected, memory, progress)
+            except GraphError as error:
+                raise does_not_fit(files[0], x.shape[0], str(x_file), error) from error
+            with work.writing():
+                place.mkdir(exist_ok=True)
+                if built.exists():
+                    built.rename(place / "graph")
+                graph = Graph.open(place / "graph")
+                dataset = assemble(graph, builder.added(work, "graph"), x, files, x_file, y_file, split, name)
+                fill(place, dataset)
+            work.keep(placing="dataset")
+            put_folder(place, target)
+        work.remove()
+    return open_dataset(target)
 
 
 def build_graph(
@@ -107,13 +163,6 @@ def build_graph(
     found = next((part.num_nodes for part in parts if isinstance(part, _Arrays) and part.num_nodes is not None), None)
     nodes = found if num_nodes is None else num_nodes
     return builder.build(work, "graph", source, limits, num_nodes=nodes, undirected=undirected, progress=progress)
-
-
-def _check_graph_place(target: Path) -> None:
-    if target.exists() and not store.KIND.describes(target):
-        raise InputError(f"{target} already exists and is not a unifews graph, so it is not overwritten. Choose another name.")
-    if not target.parent.is_dir():
-        raise MissingFileError(f"cannot write {target}: there is no folder {target.parent}. Create it first.")
 
 
 def is_placed(work: Work, target: Path) -> bool:

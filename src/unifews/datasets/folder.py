@@ -34,10 +34,7 @@ def save_dataset(dataset: Dataset, path: str | PathLike[str], *, overwrite: bool
     An existing dataset is replaced only with `overwrite=True`, and nothing else is ever replaced.
     """
     folder = Path(path)
-    if folder.exists() and not is_dataset(folder):
-        raise InputError(
-            f"{folder} already exists and is not a unifews dataset, so it is not overwritten. Choose another name."
-        )
+    check_replaceable(folder)
     with atomic_folder(folder, overwrite=overwrite) as place:
         fill(place, dataset)
 
@@ -93,6 +90,14 @@ def open_dataset(path: str | PathLike[str], *, verify: bool = False) -> Dataset:
             f"{folder} has {dataset.num_features:,} features, but dataset.json says {meta['num_features']:,}. Copy it again."
         )
     return dataset
+
+
+def check_replaceable(folder: Path) -> None:
+    """Only another dataset is ever replaced."""
+    if folder.exists() and not is_dataset(folder):
+        raise InputError(
+            f"{folder} already exists and is not a unifews dataset, so it is not overwritten. Choose another name."
+        )
 
 
 def is_dataset(folder: Path) -> bool:

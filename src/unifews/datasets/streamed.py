@@ -33,9 +33,8 @@ from unifews.core.work import Work, working
 from unifews.datasets import generate
 from unifews.datasets.convert import Joined, is_placed
 from unifews.datasets.dataset import About, Dataset
-from unifews.datasets.folder import fill, is_dataset, open_dataset
+from unifews.datasets.folder import check_replaceable, fill, open_dataset
 from unifews.datasets.generate import Features, Plan
-from unifews.errors import InputError
 
 _OFTEN = 2.0  # seconds between notes of how far the features are
 _PER_NODE = 12  # bytes: the order, and topics or labels with what they are made of
@@ -66,10 +65,7 @@ def write_powerlaw(
     """
     target = Path(out)
     generate.check(num_nodes, num_edges, num_features, num_classes, exponent, homophily, spectrum, seed)
-    if target.exists() and not is_dataset(target):
-        raise InputError(
-            f"{target} already exists and is not a unifews dataset, so it is not overwritten. Choose another name."
-        )
+    check_replaceable(target)
     task = {
         "task": "powerlaw", "num_nodes": num_nodes, "num_edges": num_edges, "num_features": num_features,
         "num_classes": num_classes, "exponent": exponent, "homophily": homophily, "spectrum": spectrum, "seed": seed,

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unifews.core import csr
 from unifews.core.checks import count
 from unifews.core.csr import CHUNK
 from unifews.core.edges import kind_of
@@ -68,10 +69,25 @@ def read_dataset(
         raise ShapeError(f"{x_file} has {n:,} rows, but num_nodes is {num_nodes:,}; each node has one row.")
     given = read_fitting_graph(graph_file, x.shape, str(x_file))
     graph = given.undirected() if undirected else given
+    return assemble(graph, graph.num_edges - given.num_edges, x, [graph_file], x_file, y_file, split, name)
+
+
+def assemble(
+    graph: Graph,
+    reverses: int,
+    x: Any,
+    edge_files: Sequence[Path],
+    x_file: Path,
+    y_file: Path,
+    split: File | Sequence[File] | None,
+    name: str | None,
+) -> Dataset:
+    """The dataset of a graph, to which so many reverse edges were added, its features, and the files of labels and splits."""
+    n = graph.num_nodes
     y, renamed = read_labels(y_file, n)
     splits = () if split is None else read_splits(split, n)
-    notes = [*_repairs(given, graph, y), *renamed, *_absent(y, splits)]
-    files = [graph_file, x_file, y_file, *([] if split is None else map(Path, _listed(split)))]
+    notes = [*_repairs(graph, reverses, y), *renamed, *_absent(y, splits)]
+    files = [*edge_files, x_file, y_file, *([] if split is None else split_files(split))]
     about = About(
         source=", ".join(dict.fromkeys(file.name for file in files)),
         split="stored" if splits else "stratified",
@@ -79,7 +95,7 @@ def read_dataset(
         metric="accuracy" if y.ndim == 1 else "f1",
         notes=tuple(notes),
     )
-    return Dataset(name or _name(graph_file), graph, x, y, splits, about)
+    return Dataset(name or _name(edge_files[0]), graph, x, y, splits, about)
 
 
 def read_fitting_graph(path: Path, shape: tuple[int, int], owner: str) -> Graph:
@@ -92,11 +108,16 @@ def read_fitting_graph(path: Path, shape: tuple[int, int], owner: str) -> Graph:
     except GraphError as error:
         if not is_edge_list(path):
             raise
-        raise ShapeError(f"{path} does not fit the {n:,} rows of {owner}: {error}") from error
+        raise does_not_fit(path, n, owner, error) from error
     if graph.num_nodes != n:
         hint = " Did you give the transposed matrix?" if f == graph.num_nodes else ""
         raise ShapeError(f"{owner} has {n:,} rows, but {path} has {graph.num_nodes:,} nodes; each has one row.{hint}")
     return graph
+
+
+def does_not_fit(path: Path, n: int, owner: str, error: GraphError) -> ShapeError:
+    """The error for edges between other nodes than a matrix has rows."""
+    return ShapeError(f"{path} does not fit the {n:,} rows of {owner}: {error}")
 
 
 def is_edge_list(path: Path) -> bool:
@@ -236,7 +257,7 @@ def _node_numbers(column: NDArray[Any], path: Path, n: int) -> NDArray[np.int64]
 
 def read_splits(split: File | Sequence[File], num_nodes: int) -> tuple[Split, ...]:
     """The split in a file or a folder, or in three files; several where a `.npz` holds masks [k, n]."""
-    files = [Path(file) for file in _listed(split)]
+    files = split_files(split)
     if len(files) == 1 and files[0].is_dir():
         files = _in_folder(files[0])
     if len(files) == 3:
@@ -249,8 +270,9 @@ def read_splits(split: File | Sequence[File], num_nodes: int) -> tuple[Split, ..
     return (_from_sets(files[0], num_nodes),)
 
 
-def _listed(split: File | Sequence[File]) -> list[File]:
-    return [split] if isinstance(split, str | PathLike) else list(split)
+def split_files(split: File | Sequence[File]) -> list[Path]:
+    """What was given for a split, as paths."""
+    return [Path(split)] if isinstance(split, str | PathLike) else [Path(file) for file in split]
 
 
 def _in_folder(folder: Path) -> list[Path]:
@@ -325,14 +347,16 @@ def _from_sets(path: Path, n: int) -> Split:
 # ---------------------------------------------------------------------------------------------------------------- about
 
 
-def _repairs(given: Graph, graph: Graph, y: NDArray[Any]) -> list[str]:
+def _repairs(graph: Graph, reverses: int, y: NDArray[Any]) -> list[str]:
     """What was left out or added, in words; nothing where nothing was."""
     touched = graph.degree > 0
-    touched[graph.indices] = True
+    if not graph.is_symmetric:
+        for part in csr.chunks(graph.num_edges):
+            touched[graph.indices[part]] = True
     counts = {
-        "self-loop": (given.dropped_self_loops, "dropped"),
-        "copy of an edge": (given.merged_duplicates, "merged"),
-        "reverse edge": (graph.num_edges - given.num_edges, "added"),
+        "self-loop": (graph.dropped_self_loops, "dropped"),
+        "copy of an edge": (graph.merged_duplicates, "merged"),
+        "reverse edge": (reverses, "added"),
         "unlabelled node": (int((y < 0).sum()) if y.ndim == 1 else 0, ""),
         "isolated node": (int(graph.num_nodes - touched.sum()), ""),
     }
