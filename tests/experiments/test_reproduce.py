@@ -329,7 +329,7 @@ def test_a_dataset_that_cannot_be_had_leaves_its_rows_out_and_says_why(quick, tm
     assert {run.planned.settings["dataset"] for run in told.runs if run.record is None} == {"citeseer"}
     assert "not run: citeseer is nowhere." in told.markdown()
     monkeypatch.setattr(sources, "find", lambda *a: (_ for _ in ()).throw(MissingFileError("nothing is here.")))
-    with pytest.raises(MissingFileError, match="res_dec cannot be run: nothing is here"):
+    with pytest.raises(MissingFileError, match="none of these experiments can be run: nothing is here"):
         reproduce.reproduce(["res_dec"], ledger=ledger, out=tmp_path)
 
 
@@ -427,4 +427,7 @@ def test_mistakes_are_told_before_anything_runs(tmp_path):
     wrong("reproduce", "all", "hm", says="leave out the other names")
     wrong("reproduce", "list", "hm", says="leave out the other names")
     (tmp_path / "file").write_text("")
-    wrong("reproduce", "hm", "--out", tmp_path / "file", says="is a file")
+    kept = ["--ledger", tmp_path / "runs"]
+    wrong("reproduce", "hm", *kept, "--out", tmp_path / "file", says="is a file")
+    wrong("reproduce", "hm", *kept, "--out", tmp_path, "--jobs", 0, says="`jobs` is a whole number of at least 1")
+    wrong("reproduce", "hm", "--ledger", tmp_path / "file", "--out", tmp_path / "file" / "x", says="cannot use")

@@ -73,8 +73,6 @@ def _run(names: list[str], scale: Scale, ledger: Path, jobs: int | None, out: Pa
             output.note(f"{outcome.experiment.id} is done: {paths[0]}")
 
     jobs = threads_to_use(None) if jobs is None else jobs
-    if out.exists() and not out.is_dir():
-        raise InputError(f"--out {out} is a file; give the name of a folder.")
     try:
         with live.cells("loading") as progress:
             outcomes = reproduce(names, scale, ledger=Ledger(ledger), out=out, jobs=jobs, progress=progress, wrote=wrote)

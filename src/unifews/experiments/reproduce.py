@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from time import perf_counter
 from typing import Any
 
-from unifews.errors import MissingFileError, UnifewsError, unknown_name
+from unifews.errors import InputError, MissingFileError, UnifewsError, unknown_name
 from unifews.experiments import plan, sources
 from unifews.experiments.cell import trainings
 from unifews.experiments.grid import Cell, Progress, Status, run_cells
@@ -17,6 +18,7 @@ from unifews.experiments.measure import Measurement, kind_of
 from unifews.experiments.outcome import Done, Outcome
 from unifews.experiments.plan import TRAIN, Experiment, Planned, Scale
 from unifews.experiments.sources import Found
+from unifews.training.checks import whole
 from unifews.training.ledger import Ledger
 
 Wrote = Callable[[Outcome, list[Path]], None]
@@ -52,15 +54,17 @@ def reproduce(
     """The experiments of these ids (all of them where none is named) at a scale; what came of each, written to `out`.
 
     Runs that the ledger holds are not repeated, and those that several experiments share are done once. `wrote` is told
-    when files of an experiment are written. Where a dataset cannot be had, its rows say so; if none of an experiment's can,
-    that is an error.
+    when files of an experiment are written. Where a dataset cannot be had, its rows say so; if none can, that is an error.
     """
     if scale not in plan.SCALES:
         raise unknown_name("scale", scale, plan.SCALES)
+    jobs = whole("jobs", jobs, 1)
+    ledger.check()
+    _check_out(out)
     experiments = [plan.find(name) for name in names or plan.ids()]
     entries = [_Entry(each.id, planned) for each in experiments for planned in each.runs(scale)]
     _find_data(entries, scale, ledger.path.parent / "data")
-    _check_some(experiments, entries)
+    _check_some(entries)
     _make_cells(entries)
     writer = _Writer(experiments, entries, scale, out, ledger, wrote)
     cells = _in_order(entries)
@@ -71,6 +75,15 @@ def reproduce(
         found = run_cells(turn, ledger, jobs=1 if alone else jobs, progress=watch)
         records |= dict(zip((cell.id for cell in turn), found, strict=True))
     return writer.finish(records)
+
+
+def _check_out(out: Path) -> None:
+    """A folder that takes no files should come to light before hours of runs."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"tables go to a folder, and {out} is a file; give another name.")
+    out.mkdir(parents=True, exist_ok=True)
+    with TemporaryFile(dir=out):
+        pass
 
 
 def _find_data(entries: Sequence[_Entry], scale: Scale, folder: Path) -> None:
@@ -86,11 +99,9 @@ def _find_data(entries: Sequence[_Entry], scale: Scale, folder: Path) -> None:
         entry.found, entry.why = (found, "") if isinstance(found, Found) else (None, str(found))
 
 
-def _check_some(experiments: Sequence[Experiment], entries: Sequence[_Entry]) -> None:
-    for experiment in experiments:
-        own = [entry for entry in entries if entry.experiment == experiment.id]
-        if all(entry.found is None for entry in own):
-            raise MissingFileError(f"{experiment.id} cannot be run: {own[0].why}")
+def _check_some(entries: Sequence[_Entry]) -> None:
+    if all(entry.found is None for entry in entries):
+        raise MissingFileError(f"none of these experiments can be run: {entries[0].why}")
 
 
 def _make_cells(entries: Sequence[_Entry]) -> None:
