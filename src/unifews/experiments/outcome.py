@@ -11,6 +11,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ class Done:
 
 @dataclass(frozen=True)
 class Outcome:
+    """An experiment at a scale, with what came of each of its runs."""
+
     experiment: Experiment
     scale: Scale
     runs: Sequence[Done]
@@ -120,7 +123,13 @@ class Outcome:
         return quantity(self.experiment, name)
 
     def _has_spread(self, name: str) -> bool:
-        return any(run.record is not None and value(run.record, name)[1] is not None for run in self.runs)
+        return name in self._spread
+
+    @cached_property
+    def _spread(self) -> set[str]:
+        """Quantities of which some run has several seeds."""
+        records = [run.record for run in self.runs if run.record is not None]
+        return {name for name in self.experiment.quantities if any(value(record, name)[1] is not None for record in records)}
 
     def _is_printed(self, name: str) -> bool:
         published = self.experiment.published

@@ -88,6 +88,8 @@ class Planned:
 
 @dataclass(frozen=True)
 class Experiment:
+    """A table or figure: what it shows, the runs it is made of, what the paper prints for them."""
+
     id: str
     title: str
     shows: str

@@ -16,6 +16,8 @@ Number = float | None
 
 @dataclass(frozen=True)
 class Quantity:
+    """How a number is read off a record of `train`, and how it is told."""
+
     title: str
     digits: int = 1
     of: Callable[[Record], Number] = lambda record: None

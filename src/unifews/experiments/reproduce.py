@@ -61,7 +61,7 @@ def reproduce(
     jobs = whole("jobs", jobs, 1)
     ledger.check()
     _check_out(out)
-    experiments = [plan.find(name) for name in names or plan.ids()]
+    experiments = [plan.find(name) for name in dict.fromkeys(names or plan.ids())]
     entries = [_Entry(each.id, planned) for each in experiments for planned in each.runs(scale)]
     _find_data(entries, scale, ledger.path.parent / "data")
     _check_some(entries)
