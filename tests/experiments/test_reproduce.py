@@ -333,6 +333,16 @@ def test_a_dataset_that_cannot_be_had_leaves_its_rows_out_and_says_why(quick, tm
         reproduce.reproduce(["res_dec"], ledger=ledger, out=tmp_path)
 
 
+def test_only_some_datasets_may_be_asked_for(quick, tmp_path):
+    ledger = Ledger(tmp_path / "runs")
+    told = reproduce.reproduce(["res_dec", "hm"], ledger=ledger, out=tmp_path, datasets=["citeseer"])
+    assert [each.experiment.id for each in told] == ["res_dec"]
+    assert {run.planned.settings["dataset"] for run in told[0].runs} == {"citeseer"}
+    assert "- only the runs on citeseer" in told[0].markdown()
+    with pytest.raises(UnknownNameError, match="Did you mean 'citeseer'"):
+        reproduce.reproduce(["res_dec"], ledger=ledger, out=tmp_path, datasets=["citesere"])
+
+
 # --------------------------------------------------------------------------------------------------------------- datasets
 
 

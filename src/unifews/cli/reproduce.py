@@ -28,6 +28,9 @@ def reproduce(
             help="Whether everything runs, in minutes; numbers worth reading, in hours; or the paper's own grids and seeds.",
         ),
     ] = "smoke",
+    datasets: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Only runs on these: cora-lcc,citeseer (the paper's cora is cora-lcc).")
+    ] = None,
     ledger: Annotated[
         Path, typer.Option(metavar="DIR", help="Where records are kept; what is there is not run again.")
     ] = Path("runs"),
@@ -57,10 +60,13 @@ def reproduce(
     wanted = [] if "all" in names else [find(name).id for name in names]
     if "all" in names and len(names) > 1:
         raise InputError("`all` are all of them; leave out the other names.")
-    _run(wanted, scale, ledger, jobs, Path("results") / scale if out is None else out, as_json)  # type: ignore[arg-type]
+    only = [] if datasets is None else [name.strip() for name in datasets.split(",")]
+    _run(wanted, scale, only, ledger, jobs, Path("results") / scale if out is None else out, as_json)  # type: ignore[arg-type]
 
 
-def _run(names: list[str], scale: Scale, ledger: Path, jobs: int | None, out: Path, as_json: bool) -> None:
+def _run(
+    names: list[str], scale: Scale, datasets: list[str], ledger: Path, jobs: int | None, out: Path, as_json: bool
+) -> None:  # fmt: skip
     from unifews.experiments.reproduce import reproduce
     from unifews.kernels import threads_to_use
     from unifews.training.ledger import Ledger
@@ -75,7 +81,9 @@ def _run(names: list[str], scale: Scale, ledger: Path, jobs: int | None, out: Pa
     jobs = threads_to_use(None) if jobs is None else jobs
     try:
         with live.cells("loading") as progress:
-            outcomes = reproduce(names, scale, ledger=Ledger(ledger), out=out, jobs=jobs, progress=progress, wrote=wrote)
+            outcomes = reproduce(
+                names, scale, ledger=Ledger(ledger), out=out, datasets=datasets, jobs=jobs, progress=progress, wrote=wrote
+            )  # fmt: skip
     except KeyboardInterrupt as error:
         raise Interrupted(f"interrupted; what was finished is in {ledger}, and the same command goes on from there.") from error
     if as_json:

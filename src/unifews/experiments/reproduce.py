@@ -47,14 +47,16 @@ def reproduce(
     *,
     ledger: Ledger,
     out: Path,
+    datasets: Sequence[str] = (),
     jobs: int = 1,
     progress: Progress | None = None,
     wrote: Wrote | None = None,
 ) -> list[Outcome]:
     """The experiments of these ids (all of them where none is named) at a scale; what came of each, written to `out`.
 
-    Runs that the ledger holds are not repeated, and those that several experiments share are done once. `wrote` is told
-    when files of an experiment are written. Where a dataset cannot be had, its rows say so; if none can, that is an error.
+    `datasets`: only runs on these. Runs that the ledger holds are not repeated, and those that several experiments share are
+    done once. `wrote` is told when files of an experiment are written. Where a dataset cannot be had, its rows say so; if none
+    can, that is an error.
     """
     if scale not in plan.SCALES:
         raise unknown_name("scale", scale, plan.SCALES)
@@ -63,10 +65,14 @@ def reproduce(
     _check_out(out)
     experiments = [plan.find(name) for name in dict.fromkeys(names or plan.ids())]
     entries = [_Entry(each.id, planned) for each in experiments for planned in each.runs(scale)]
+    if datasets:
+        entries = _only(entries, datasets)
+        experiments = [each for each in experiments if any(entry.experiment == each.id for entry in entries)]
     _find_data(entries, scale, ledger.path.parent / "data")
     _check_some(entries)
     _make_cells(entries)
-    writer = _Writer(experiments, entries, scale, out, ledger, wrote)
+    remarks = [f"only the runs on {', '.join(datasets)}"] if datasets else []
+    writer = _Writer(experiments, entries, scale, out, ledger, remarks, wrote)
     cells = _in_order(entries)
     records: dict[str, Any] = {}
     for alone in (False, True):
@@ -75,6 +81,15 @@ def reproduce(
         found = run_cells(turn, ledger, jobs=1 if alone else jobs, progress=watch)
         records |= dict(zip((cell.id for cell in turn), found, strict=True))
     return writer.finish(records)
+
+
+def _only(entries: Sequence[_Entry], datasets: Sequence[str]) -> list[_Entry]:
+    """Runs on these datasets."""
+    known = {entry.planned.settings["dataset"] for entry in entries}
+    for name in datasets:
+        if name not in known:
+            raise unknown_name("dataset of these experiments at this scale", name, known)
+    return [entry for entry in entries if entry.planned.settings["dataset"] in datasets]
 
 
 def _check_out(out: Path) -> None:
@@ -130,10 +145,10 @@ class _Writer:
 
     def __init__(
         self, experiments: Sequence[Experiment], entries: Sequence[_Entry], scale: Scale, out: Path, ledger: Ledger,
-        wrote: Wrote | None,
+        remarks: Sequence[str], wrote: Wrote | None,
     ) -> None:  # fmt: skip
         self.experiments, self.entries, self.scale, self.out, self.ledger = experiments, entries, scale, out, ledger
-        self.wrote = wrote
+        self.remarks, self.wrote = remarks, wrote
         self.outcomes: dict[str, Outcome] = {}
         self.seen, self.looked, self.took = -1, -math.inf, 0.0
 
@@ -172,7 +187,7 @@ class _Writer:
     def _write(self, experiment: Experiment, records: dict[str, Any]) -> None:
         own = self._own(experiment)
         runs = [entry.done(records) for entry in own]
-        remarks = [entry.found.note for entry in own if entry.found is not None and entry.found.note]
+        remarks = [*self.remarks, *(entry.found.note for entry in own if entry.found is not None and entry.found.note)]
         remarks += [f"not run: {run.why}" for run in runs if run.why]
         outcome = Outcome(experiment, self.scale, runs, list(dict.fromkeys(remarks)))
         self.outcomes[experiment.id] = outcome
