@@ -179,15 +179,16 @@ class _Builder:
     def _counted(self, num_nodes: int | None) -> dict[str, Any]:
         sample, share = self.source.sample(), self.memory.share
         counts = _Counts(self.undirected)
-        if sample is None:
-            for done, ends in enumerate(in_order(self.source.read, range(len(self.source)), self.memory.threads), 1):
-                counts.add(ends)
-                self.tell("counting edges", done, len(self.source))
-        else:
-            counts.add(sample[0])
-            counts.groups = np.ceil(counts.groups * sample[1]).astype(np.int64)
-            share = int(0.75 * share)  # a sample may be off
-        n = self._num_nodes(counts, num_nodes)
+        with self.work.reading():
+            if sample is None:
+                for done, ends in enumerate(in_order(self.source.read, range(len(self.source)), self.memory.threads), 1):
+                    counts.add(ends)
+                    self.tell("counting edges", done, len(self.source))
+            else:
+                counts.add(sample[0])
+                counts.groups = np.ceil(counts.groups * sample[1]).astype(np.int64)
+                share = int(0.75 * share)  # a sample may be off
+            n = self._num_nodes(counts, num_nodes)
         counts.spread(n)
         edges = int(counts.groups.sum()) // (1 + self.undirected)
         self.work.check_disk(disk_needed(edges, n, self.source.weighted, self.undirected), self._what(n, edges))

@@ -33,11 +33,21 @@ class Work:
         self.folder = folder
         self._manifest = manifest
         self._lock = lock
+        self._useless = False
 
     @property
-    def is_new(self) -> bool:
-        """Whether nothing has been done yet."""
-        return not self._manifest["done"]
+    def is_worthless(self) -> bool:
+        """Whether nothing has been done yet, or nothing that another call could use."""
+        return self._useless or not self._manifest["done"]
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What is read may be wrong: then it will have to change, and what was made of it is of no use."""
+        try:
+            yield
+        except UnifewsError:
+            self._useless = True
+            raise
 
     def get(self, step: str) -> Any:
         """What is known of a step; None before it has begun."""
@@ -54,7 +64,7 @@ class Work:
         taken = sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
         missing = needed * _RESERVE - taken - usage.free
         if missing > 0:
-            advice = "or choose another place" if self.is_new else "and call again: it goes on where it stopped"
+            advice = "or choose another place" if self.is_worthless else "and call again: it goes on where it stopped"
             raise InputError(
                 f"{what} takes about {in_words(needed * _RESERVE)} of disk while it works, and {self.folder.parent} has "
                 f"{in_words(usage.free)} free: {in_words(missing)} more are needed there. Free some space, {advice}."
@@ -91,7 +101,7 @@ def folder_of(out: Path) -> Path:
 def working(out: Path, task: dict[str, Any], inputs: Sequence[Path] = (), *, again: bool = False) -> Iterator[Work]:
     """The working folder of `out`, new or as an earlier call left it; that must have been about the same task and inputs.
 
-    `again` starts afresh whatever is there. An error in a folder that has nothing worth keeping takes it away again.
+    `again` starts afresh whatever is there. An error takes a folder that holds nothing worth keeping away again.
     """
     folder = folder_of(out)
     if not out.parent.is_dir():
@@ -117,7 +127,7 @@ def working(out: Path, task: dict[str, Any], inputs: Sequence[Path] = (), *, aga
         try:
             yield work
         except BaseException:
-            if work.is_new:
+            if work.is_worthless:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
     finally:

@@ -155,11 +155,11 @@ def build_graph(
         work.keep(chunk=limits.chunk)
     chunk = int(work.get("chunk"))
     tables = [file for file in files if kind_of(file) in TABLES]
-    parts: list[Source] = [_Arrays(file, chunk, work.folder) for file in files if file not in tables]
-    if tables:
-        with work.writing():
+    with work.writing(), work.reading():
+        parts: list[Source] = [_Arrays(file, chunk, work.folder) for file in files if file not in tables]
+        if tables:
             parts.append(_parse(work, tables, chunk, progress))
-    source = parts[0] if len(parts) == 1 else Joined(parts)
+        source = parts[0] if len(parts) == 1 else Joined(parts)
     found = next((part.num_nodes for part in parts if isinstance(part, _Arrays) and part.num_nodes is not None), None)
     nodes = found if num_nodes is None else num_nodes
     return builder.build(work, "graph", source, limits, num_nodes=nodes, undirected=undirected, progress=progress)

@@ -326,6 +326,11 @@ class Features:
             topic[plan.order[part]] = np.arange(part.start, part.stop) % plan.topics
         return Features(plan.seed, (centroid @ rotation).astype(np.float32), mix, topic)
 
+    @staticmethod
+    def bytes_of(f: int) -> int:
+        """What a chunk takes while it is made: the result, the noise, and the means."""
+        return 12 * _ROWS * f
+
     def __len__(self) -> int:
         """The number of chunks."""
         return -(-len(self.topic) // _ROWS)
