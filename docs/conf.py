@@ -33,7 +33,12 @@ html_copy_source = False
 html_show_sourcelink = False
 copybutton_prompt_text = "$ "
 
+autodoc_type_aliases = {name: name for name in ("ArrayLike", "NDArray", "Floats")}  # as they are written, not as they expand
+
 _LITERAL = re.compile(r"(``.+?``|`[^`]+`)")
+_ALIAS = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
+_ARRAY = re.compile(r"[~\w.]*ndarray\[tuple\[[~\w.]*Any, \.\.\.\], [~\w.]*dtype\[[~\w.]*?(\w+)\]\]")
+_attributes: dict[str, list[str]] = {}
 
 
 def _plain(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
@@ -42,7 +47,21 @@ def _plain(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[s
         parts = _LITERAL.split(line)
         parts[::2] = [part.replace("|", "\\|") for part in parts[::2]]
         lines[i] = "".join(parts)
+    if what in ("attribute", "property", "data"):
+        _attributes[name] = lines.copy()
+
+
+def _as_written(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Napoleon takes what stands before a colon for a type; here it is the beginning of a sentence."""
+    lines[:] = _attributes.pop(name, lines)
+
+
+def _short(app: Any, what: str, name: str, obj: Any, options: Any, *texts: str | None) -> tuple[str | None, ...]:
+    """Types in signatures as they are written in the code, not as Python spells them out."""
+    return tuple(text and _ARRAY.sub(r"NDArray[\1]", _ALIAS.sub(r"\1", text)) for text in texts)
 
 
 def setup(app: Any) -> None:
+    app.connect("autodoc-process-signature", _short)
     app.connect("autodoc-process-docstring", _plain, priority=400)  # before napoleon, which writes markup of its own
+    app.connect("autodoc-process-docstring", _as_written, priority=600)
