@@ -121,6 +121,57 @@ class TestConvert:
         assert open_dataset("ring").graph.num_edges == 12
 
 
+class TestConvertThroughFiles:
+    def test_edges_alone_become_a_graph(self, files):
+        out = fine("data", "convert", "--edges", "edges.csv", "--out", "ring", "--nodes", "2e1").out
+        assert "20 nodes, 24 edges, undirected" in out and "1 self-loop dropped, 0 copies of edges merged" in out
+        graph = uf.Graph.open("ring")
+        assert graph.num_nodes == 20 and graph.is_symmetric and not Path("ring.work").exists()
+        report = told("data", "convert", "--edges", "edges.csv", "-e", "edges.csv", "--out", "twice", "--directed")
+        assert (report["num_edges"], report["merged_duplicates"], report["symmetric"]) == (12, 12, None)
+
+    def test_a_dataset_is_the_same_with_and_without(self, files):
+        report = told("data", "convert", *OPTIONS, "--split", "split.csv", "--out", "a", "--name", "ring")
+        through = told("data", "convert", *OPTIONS, "--split", "split.csv", "--out", "b", "--name", "ring", "--memory", "1GB")
+        assert {**report, "out": ""} == {**through, "out": ""}
+        assert np.array_equal(open_dataset("a").graph.indices, open_dataset("b", verify=True).graph.indices)
+
+    def test_what_was_interrupted_is_gone_on_with_or_begun_afresh(self, files, monkeypatch):
+        from unifews.datasets import convert
+
+        def stop(*arguments, **options):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(convert, "put_folder", stop)
+            result = call("data", "convert", "--edges", "edges.csv", "--out", "ring")
+        assert result.code == 130 and "what is done is kept in ring.work, and the same command goes on with it" in result.err
+        wrong("data", "convert", "--edges", "edges.csv", "--out", "ring", "--directed", says=["begun with", "--again"])
+        wrong("propagate", "ring", "--features", "x.npy", "--out", "p.npy", says=["ring is not finished", "ring.work"])
+        wrong("data", "info", "ring", says=["ring is not finished", "ring.work"])
+        wrong("data", "info", "ring.work", says="the working folder of a dataset that is not finished")
+        fine("data", "convert", "--edges", "edges.csv", "--out", "ring", "--directed", "--again")
+        assert uf.Graph.open("ring").num_edges == 12 and not Path("ring.work").exists()
+
+    def test_mistakes(self, files):
+        edges = ["data", "convert", "--edges", "edges.csv", "--out", "ring"]
+        wrong(*edges, "--features", "x.csv", says=["--features only", "--labels"])
+        wrong(*edges, "--labels", "y.csv", says=["--labels only", "--features"])
+        wrong(*edges, "--name", "a", says="--split and --name belong to a dataset")
+        wrong(*edges, "--nodes", "many", says="`nodes` is a whole number")
+        wrong(*edges, "--nodes", 5, says="num_nodes must be at least 12")
+        wrong(*edges, "--memory", "lots", says="`memory` is an amount such as 500MB")
+        wrong(*edges, "--memory", "5MB", says=["memory=5.0 MB is too little", "Give"])
+        wrong("data", "convert", *OPTIONS, "--out", "ring", "--nodes", 13, says="rows of its features")
+        Path("edges.csv").write_text("0,1\n1,2\n2\n")
+        wrong(*edges, says=["edges.csv", "line 3 has 1 values"])
+        assert not Path("ring").exists() and not Path("ring.work").exists()
+        Path("edges.csv").write_text("0,1\n")
+        fine(*edges)
+        wrong(*edges, says=["already exists", "--overwrite"])
+        wrong("data", "convert", *OPTIONS, "--out", "ring", "--overwrite", says="no dataset")
+
+
 class TestInfo:
     def test_a_folder_by_its_path(self, files):
         fine("data", "convert", *OPTIONS, "--out", "ring")
@@ -180,6 +231,20 @@ class TestGenerate:
         assert (report["num_nodes"], report["num_edges"], report["num_features"], report["num_classes"]) == (200, 1000, 5, 3)
         assert "not Cora" in fine("data", "generate", "cora-like", "--out", "c").out
         assert open_dataset("c").num_features == 1433
+
+    def test_powerlaw_by_the_way_of_files_takes_numbers_as_people_write_them(self):
+        options = ["data", "generate", "powerlaw", "--nodes", "2e2", "--edges", "1e3", "--features", 5, "--classes", 3]
+        fine(*options, "--out", "p", "--memory", "500MB")
+        made = uf.powerlaw(200, 1_000, num_features=5, num_classes=3)
+        written = open_dataset("p", verify=True)
+        assert np.array_equal(made.graph.indices, written.graph.indices) and np.array_equal(made.x, written.x)
+        wrong(*options, "--out", "q", "--memory", "30MB", says=["too little for generating", "Give"])
+
+    def test_a_dataset_too_large_to_look_through_is_told_by_its_counts(self, monkeypatch):
+        monkeypatch.setattr("unifews.cli.generate._SUMMED_UP", 100)
+        options = ["data", "generate", "powerlaw", "--nodes", 200, "--edges", 1000, "--features", 5]
+        assert "wrote p; unifews data info p tells more" in fine(*options, "--out", "p").out
+        assert told(*options, "--out", "q")["num_edges"] == 1000
 
     def test_mistakes(self):
         wrong("data", "generate", "gencat", "--edges", 10, "--out", "g", says="between")

@@ -184,10 +184,9 @@ def _check_threads(threads: int | None) -> None:
 def _load(path: Path, features: Path | None, undirected: bool, rank: int | None) -> tuple[Graph, Any]:
     """Graph and features, the sizes of which fit."""
     from unifews.core.files import read_matrix
-    from unifews.datasets.tables import is_edge_list, read_fitting_graph
+    from unifews.datasets.tables import check_there, is_edge_list, read_fitting_graph
 
-    if not path.exists():
-        raise MissingFileError(f"there is no graph {path}.")
+    check_there(path)
     if features is None and not _holds_features(path):
         raise InputError(f"{path} holds no features; give them with --features X.npy.")
     x = read_matrix(features or path, dense=False)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from unifews.core.edges import TABLES, TEXT, damage, kind_of, read_table, upright
 from unifews.core.graph import Graph
 from unifews.core.npy import open_array, write_array
+from unifews.core.work import check_finished
 from unifews.errors import FileFormatError, MissingFileError, ShapeError
 
 __all__ = ["read_graph", "read_matrix", "write_array"]
@@ -76,6 +77,7 @@ def read_matrix(path: str | PathLike[str], *, dense: bool = True) -> Any:
 def _existing(path: str | PathLike[str]) -> Path:
     path = Path(path)
     if not path.exists():
+        check_finished(path, "graph")
         raise MissingFileError(f"there is no file {path}.")
     return path
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from unifews.core.work import check_finished
 from unifews.datasets import records
 from unifews.datasets.component import largest_component
 from unifews.datasets.dataset import About, Dataset
@@ -59,6 +60,7 @@ def _at_path(name: str | PathLike[str], places: Places, progress: Progress | Non
     path = Path(name).expanduser()
     if is_ogb(path) and (record := record_of_folder(path.resolve())) is not None:
         return _ogb(record, replace(places, data=path.resolve().parent), progress)
+    check_finished(path, "dataset")
     if path.is_dir():
         return open_dataset(path)
     if path.suffix == ".npz":

@@ -25,6 +25,7 @@ from unifews.core.csr import CHUNK
 from unifews.core.edges import kind_of
 from unifews.core.files import read_graph, read_matrix
 from unifews.core.graph import Graph
+from unifews.core.work import check_finished
 from unifews.datasets.columns import Columns, read_columns, read_members, read_numbers
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.splits import Split
@@ -100,8 +101,7 @@ def assemble(
 
 def read_fitting_graph(path: Path, shape: tuple[int, int], owner: str) -> Graph:
     """The graph in a file, whose nodes are the rows of a matrix of this shape, which `owner` names."""
-    if not path.exists():
-        raise MissingFileError(f"there is no graph {path}.")
+    check_there(path)
     n, f = shape
     try:
         graph = read_graph(path, num_nodes=n)
@@ -113,6 +113,13 @@ def read_fitting_graph(path: Path, shape: tuple[int, int], owner: str) -> Graph:
         hint = " Did you give the transposed matrix?" if f == graph.num_nodes else ""
         raise ShapeError(f"{owner} has {n:,} rows, but {path} has {graph.num_nodes:,} nodes; each has one row.{hint}")
     return graph
+
+
+def check_there(path: Path) -> None:
+    """An error where there is no graph, or one that is not finished."""
+    if not path.exists():
+        check_finished(path, "graph")
+        raise MissingFileError(f"there is no graph {path}.")
 
 
 def does_not_fit(path: Path, n: int, owner: str, error: GraphError) -> ShapeError:
