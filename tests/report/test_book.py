@@ -167,6 +167,14 @@ class TestThePage:
         assert html.count("<tr>") == 2 and "seconds" not in Reader(html).text
         assert next(rows for name, rows in files_of(html).items() if name.endswith("-table.csv"))[0] == empty["columns"]
 
+    def test_runs_of_one_label_are_told_apart_by_their_settings(self):
+        other = deepcopy(UNPRUNED)
+        other["id"], other["spec"]["hops"], other["spec"]["recipe"]["lr"] = "other", 7, 0.25
+        text = Reader(book(Material([UNPRUNED, other, PRUNED], [], []), "three")).text
+        assert "other, lr 0.25, hops 7" in text
+        assert f"{UNPRUNED['id'][:12]}, lr {UNPRUNED['spec']['recipe']['lr']}, hops {UNPRUNED['spec']['hops']}" in text
+        assert f"{PRUNED['id'][:12]}, lr" not in text
+
     def test_many_runs_are_counted_and_the_legend_tells_models_apart(self):
         records = [{**record, "id": f"{number}", "finished": f"2026-01-{number + 1:02}"}
                    for number, record in enumerate([UNPRUNED, PRUNED] * 8)]  # fmt: skip

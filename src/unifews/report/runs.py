@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from html import escape
+from typing import Any
 
 from unifews.report.cells import Cell, Shown
 from unifews.report.compare import Gain, Record, Row, baseline_of, labels_of, prunes
@@ -13,6 +14,7 @@ from unifews.report.plot import as_csv, drawn
 from unifews.report.sheet import sheet_html
 from unifews.report.table import NONE, gains, legend, numbers, quantities, spread, values
 
+_APART = 4  # settings that are named where labels do not tell runs apart
 _FAMILIES = {"unifews-push": "unifews"}  # by what name the paper has them
 
 
@@ -40,9 +42,29 @@ def _table(records: Sequence[Record]) -> tuple[list[str], list[list[Cell]]]:
 
 
 def _names(records: Sequence[Record]) -> list[Shown]:
-    """What each run is, and below it how many seeds and which run of the ledger: labels may be the same."""
-    below = [f"{len(r['seeds'])} {'seed' if len(r['seeds']) == 1 else 'seeds'}, {str(r['id'])[:12]}" for r in records]
-    return [Shown(label, None, small) for label, small in zip(labels_of(records), below, strict=True)]
+    """What each run is; below it how many seeds, which run of the ledger, and what sets it apart from others of its label."""
+    labels = labels_of(records)
+    cells = []
+    for record, label in zip(records, labels, strict=True):
+        alike = [other for other, name in zip(records, labels, strict=True) if name == label]
+        seeds = len(record["seeds"])
+        below = [f"{seeds} {'seed' if seeds == 1 else 'seeds'}", str(record["id"])[:12], *_apart(record, alike)]
+        cells.append(Shown(label, None, ", ".join(below)))
+    return cells
+
+
+def _apart(record: Record, alike: Sequence[Record]) -> list[str]:
+    """Settings of a run in which those of the same label differ, the first few."""
+    mine, others = _flat(record["spec"]), [_flat(other["spec"]) for other in alike]
+    # What the label says, or what is of no account where nothing is pruned.
+    said = ("seed", "edge_", "weight_sparsity", "weight_threshold") if prunes(record) else ("seed", "edge_", "weight_")
+    varying = [name for name in mine if not name.startswith(said) and any(other.get(name) != mine[name] for other in others)]
+    return [f"{name} {mine[name]}" for name in varying[:_APART]]
+
+
+def _flat(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by name, those of the recipe first: they differ most often."""
+    return {**spec.get("recipe", {}), **{name: value for name, value in spec.items() if name != "recipe"}}
 
 
 def _data(records: Sequence[Record]) -> str:
