@@ -177,6 +177,13 @@ def test_sparse_features_are_fed_as_they_are(monkeypatch):
     assert uf.train(wide, "gin", **HOW).accuracy.test > 50
 
 
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_sparse_features_meet_the_weights_first_and_are_counted_so(model):
+    few = np.where(np.random.default_rng(347).random((N, 6)) < 0.1, np.float32(1), np.float32(0))
+    run = uf.train(Dataset("narrow", DATA.graph, csr_array(few), DATA.y), model, width=16, seeds=1, epochs=2)
+    assert run.trace.edge_sparsity == 0 and run.trace.hops[0].width == 16  # not 6, which would be narrower
+
+
 # ---------------------------------------------------------------------------------------------------------------- record
 
 

@@ -112,7 +112,9 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
 
     def before_weights(self, x: Tensor, weight: Tensor) -> bool:
         """Whether T x is multiplied before the weights: unpruned, where it is narrower. Sparse features meet them first."""
-        return x.shape[1] < weight.shape[0] and not self.session.pruning.prunes_edges and x.layout == torch.strided
+        dense, prunes = x.layout == torch.strided, self.session.pruning.prunes_edges
+        self.see_width(self.narrower(weight) if dense or prunes else weight.shape[0])
+        return dense and not prunes and x.shape[1] < weight.shape[0]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in self._FREE:

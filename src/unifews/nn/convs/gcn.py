@@ -25,7 +25,7 @@ class PrunedGCNConv(PrunedConv, GCNConv):  # type: ignore[misc]
 
     @property
     def width(self) -> int:
-        return self.narrower(self.lin.weight)
+        return self.seen_width or self.narrower(self.lin.weight)
 
     def forward(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
         check_precision(x, "GCNConv")

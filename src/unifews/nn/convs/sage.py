@@ -27,7 +27,7 @@ class PrunedSAGEConv(ByMessages, SAGEConv):  # type: ignore[misc]
 
     @property
     def width(self) -> int:
-        return self.narrower(self.lin_l.weight)
+        return self.seen_width or self.narrower(self.lin_l.weight)
 
     def forward(self, x: Any, edge_index: Any, size: Any = None) -> Tensor:
         if isinstance(x, tuple | list) and x[0] is not x[1]:
