@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unifews.core import build as building
-from unifews.core import csr
+from unifews.core import csr, spill
 from unifews.core.build import build
 from unifews.core.edges import Edges
 from unifews.core.graph import Graph
@@ -139,7 +139,7 @@ class Stop(BaseException):
 def interrupted(monkeypatch, after):
     """Every write to a file, and every note, may be the last: the one that has the number `after` is cut in half."""
     writes = itertools.count()
-    append, cut = building._append, after
+    append, cut = spill.append, after
 
     def half(file, array, crc):
         if next(writes) == cut:
@@ -147,7 +147,7 @@ def interrupted(monkeypatch, after):
             raise Stop
         return append(file, array, crc)
 
-    monkeypatch.setattr(building, "_append", half)
+    monkeypatch.setattr(spill, "append", half)
     return writes
 
 
@@ -211,14 +211,14 @@ def test_less_memory_than_it_was_planned_for_is_told(tmp_path, monkeypatch):
 def test_a_full_disk_is_told_and_destroys_nothing(tmp_path, monkeypatch):
     source = Given(np.random.default_rng(47).integers(0, 60, (2, 90)))
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Exception, match=r"disk of .*g.work is full.*goes on where"):
-        append = building._append
+        append = spill.append
 
         def full(file, array, crc):
             if "indices" in file.name:
                 raise OSError(28, "No space left on device", str(file))
             return append(file, array, crc)
 
-        patch.setattr(building, "_append", full)
+        patch.setattr(spill, "append", full)
         with working(tmp_path / "g", {}) as work:
             build(work, "graph", source, Memory(10**9, 1, 800))
     with working(tmp_path / "g", {}) as work:

@@ -198,16 +198,20 @@ Usage = namedtuple("Usage", "total used free")
 
 def test_too_little_disk_is_told_before_anything_is_written(monkeypatch):
     np.save("e.npy", EDGES)
+    np.savez("e.npz", edge_index=EDGES, features=np.zeros(10**6))  # which are nothing to us
+    np.savez_compressed("packed.npz", edge_index=EDGES)
     Path("e.csv").write_text(lines())
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**6, 10**6, 1_000))
-    for name in ("e.npy", "e.csv"):
+    for name in ("e.npy", "e.csv", "e.npz"):
         with pytest.raises(
             InputError, match=r"of disk while it works, and .* has 1.0 kB free: [67].* kB more are needed there"
         ):
             convert_edges(name, "g")
+    with pytest.raises(InputError, match=r"takes about 16 kB of disk while it works"):  # 8 of them to unpack it
+        convert_edges("packed.npz", "g")
     with pytest.raises(InputError, match=r"generating 400 edges and 100 nodes of 128 features takes about 5. kB of disk"):
         write_powerlaw("p", 100, 400)
-    assert sorted(path.name for path in Path().iterdir()) == ["e.csv", "e.npy"]
+    assert not list(Path().glob("*.work"))
 
 
 # --------------------------------------------------------------------------------------------------------- interrupted
@@ -215,11 +219,11 @@ def test_too_little_disk_is_told_before_anything_is_written(monkeypatch):
 
 SLOWLY = """
 import sys, os
-from unifews.core import build, memory
+from unifews.core import buckets, build, memory
 from unifews.datasets import convert, streamed
 build._OFTEN = convert._OFTEN = streamed._OFTEN = 0
 memory._CHUNK = (256, 256)
-build._cut, cut = lambda counts, n, share, per_key: cut(counts, n, share // 40, per_key), build._cut
+buckets.cut, cut = lambda counts, n, share, per_key: cut(counts, n, share // 40, per_key), buckets.cut
 os.fsync = lambda descriptor: None
 
 def tell(stage, done, total):

@@ -28,10 +28,11 @@ from unifews.core.files import read_graph, unknown_kind
 from unifews.core.graph import Graph
 from unifews.core.memory import Memory
 from unifews.core.npy import open_array
+from unifews.core.spill import damaged
 from unifews.core.work import Work, working
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.folder import check_replaceable, fill, open_dataset, save_dataset
-from unifews.datasets.member import members, open_member
+from unifews.datasets.member import members, open_member, shape_of
 from unifews.datasets.tables import assemble, does_not_fit, read_dataset, read_features, split_files
 from unifews.errors import FileFormatError, GraphError, InputError, MissingFileError, ShapeError
 
@@ -203,12 +204,17 @@ def _is_compressed(path: Path) -> bool:
 
 def _check_room(work: Work, files: Sequence[Path], undirected: bool) -> None:
     """Room on the disk, by what the files seem to hold; it is counted exactly later on."""
-    edges = 0
+    edges = unpacked = 0
     for file in files:
-        kind = kind_of(file)
-        # An array in a .npz, which may be compressed, takes as much again where it is unpacked.
-        edges += estimate(file) if kind in TABLES else int(file.stat().st_size / (16 if kind == ".npy" else 8))
-    work.check_disk(disk_needed(edges, 0, False, undirected), f"converting about {edges:,} edges")
+        if kind_of(file) in TABLES:
+            edges += estimate(file)
+        elif kind_of(file) == ".npy":
+            edges += max(open_array(file).shape, default=0)
+        else:
+            shapes = [shape_of(file, name) for name in members(file) if name in ("edge_index", "row", "col")]
+            edges += max((max(shape, default=0) for shape, _ in shapes), default=0)
+            unpacked += sum(size for _, size in shapes)
+    work.check_disk(disk_needed(edges, 0, False, undirected) + unpacked, f"converting about {edges:,} edges")
 
 
 # -------------------------------------------------------------------------------------------------------------- arrays
@@ -320,7 +326,7 @@ class _Pieces:
     def read(self, chunk: int) -> Edges:
         data = (self._folder / f"{chunk}.edges").read_bytes()
         if zlib.crc32(data) != self._checksums[chunk]:
-            raise builder.damaged(self._folder / f"{chunk}.edges")
+            raise damaged(self._folder / f"{chunk}.edges")
         wide = data[0] == 8
         size = (len(data) - 8) // (2 * data[0] + 4 * self.weighted)
         ends = np.frombuffer(data, np.int64 if wide else np.int32, 2 * size, 8).astype(np.int64, copy=False)

@@ -28,6 +28,18 @@ def members(path: Path) -> list[str]:
         return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
 
 
+def shape_of(path: Path, name: str) -> tuple[tuple[int, ...], int]:
+    """The shape of an array in a `.npz`, and the bytes that unpacking it would take, 0 where it can be mapped."""
+    with _open(path) as archive:
+        info = archive.getinfo(f"{name}.npy")
+        try:
+            with archive.open(info) as member:
+                shape = _header(member)[0]
+        except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise _damaged(path, str(error)) from error
+        return shape, 0 if info.compress_type == zipfile.ZIP_STORED else info.file_size
+
+
 def open_member(path: Path, name: str, work: Path) -> NDArray[Any]:
     """The array `name` of the archive at `path`, read-only, as a memory map.
 
