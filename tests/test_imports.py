@@ -29,7 +29,8 @@ HEIGHT = dict(
 )
 TORCH = {"torch", "torch_geometric"}
 TORCH_FREE = {
-    *(f"datasets/{name}.py" for name in ("columns", "dataset", "gencat", "generate", "splits", "summary", "tables")),
+    *(f"datasets/{name}.py" for name in ("columns", "convert", "dataset", "gencat", "generate", "splits", "streamed")),
+    *(f"datasets/{name}.py" for name in ("summary", "tables")),
     "__init__.py",
     "errors.py",
 }

@@ -6,6 +6,7 @@ the position behind it, from which reading can go on another day.
 
 from __future__ import annotations
 
+import csv
 import gzip
 import warnings
 import zipfile
@@ -120,7 +121,9 @@ def damage(path: Path, expected: str) -> Iterator[None]:
         yield
     except UnifewsError:
         raise
-    except (ValueError, KeyError, IndexError, EOFError, OSError, zlib.error, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, IndexError, EOFError, OSError, csv.Error, zlib.error, zipfile.BadZipFile) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # no permission, no such device: the system's own words
+            raise
         reason = str(error).strip().splitlines()
         raise FileFormatError(
             f"{path} cannot be read as {expected}: it is truncated or of another format{f' ({reason[0]})' if reason else ''}."

@@ -11,16 +11,14 @@ from __future__ import annotations
 import csv
 import gzip
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.edges import kind_of
+from unifews.core.edges import damage, kind_of
 from unifews.core.npy import open_array
 from unifews.errors import FileFormatError, MissingFileError, ShapeError, UnifewsError
 
@@ -74,22 +72,6 @@ def read_numbers(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64] | N
                 _first_bad(path, first, len(rows[0])) or f"{path} is no table of numbers: {error}."
             ) from error
     return matrix, nodes
-
-
-@contextmanager
-def damage(path: Path, expected: str) -> Iterator[None]:
-    """Whatever goes wrong while parsing, in one sentence that names the file."""
-    try:
-        yield
-    except UnifewsError:
-        raise
-    except (ValueError, KeyError, EOFError, OSError, csv.Error, zlib.error, zipfile.BadZipFile) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # no permission, no such device: the system's own words
-            raise
-        reason = str(error).strip().splitlines()
-        raise FileFormatError(
-            f"{path} cannot be read as {expected}: it is truncated or of another format{f' ({reason[0]})' if reason else ''}."
-        ) from error
 
 
 # ---------------------------------------------------------------------------------------------------------------- NumPy

@@ -39,6 +39,7 @@ from unifews.errors import FileFormatError, GraphError, InputError, MissingFileE
 File = str | PathLike[str]
 
 _OFTEN = 2.0  # seconds between notes of how far parsing has come
+_ARROW = 100_000_000  # bytes that pyarrow takes for itself, where it is needed
 
 
 def convert_edges(
@@ -148,9 +149,8 @@ def build_graph(
     """The graph of the edges in `files`, as the folder graph in a working folder."""
     if work.get("graph") is not None:
         return work.folder / "graph"
-    if any(kind_of(file) == ".parquet" for file in files):
-        import pyarrow  # noqa: F401 - now, so that what it takes of the memory is known
-    limits = Memory.of(memory, what="sorting edges")
+    arrow = any(kind_of(file) == ".parquet" for file in files)
+    limits = Memory.of(memory, _ARROW if arrow else 0, "sorting edges")
     if work.get("chunk") is None:
         _check_room(work, files, undirected)
         work.keep(chunk=limits.chunk)
