@@ -352,6 +352,17 @@ def test_two_processes_do_not_work_on_one_thing(begun):
         pass
 
 
+def test_interrupted_while_clearing_up(begun, monkeypatch):
+    def stop(place, **options):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", stop)
+        convert_edges("e.csv", "g", again=True)
+    convert_edges("e.csv", "g")
+    assert_same("g", in_memory())
+
+
 def test_interrupted_when_all_was_done_but_for_clearing_up(monkeypatch):
     np.save("e.npy", EDGES)
 

@@ -10,8 +10,7 @@ from unifews.core.inorder import cores
 from unifews.core.sizes import as_bytes, in_words
 from unifews.errors import InputError
 
-DEFAULT = "2GB"
-
+_DEFAULT = 2_000_000_000  # more would not be much faster
 _THREADS = 4  # more would wait for the disk
 _LEAST = 24_000_000  # below this, chunks are so small that nothing gets done
 _SHARE = 8_000_000  # what one thread needs to be worth starting
@@ -31,7 +30,7 @@ class Memory(NamedTuple):
     @classmethod
     def of(cls, memory: str | int | None, beside: int = 0, what: str = "this") -> Memory:
         """`memory` bytes in all, of which the process and `beside` take theirs."""
-        total = as_bytes(DEFAULT if memory is None else memory, "memory")
+        total = _default() if memory is None else as_bytes(memory, "memory")
         taken = resident() + beside
         free = total - taken
         if free < _LEAST:
@@ -47,6 +46,14 @@ class Memory(NamedTuple):
         """Edges that are read at a time: a power of two."""
         least, most = _CHUNK
         return 1 << (min(max(self.share // _PER_EDGE, least), most)).bit_length() - 1
+
+
+def _default() -> int:
+    """Two gigabytes, or half of what the machine has."""
+    try:
+        return min(_DEFAULT, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+    except (ValueError, OSError, AttributeError):  # a system that does not say
+        return _DEFAULT
 
 
 def resident() -> int:

@@ -29,10 +29,9 @@ _RESERVE = 1.02  # of the disk that is asked for: files have a little more than 
 class Work:
     """The working folder of one task. Keep facts with `keep`, read them with `get`."""
 
-    def __init__(self, folder: Path, manifest: dict[str, Any], lock: IO[bytes]) -> None:
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.folder = folder
         self._manifest = manifest
-        self._lock = lock
         self._useless = False
 
     @property
@@ -83,14 +82,10 @@ class Work:
                 f"and it goes on where it stopped."
             ) from error
 
-    def release(self) -> None:
-        """Let another process have it."""
-        self._lock.close()
-
     def remove(self) -> None:
         """The work is done, or not wanted any more."""
+        _clear(self.folder)
         shutil.rmtree(self.folder)
-        self.release()
 
 
 def folder_of(out: Path) -> Path:
@@ -113,21 +108,18 @@ def working(out: Path, task: dict[str, Any], inputs: Sequence[Path] = (), *, aga
     lock = _locked(folder)
     try:
         if again or not KIND.describes(folder):
-            for file in folder.iterdir():
-                if file.is_dir():
-                    shutil.rmtree(file)
-                elif file.name != "lock":
-                    file.unlink()
+            _clear(folder)
             manifest = {**KIND.header(), "out": str(out), **wanted, "done": {}}
             _write(folder, manifest)
         else:
             manifest = KIND.read(folder)
             _check_same(out, manifest, wanted)
-        work = Work(folder, manifest, lock)
+        work = Work(folder, manifest)
         try:
             yield work
         except BaseException:
             if work.is_worthless:
+                _clear(folder)
                 shutil.rmtree(folder, ignore_errors=True)
             raise
     finally:
@@ -177,6 +169,16 @@ def _check_same(out: Path, manifest: dict[str, Any], wanted: dict[str, Any]) -> 
             raise InputError(
                 f"{file['path']} has changed since the work on {out} was interrupted. Bring back the file as it was, {afresh}."
             )
+
+
+def _clear(folder: Path) -> None:
+    """Delete everything but the lock, and last of all what says that the rest may be deleted."""
+    for file in folder.iterdir():
+        if file.is_dir():
+            shutil.rmtree(file)
+        elif file.name not in ("lock", KIND.file):
+            file.unlink()
+    (folder / KIND.file).unlink(missing_ok=True)
 
 
 def _write(folder: Path, manifest: dict[str, Any]) -> None:
