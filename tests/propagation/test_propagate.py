@@ -583,6 +583,18 @@ def test_many_identity_hops_stay_finite(options, hops):
     assert np.log2(np.abs(out.embedding).max()) + out.exponent == pytest.approx(log, abs=0.01)
 
 
+@pytest.mark.parametrize("scheme", [uf.Sgc(skip="identity+loop"), uf.Polynomial([1.0] * 301, skip="identity+loop")])
+def test_blocks_left_behind_for_long_survive_the_scaling(scheme):
+    rng = np.random.default_rng(383)
+    graph = uf.Graph.from_edge_index(rng.integers(0, 30, (2, 80)), num_nodes=40)  # each hop doubles the ten without edges
+    x = rng.standard_normal((40, 20)).astype(np.float32)
+    how = ({}, {"threshold": 1e-9}, {"edge_sparsity": 0.9})
+    whole, pruned, few = (uf.propagate(graph, x, scheme, hops=300, basis="input", **options) for options in how)
+    assert np.isfinite(few.embedding).all()
+    scaled = np.ldexp(pruned.embedding.astype(np.float64), pruned.exponent - whole.exponent)
+    assert np.abs(scaled - whole.embedding).max() <= 1e-4 * np.abs(whole.embedding).max()
+
+
 def test_an_absolute_threshold_keeps_its_meaning_when_values_are_scaled_down():
     rng = np.random.default_rng(4)
     a = adjacency(rng, 12, 0.6)

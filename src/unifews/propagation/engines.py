@@ -202,9 +202,34 @@ class BlockEngine(Engine):
         if peak < HUGE:
             return
         for tile in self.tiles:
+            self._rouse(tile)
             shift = tile.shrink()
         self.lagging = [value * 2.0**-shift for value in self.lagging]
         self.growth += shift
+
+
+    def _rouse(self, tile: Tile) -> None:
+        """Bring all blocks to this hop, as the kernel does with those that send.
+
+        A block that was left behind stands for keep^age times itself, and where keep is 2 that power would outgrow float32
+        while the block itself is scaled away.
+        """
+        assert tile.stamp is not None
+        hop, coefficient = self._hop, self.op.coefficients
+        by_block = (-1, tile.shape.blocks, LANES)
+        buffers, out = [a.reshape(by_block) for a in tile.buffers], None if tile.out is None else tile.out.reshape(by_block)
+        for stamp in np.unique(tile.stamp[tile.stamp < hop]).tolist():
+            u, b = np.nonzero(tile.stamp == stamp)
+            keep = self.op.keep[u]
+            stored = buffers[stamp % 2][u, b]
+            factor, contributed = np.ones_like(keep), np.full_like(keep, coefficient[stamp])
+            for k in range(stamp + 1, hop):
+                factor *= keep
+                contributed += coefficient[k] * factor
+            if out is not None:
+                out[u, b] = contributed[:, None] * stored + (out[u, b] if stamp else 0)
+            buffers[hop % 2][u, b] = (factor * keep)[:, None] * stored
+            tile.stamp[u, b] = hop
 
 
 class NodeEngine(Engine):
