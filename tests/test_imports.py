@@ -1,4 +1,4 @@
-"""The drawing of the layers in DESIGN.md, as a test: imports point downwards, and torch starts high up.
+"""The layers of the library, as a test: imports point downwards, and torch starts high up.
 
 cli → report → experiments → training → methods → {nn, datasets} → propagation → kernels → core; theory → core
 """

@@ -83,7 +83,7 @@ def layer(index, weights, kept, rows=10):
 
 
 def test_weight_sparsity_is_pooled_over_layers():
-    """Unlike that of edges, METHODS 1.4: zeros over all weights, not a mean of means."""
+    """Unlike that of edges: zeros over all weights, not a mean of means."""
     trace = Trace((), layers=(layer(0, 900, 90), layer(1, 100, 100)))
     assert trace.weight_sparsity == pytest.approx(1 - 190 / 1000)
     assert [one.sparsity for one in trace.layers] == [0.9, 0.0]

@@ -137,7 +137,7 @@ class TestOnCora:
 
     @pytest.mark.parametrize("model, thr, share", [("sgc", 1e-3, 0.459), ("appnp", 1e-5, 0.326)])
     def test_the_authors_push_multiplies_as_often_as_theirs(self, model, thr, share):
-        """Of the table that METHODS 2.7 measured with their compiled code, of 20 · 12,623 · 1,433 products."""
+        """Measured with their compiled code, of 20 · 12,623 · 1,433 products."""
         data = uf.load_dataset("cora-lcc")
         trace = registry.resolve(f"unifews-push:thr={thr}").propagate(data.graph, data.x, model).trace
         (note,) = (note for note in trace.notes if "with themselves" in note)  # theirs are counted with loops

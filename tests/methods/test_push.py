@@ -17,7 +17,7 @@ GRAPH, X, HOPS = graph_of(), words(), 6
 
 
 def walked(x, hops, r, rules, deltas, seed):
-    """METHODS 2.7 in loops: pointers into lists sorted by degree, one uniform number per (node, hop, feature)."""
+    """The scheme in plain loops: pointers into lists sorted by degree, one uniform number per (node, hop, feature)."""
     n, f = x.shape
     adjacency = GRAPH.to_scipy().toarray() + np.eye(n)
     degree = adjacency.sum(1).astype(np.float32)

@@ -65,7 +65,7 @@ def test_a_target_keeps_the_largest_entries_and_exactly_as_many_as_asked(given_,
 
 @given(weights_and_norms, st.sampled_from([0.0, 0.125, 0.5, 1.0, 3.0, 1e9]))
 def test_a_threshold_is_relative_to_the_input_and_capped(given_, threshold):
-    """|W[i,j]|·‖x_j‖ ≥ threshold·‖x‖_F / inputs (METHODS 3.3), and never above what the largest entry can meet."""
+    """|W[i,j]|·‖x_j‖ ≥ threshold·‖x‖_F / inputs, and never above what the largest entry can meet."""
     weight, norms = given_
     keep = decided(weight, norms, threshold=threshold)
     if not norms.any():

@@ -234,7 +234,7 @@ def test_units_are_the_columns_that_send_most():
 
 
 def by_hand(model, x, edge_index, threshold):
-    """The authors' layer, message by message (METHODS 3.2): removed below threshold · mean, loops in the mean and locked."""
+    """The authors' layer, message by message: removed below threshold · mean, loops in the mean and locked."""
     n = len(x)
     loops = torch.arange(n).expand(2, n)
     edges = torch.cat([edge_index[:, edge_index[0] != edge_index[1]], loops], dim=1)
@@ -375,7 +375,7 @@ def test_removed_weights_learn_by_feedback_only():
 
 @pytest.mark.parametrize("entries", ["unit", "node", "block", "feature"])
 def test_masks_go_with_the_model(entries):
-    """state_dict, deepcopy and a saved file bring masks along: METHODS 3.5's lost masks."""
+    """state_dict, deepcopy and a saved file bring masks along; the authors' code loses them."""
     x, edge_index = graph()
     for build in (lambda: Net(GCNConv), lambda: Net(GraphConv), Deep):
         how = dict(edge_sparsity=0.5, weight_sparsity=0.5, entries=entries, ramp=1)
@@ -447,7 +447,7 @@ def test_two_sets_of_nodes():
     torch.testing.assert_close(plain((x, x[:10]), to_ten), conv((x, x[:10]), to_ten), rtol=1e-4, atol=1e-4)
 
 
-# --------------------------------------------------------------------------------- the reference code's mistakes (METHODS)
+# ------------------------------------------------------------------------------------------- the reference code's mistakes
 
 
 def test_gcnii_prunes_weights_by_the_input_axis():

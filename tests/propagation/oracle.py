@@ -1,4 +1,4 @@
-"""Pruned propagation straight from its definition (METHODS 2.1-2.6), on dense float64 matrices: no tiles, no laziness.
+"""Pruned propagation straight from its definition, on dense float64 matrices: no tiles, no laziness.
 
     P = Σ_l θ_l S^l X,    (S P)[u] = keep(u)·P[u] + Σ_{v≠u} T[u,v]·P[v],    T = D^-(1-r) (A + I) D^-r
 

@@ -33,7 +33,7 @@ def test_sgc_adds_up_what_was_removed():
 
 @pytest.mark.parametrize("tail", [True, False])
 def test_appnp_follows_its_residual(tail):
-    """METHODS 4.7: ρ ← (1-α)(ρ + ‖ΥR̂‖), output ≤ αΣρ + ρ_L; the residual is (1-α)^l times our Ẑ_l."""
+    """The recursion: ρ ← (1-α)(ρ + ‖ΥR̂‖), output ≤ αΣρ + ρ_L; the residual is (1-α)^l times our Ẑ_l."""
     alpha, hops = 0.2, 6
     removed = np.random.default_rng(907).random(hops)
     certificate = Certificate(uf.Appnp(alpha, tail).coefficients(hops))

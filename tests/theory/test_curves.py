@@ -143,7 +143,7 @@ def test_bad_input_is_told():
 
 
 class TestOnCora:
-    """Gaussian values on the real factors, as METHODS 4.5 measured."""
+    """Gaussian values on the real factors."""
 
     pytestmark = needs_data
 

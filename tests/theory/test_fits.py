@@ -73,7 +73,7 @@ def test_a_curve_needs_different_messages():
 
 
 class TestOnCora:
-    """What METHODS 4.5 doubts: the factors of a real graph are no power law, and not of the degrees' exponent."""
+    """What is doubtful in print: the factors of a real graph are no power law, and not of the degrees' exponent."""
 
     pytestmark = needs_data
 

@@ -15,7 +15,7 @@ from unifews.training.recipe import Recipe, WeightPruning
 
 
 def test_the_papers_recipe():
-    """METHODS 3.9, the configuration of decoupled models."""
+    """The authors' configuration of decoupled models."""
     paper = asdict(Recipe.paper())
     assert paper == dict(
         width=512, layers=2, dropout=0.5, batch=512, epochs=200, patience=0, lr=1e-2, weight_decay=1e-5, plateau=15

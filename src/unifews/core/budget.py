@@ -1,7 +1,7 @@
 """How much to prune: thresholds and the ways to choose them.
 
 A budget is asked for δ once per hop and told what became of it. All thresholds are in message units: an entry goes when
-``influence_l · |T[u,v]| · ‖operand‖ < δ`` (METHODS 2.5).
+``influence_l · |T[u,v]| · ‖operand‖ < δ``.
 """
 
 from __future__ import annotations

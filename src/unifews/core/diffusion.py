@@ -15,7 +15,7 @@ from unifews.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Diffusion:
-    """T = D^-(1-r) Ā D^-r with Ā = A + I and d(u) the row sum of Ā  (paper, section 2; METHODS 1.1).
+    """T = D^-(1-r) Ā D^-r with Ā = A + I and d(u) the row sum of Ā  (paper, section 2).
 
         T[u, v] = target[u] · A[u, v] · source[v]    off the diagonal
         T[u, u] = diagonal[u] = 1 / d(u)             for every r

@@ -1,7 +1,7 @@
 """`Graph`: nodes and directed edges, immutable, compressed by target.
 
 Row u lists the sources v of the edges v → u, because every product of this package pulls: row u of T·P gathers what
-flows into u (METHODS 1.1). Self-loops are never stored; the diffusion matrix adds its own (Ā = A + I).
+flows into u. Self-loops are never stored; the diffusion matrix adds its own (Ā = A + I).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Graph:
 
     @property
     def num_edges(self) -> int:
-        """Directed edges off the diagonal: the m_off of METHODS 1.1."""
+        """Directed edges off the diagonal."""
         return len(self.indices)
 
     @property

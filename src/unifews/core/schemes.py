@@ -4,7 +4,7 @@ Every scheme is ``P = Σ_l θ_l S^l X`` over hops l = 0..L, where one hop of S i
 
     (S P)[u] = keep(u) · P[u] + Σ_{v ≠ u} T[u, v] · P[v].
 
-Only the sum over v ≠ u can be pruned. ``keep``, the skip connection, is never pruned (METHODS: it changes the model, so it
+Only the sum over v ≠ u can be pruned. ``keep``, the skip connection, is never pruned (it changes the model, so it
 is an explicit argument):
 
 =================  ==========================  ==================================================================
@@ -125,7 +125,7 @@ class Appnp:
         return theta
 
     def influence(self, hops: int) -> NDArray[np.float64]:
-        # METHODS 2.4: the residue sent on is (1-α)^(l+1) T^(l+1) X.
+        # The residue sent on is (1-α)^(l+1) T^(l+1) X.
         return (1 - self.alpha) ** np.arange(1, hops + 1, dtype=np.float64)
 
 

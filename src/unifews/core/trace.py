@@ -1,7 +1,7 @@
 """The one honest record of what was kept, how many multiply-adds that took, and how long.
 
 Counts are exact Python integers from 64-bit counters (papers100M × 20 hops is 8·10¹² multiply-adds; the reference code's
-32-bit counter printed 17.7·10⁹, METHODS 1.5). One multiply-add is one MAC; a FLOP count is twice that.
+32-bit counter printed 17.7·10⁹). One multiply-add is one MAC; a FLOP count is twice that.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Trace:
 
     @property
     def edge_sparsity(self) -> float:
-        """Plain mean over hops of the share of off-diagonal products removed ([P], METHODS 1.4)."""
+        """Plain mean over hops of the share of off-diagonal products removed ([P])."""
         return sum(hop.sparsity for hop in self.hops) / len(self.hops) if self.hops else 0.0
 
     @property

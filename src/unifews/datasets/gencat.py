@@ -1,4 +1,4 @@
-"""GenCAT(α, σ): graphs whose classes, edges and features go together as those of a given graph do  (METHODS 6).
+"""GenCAT(α, σ): graphs whose classes, edges and features go together as those of a given graph do.
 
 Maekawa et al., "GenCAT: Generating attributed graphs with controlled relationships between classes, attributes, and
 topology" (2023). Of a graph with k classes it keeps the class sizes, the mean M and deviation D (k × k) of the share of a

@@ -55,7 +55,7 @@ def _nodes(values: ArrayLike, name: str, num_nodes: int) -> Nodes:
 
 
 def split_stratified(y: ArrayLike, fractions: tuple[float, float, float] = (0.5, 0.25, 0.25), seed: int = 907) -> Split:
-    """Three disjoint sets of nodes, each with the classes in the proportions of `y`  (METHODS 1.6: 50/25/25).
+    """Three disjoint sets of nodes, each with the classes in the proportions of `y`: 50/25/25.
 
     Shapes: `y` integers [n], -1 = unlabelled and in no set. The sets are sorted int64 vectors. A class of k nodes gives
     round(k·(f₁+…+fᵢ)) of them to the first i sets, so every class is within one node of its share in each.

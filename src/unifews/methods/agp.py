@@ -3,7 +3,7 @@
 Every node's residue is pushed to its neighbours in order of degree (`push`). The threshold of a column is rmax times the sum
 of its values, of each sign by itself. SGC pushes P/d^r, APPNP adds a residue that is too small to be sent to the output.
 One difference from the authors' code: they round to δ·d(v)^-(1-r) where δ·d(u)^-r (APPNP) or δ·d(v)^-r (SGC) is right on
-average, which is the same for SGC at r = ½ only; ``compat=True`` does as they do   (METHODS 5.8).
+average, which is the same for SGC at r = ½ only; ``compat=True`` does as they do.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every edge has a factor 1 / (1 + exp(-w_e)) that is learnt, the same in all layers. Every few epochs up to epoch t₁ the share
 s·(1 - (1 - t/t₁)³) of all edges, and of all weights, is removed, smallest first; then a share ρ of what is left, which falls
-by a cosine from `rate`, is exchanged for as much of what is gone and has the largest gradient   (METHODS 5.3).
+by a cosine from `rate`, is exchanged for as much of what is gone and has the largest gradient.
 
 Differences from the authors' code: edges go by their factor, where they take |w_e|, by which one of factor ½ is the first to go
 and one of factor 0 among the last; the gradient of what is gone is a real one, of a pass in which it takes part, where theirs

@@ -1,7 +1,7 @@
 """DSpar: edges are sampled by degree alone, before training: those between nodes of few neighbours are likely to stay.
 
 p_e ∝ 1/d(u) + 1/d(v), near the effective resistance of an edge. Q edges are drawn with replacement; those drawn stay, with the
-factor count_e / (Q·p_e), so that the sampled graph is right on average   (METHODS 5.4).
+factor count_e / (Q·p_e), so that the sampled graph is right on average.
 
 Differences from the authors' code: undirected edges are drawn once, not each direction by itself and then symmetrised, which
 would bring back many of those that were removed and bound what can be removed (some 56 % on Cora); and Q is not taken from ε

@@ -7,7 +7,7 @@ undirected edge, which ADMM pulls towards having as many zeros as asked for:
 
 After every epoch the masks that pruning by size would give, of weights and of edges, are compared with those of the last three:
 the largest Hamming distance, as a share of the largest so far. Once the mean of both is small enough, the ticket is
-drawn, and the epochs that are left train it   (METHODS 5.2).
+drawn, and the epochs that are left train it.
 
 Differences from the authors' code: vectors over edges, O(m), not a dozen n × n matrices; the pull is a mean over edges, not
 over all pairs of nodes; one backward pass teaches weights and edges; edges are told by size, so that one of a negative factor

@@ -5,7 +5,7 @@ A round trains weights together with masks m on edges and weights, one mask of e
     loss + s_g·‖m_g‖₁ + s_θ·‖m_θ‖₁,
 
 and ends at its best epoch, where the edges and, over all layers, the weights of the smallest |m| go. The next round starts from
-the first weights under what is left. After the last the masks are 0 and 1, and the model is trained a last time (METHODS 5.1).
+the first weights under what is left. After the last the masks are 0 and 1, and the model is trained a last time.
 
 Differences from the authors' code: masks are vectors over edges, not n × n matrices; normalisation is on what the masks leave,
 with their gradient, and factors do not go below zero; in attention a factor multiplies exp(score) inside the softmax, where

@@ -2,7 +2,7 @@
 
 With T the diffusion and x row-normalised, X^(k) = T^k X tends to X^∞, known in closed form: per connected component
 X^∞[u] = d(u)^r · Σ_v d(v)^(1-r) X[v] / Σ_v d(v). Node v stops at the first k with ‖X^(k)[v] - X^∞[v]‖ < ε, at `hops` at
-last, and is told by the mean over j < k of (1-own)·X^(j)[v] + own·X[v]   (METHODS 5.6).
+last, and is told by the mean over j < k of (1-own)·X^(j)[v] + own·X[v].
 
 Differences from the authors' code: a row that has stopped is not computed again, its neighbours read it as it stands, so
 what is counted is what is multiplied; running sums instead of every power, so three matrices like the embedding in memory;

@@ -1,6 +1,6 @@
 """NIGCN: a node is told by random walks that are the shorter the more neighbours it has.
 
-From node v walks of ℓ(v) = ⌊τ·ln(2m/√(d_min·d(v))) / ln√(2m/n)⌋ steps over D^-1 Ā (METHODS 5.7; m directed edges and loops);
+From node v walks of ℓ(v) = ⌊τ·ln(2m/√(d_min·d(v))) / ln√(2m/n)⌋ steps over D^-1 Ā (m directed edges and loops);
 what a walk visits at step i counts w_i, w_0 = 1, w_i = w_(i-1)·ω/i^ρ, over the number of walks: on average
 Σ_{i ≤ ℓ(v)} w_i (D^-1 Ā)^i X / Σ_i w_i. There are ⌊8·ln(1/(.01·ε))/ε + 1⌋ walks from each node, but none starts once more than
 1/ε² different nodes were visited. The product with those nodes' features is what multiplies: different nodes × features.

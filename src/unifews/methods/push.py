@@ -6,7 +6,7 @@ Per feature column, node u holds a residue. At each hop it sends to its neighbou
     by rounding   from there on while  |residue| · test > |δ| · U · d(v)^(1-r),  one uniform U per (node, hop, feature)
 
 Both tests fall with d(v), so what u sends to is a prefix of its sorted list. A residue of at most |δ| is not sent at all.
-The list has u itself in it (Ā = A + I). Graphs are undirected and unweighted, so pushing equals pulling (METHODS 2.7, 5.8).
+The list has u itself in it (Ā = A + I). Graphs are undirected and unweighted, so pushing equals pulling.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Differences from the authors' code: only edges between different nodes are drawn, so self-loops stay, and every weight matrix
 loses the share asked for, by one mask for the whole run, where they draw a new one every epoch and, in the second half, the
-complement of what is meant (right at .5 only)   (METHODS 5.5).
+complement of what is meant (right at .5 only).
 """
 
 from __future__ import annotations

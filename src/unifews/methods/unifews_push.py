@@ -1,4 +1,4 @@
-"""The authors' own C++ of Unifews, as it is: AGP's push with limits that are handed on from hop to hop (METHODS 2.7).
+"""The authors' own C++ of Unifews, as it is: AGP's push with limits that are handed on from hop to hop.
 
 It is not Algorithm 1 of the paper: small messages are sent by chance, rounded up (for APPNP not right on average), what is sent
 at a hop limits the next by midpoints, so sets are not nested, and SGC is (I + D^-1 Ā)^L X whatever `r` is. `inherit=False` is

@@ -20,8 +20,7 @@ Norm = Literal["gcn", "mean", "sum", "cheb"]
 class Edges:
     """T = off-diagonal edges with their factors + diag(loop).
 
-    PyG mixes the self-loops it adds with the edges; here they stand apart, because they are never pruned and never counted
-    (METHODS 1.3, 3.7).
+    PyG mixes the self-loops it adds with the edges; here they stand apart, because they are never pruned and never counted.
     """
 
     adjacency: Adjacency

@@ -21,11 +21,11 @@ class PrunedWeight(nn.Module):
 
     One weight is one entry: it multiplies a column of the input, so weight [i, j] of y = x Wᵀ stays iff
 
-        |W[i,j]| · ‖x[:,j]‖₂ ≥ δ_w        ([P] Eq. of weight pruning, METHODS 3.3)
+        |W[i,j]| · ‖x[:,j]‖₂ ≥ δ_w        ([P] Eq. of weight pruning)
 
     `decide` takes that decision anew from the dense weights (a weight that was removed may come back), or only among those
     still there (`monotone`). With `due` set, the next batch that comes through is what it decides by, before it is
-    multiplied, so the layers after this one see the input that they will see from now on (METHODS 3.12).
+    multiplied, so the layers after this one see the input that they will see from now on.
     The mask is a buffer, so it is saved, copied and restored with the weights it belongs to.
     """
 

@@ -1,4 +1,4 @@
-"""Which pairs of nodes are linked: an encoder of nodes and a decoder of pairs (METHODS 3.11)."""
+"""Which pairs of nodes are linked: an encoder of nodes and a decoder of pairs."""
 
 from __future__ import annotations
 

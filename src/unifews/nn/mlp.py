@@ -15,7 +15,7 @@ from unifews.nn.linear import PrunedLinear
 
 
 class Mlp(nn.Module):
-    """(x - mean) · scale → [Linear → ReLU → BatchNorm → Dropout]* → Linear  (METHODS 2.8).
+    """(x - mean) · scale → [Linear → ReLU → BatchNorm → Dropout]* → Linear.
 
     The standardisation belongs to the model: what was fitted on the training rows is what later rows go through.
     """

@@ -102,7 +102,7 @@ def whole_columns(shares: list[float]) -> list[int]:
 
 
 def nested_share(layers: int, sparsity: float) -> list[float]:
-    """Kept shares (1-q)^l of layers that inherit, with the mean removed over layers = sparsity (METHODS 3.13)."""
+    """Kept shares (1-q)^l of layers that inherit, with the mean removed over layers = sparsity."""
     low, high = 0.0, 1.0
     for _ in range(60):
         stay = (low + high) / 2

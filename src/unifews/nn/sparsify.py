@@ -46,7 +46,7 @@ def sparsify(
         edge_sparsity: share of the propagation's multiply-adds to remove, over all layers. Or
         edge_threshold: products smaller than this multiple of the layer's mean are removed (the authors' relative δ_a).
         weight_sparsity: share of each layer's weights to remove. Or
-        weight_threshold: the authors' relative δ_w (METHODS 3.3).
+        weight_threshold: the authors' relative δ_w.
         absolute: thresholds are δ itself, as in the paper, not a multiple of a mean.
         entries: what one decision is about: a ``"unit"`` (one column of a layer's messages, along all edges: the default,
             because it is the fastest and the most accurate, docs/adr/0014), a ``"block"`` of 16 columns of one edge, a
@@ -123,8 +123,8 @@ def set_schedule(model: nn.Module, phase: Phase) -> None:
 
 
 def set_node_lock(model: nn.Module, nodes: Tensor | None) -> None:
-    """Leave all edges into these nodes in place in the first layer when judging, and count them: the authors' evaluation
-    (METHODS 3.6), which flatters a model. None takes it back. For ``entries="node"``."""
+    """Leave all edges into these nodes in place in the first layer when judging, and count them: the authors' evaluation, which
+    flatters a model. None takes it back. For ``entries="node"``."""
     _session(model).node_lock = nodes
 
 

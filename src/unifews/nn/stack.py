@@ -48,7 +48,7 @@ class Stack(Network):
 
 
 class Residual(Network):
-    """Linear → BatchNorm → ReLU = x₀, then convolutions that are given x₀ too, then Linear (GCNII, METHODS 3.4)."""
+    """Linear → BatchNorm → ReLU = x₀, then convolutions that are given x₀ too, then Linear (GCNII)."""
 
     def __init__(self, convs: Sequence[MessagePassing], inputs: int, outputs: int, width: int, dropout: float) -> None:
         super().__init__()

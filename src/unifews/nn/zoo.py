@@ -40,7 +40,7 @@ def build(
     """A model by name: ``"gcn"``, ``"gat"`` (GATv2), ``"sage"``, ``"gcnii"`` or ``"gin"``.
 
     ``model(x [n, inputs], edge_index, edge_weight=None)`` gives scores [n, outputs]. `layers` counts message-passing layers;
-    between them BatchNorm(momentum 0.9) → ReLU → Dropout, none after the last and none before the first (METHODS 3.4).
+    between them BatchNorm(momentum 0.9) → ReLU → Dropout, none after the last and none before the first.
     `own`: ``heads=8`` of gat, ``alpha=0.1, theta=0.5`` of gcnii.
     """
     if name not in MODELS:

@@ -8,7 +8,7 @@ exactly, and with ‖h_l(S)‖₂ ≤ w_l = Σ_{k>l} |θ_k|·‖S‖₂^(k-l-1)
 
     ‖P̂ - P‖_F  ≤  Σ_l w_l·‖R_l‖_F.
 
-SGC with ‖T‖₂ = 1 is Σ ‖R_l‖ (METHODS 4.7); APPNP gives w_l = (1-α)^(l+1), its tail included; an identity skip has
+SGC with ‖T‖₂ = 1 is Σ ‖R_l‖; APPNP gives w_l = (1-α)^(l+1), its tail included; an identity skip has
 ‖I + T_off‖₂ up to 2, and its P grows as fast. [P] multiplies O(ε) by ‖T̂ - T‖₂, one factor too many, takes ‖T‖₂ = 1
 whatever the skip connection is, and concludes from the last hop's ε, though each hop adds its own.
 

@@ -59,7 +59,7 @@ class Quantile:
 
 @dataclass(frozen=True, eq=False)
 class SemiEmpirical:
-    """η(δ) = mean over edges of erf(δ / (√2·σ·T_e)): the factors as they are, the values Gaussian (METHODS 4.6).
+    """η(δ) = mean over edges of erf(δ / (√2·σ·T_e)): the factors as they are, the values Gaussian.
 
     No power law: within .02 on cora, where every power-law fit is off by more. One value per message, not the norm of a row.
     """

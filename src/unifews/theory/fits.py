@@ -1,4 +1,4 @@
-"""Power laws fitted to degrees, factors and norms, and `PowerLaw` curves fitted to messages (METHODS 4.6)."""
+"""Power laws fitted to degrees, factors and norms, and `PowerLaw` curves fitted to messages."""
 
 from __future__ import annotations
 

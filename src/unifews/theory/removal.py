@@ -37,7 +37,7 @@ def removed_norm_by_size(sizes: ArrayLike) -> float:
 def removed_norm_by_count(counts: ArrayLike, threshold: float) -> float:
     """δ·√Σ q_u² for the number of removed entries of each target (and group of features); with one number, δ·q.
 
-    The same for weights: `counts` per output column, ‖P̂M‖_F ≤ δ_w·√Σ_i q_i² (METHODS 4.8).
+    The same for weights: `counts` per output column, ‖P̂M‖_F ≤ δ_w·√Σ_i q_i².
     """
     if not (threshold >= 0 and math.isfinite(threshold)):
         raise InputError(f"`threshold` is a magnitude, finite and 0 or more; got {threshold}.")

@@ -62,7 +62,7 @@ def train(
         watch: called after every epoch.
         **settings: of `TrainSpec` and `Recipe`:
             edge_sparsity | edge_threshold: share of edge products to remove, or δ; neither = unpruned.
-            weight_sparsity | weight_threshold: share of weights to remove, or the relative threshold of METHODS 3.3.
+            weight_sparsity | weight_threshold: share of weights to remove, or δ_w relative to the layer's input.
             weight_reference: what that is a share of: the ``"unpruned"`` model's weights, those that a head on fewer axes does
             not have counting as removed (as with edges, docs/adr/0013), or strictly those of the ``"head"`` that is trained.
             weight_ramp, weight_feedback: epochs until the share is reached; whether removed weights go on learning.
@@ -78,7 +78,7 @@ def train(
             task: ``"nodes"`` are classified, or ``"links"`` predicted (5 % of edges to choose by, 10 % to judge by, ROC-AUC).
             settle: share of the epochs after which what is removed stays removed; 1 = never, .5 as the authors.
             heads: of gat. alpha, theta: of gcnii.
-            node_lock: judge with all edges into the judged nodes in place, as the authors do: it flatters (METHODS 3.6).
+            node_lock: judge with all edges into the judged nodes in place, as the authors do: it flatters.
 
     The epoch is chosen by validation; the test set is judged once per seed. Same settings, same numbers.
     """

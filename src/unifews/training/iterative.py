@@ -1,4 +1,4 @@
-"""Models whose layers propagate and transform in turn, trained on the whole graph at once (METHODS 3.5, 3.9)."""
+"""Models whose layers propagate and transform in turn, trained on the whole graph at once."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _told(watch: Watch | None, before: int, epochs: int) -> Watch | None:
 
 
 def schedule(model: nn.Module, spec: TrainSpec, number: int) -> None:
-    """Up to a share `settle` of the epochs what was removed may come back, later only more may go (METHODS 3.5)."""
+    """Up to a share `settle` of the epochs what was removed may come back, later only more may go."""
     set_schedule(model, "monotone" if spec.pruning.settles(number, spec.recipe.epochs) else "regrow")
 
 

@@ -1,4 +1,4 @@
-"""Link prediction: some of the edges are hidden, and a model tells them from pairs that have none (METHODS 3.11)."""
+"""Link prediction: some of the edges are hidden, and a model tells them from pairs that have none."""
 
 from __future__ import annotations
 

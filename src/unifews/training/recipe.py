@@ -29,12 +29,12 @@ class Recipe:
 
     @classmethod
     def paper(cls) -> Recipe:
-        """The authors' configuration of decoupled models (METHODS 3.9): 200 epochs, never stopped early."""
+        """The authors' configuration of decoupled models: 200 epochs, never stopped early."""
         return cls(lr=1e-2, dropout=0.5, patience=0)
 
     @classmethod
     def layered(cls, *, links: bool = False) -> dict[str, Any]:
-        """What models that propagate in every layer are trained by, where it differs: METHODS 3.9, 3.11."""
+        """What models that propagate in every layer are trained by, where it differs."""
         if links:
             return {"width": 256, "layers": 3, "dropout": 0.8, "epochs": 500, "patience": 50}
         return {"dropout": 0.5}
@@ -55,7 +55,7 @@ class WeightPruning:
     """Which share of the weights goes, and when.
 
     Masks are decided at the first batch of an epoch. In the first `settle` of the epochs from the dense weights, so that
-    weights may come back; after that only more may go (METHODS 3.5). With a target the share grows over the first `ramp`
+    weights may come back; after that only more may go. With a target the share grows over the first `ramp`
     epochs, s·(1 - (1 - t)³), and only epochs that have reached it count as results. While weights may come back, `feedback`
     lets those that were removed go on learning (docs/adr/0012). The authors' schedule is ``ramp=1, feedback=False``.
     """

@@ -20,7 +20,7 @@ class PrunedGCN2Conv(PrunedConv, GCN2Conv):  # type: ignore[misc]
     """h = (1-α)·T x + α·x₀, out = (1-β)·h + β·h W. The residual is never pruned.
 
     W multiplies from the right, so its input axis is the first one; the authors' code thresholds the other one and reads a
-    stale masked copy of W when judging (METHODS 3.4). Both are right here by construction: the mask is applied to the
+    stale masked copy of W when judging. Both are right here by construction: the mask is applied to the
     parameter wherever it is read.
     """
 

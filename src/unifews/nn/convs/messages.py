@@ -13,7 +13,7 @@ from unifews.nn.convs.base import PrunedConv, check_edges
 from unifews.nn.edges import Edges
 
 _SUMMING = ("add", "sum", "mean")
-"""To these a message of zeros is no message (a mean counts it, as METHODS 3.4 wants); others must not see it."""
+"""To these a message of zeros is no message (a mean counts it); others must not see it."""
 
 
 class ByMessages(PrunedConv):

@@ -18,7 +18,7 @@ from unifews.nn.rows import times
 class PrunedSAGEConv(ByMessages, SAGEConv):  # type: ignore[misc]
     """mean_v(x[v]) W_lᵀ = mean_v(x[v] W_lᵀ), so the mean is taken on the narrower side, or, pruned, of what was learnt.
 
-    The factor of a message is 1 / number of incoming edges, those that are removed included (METHODS 3.4).
+    The factor of a message is 1 / number of incoming edges, those that are removed included.
     """
 
     @classmethod
