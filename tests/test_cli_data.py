@@ -26,6 +26,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("UNIFEWS_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("UNIFEWS_DATA", raising=False)
+    monkeypatch.setattr("unifews.core.memory.resident", lambda: 60_000_000)  # tests may have loaded anything
     return tmp_path
 
 

@@ -39,6 +39,7 @@ WEIGHT = RNG.integers(0, 9, 500) / 4
 def swift(monkeypatch, tmp_path):
     """Nobody pulls the plug in these tests, so the disk need not be waited for."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr("unifews.core.memory.resident", lambda: 60_000_000)  # tests may have loaded anything
     monkeypatch.chdir(tmp_path)
 
 

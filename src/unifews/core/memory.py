@@ -29,8 +29,8 @@ class Memory(NamedTuple):
 
     @classmethod
     def of(cls, memory: str | int | None, beside: int = 0, what: str = "this") -> Memory:
-        """`memory` bytes in all, of which the process and `beside` take theirs."""
-        total = _default() if memory is None else as_bytes(memory, "memory")
+        """`memory` bytes in all, of which the process and `beside` take theirs; two gigabytes beyond the process if None."""
+        total = resident() + _default() if memory is None else as_bytes(memory, "memory")
         taken = resident() + beside
         free = total - taken
         if free < _LEAST:

@@ -59,7 +59,7 @@ def convert_edges(
       OGB's raw files; several files make one list. What holds rows already (a graph folder, scipy's .npz) is read into memory.
     - `undirected`: every edge in both directions; of two weights of an edge and its reverse, the larger.
     - `num_nodes`: where nodes beyond the largest number have no edges.
-    - `memory`: what this process may take, such as "2GB", which is also what it takes unless told; never less than it holds.
+    - `memory`: what this process may take in all, such as "2GB"; unless told, two gigabytes more than it has.
 
     Copies of an edge merge, weights add up, self-loops are dropped, as in `Graph.from_edge_index`, and the arrays are the same.
     It takes 8 bytes of disk per directed edge while it works, 12 with weights, in `<out>.work`. An interrupted call is

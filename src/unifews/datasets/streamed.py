@@ -59,9 +59,10 @@ def write_powerlaw(
 ) -> Dataset:
     """The dataset that `powerlaw` makes of the same arguments, bit for bit, written as the folder `out` and opened from there.
 
-    `memory`, such as "2GB", is what this process may take, and 2 GB unless told; 12 bytes per node and some 200 MB are the
-    least. On the disk it takes 10 bytes per directed edge while it works, or what the dataset itself takes if that is more. An
-    interrupted call is continued by the next one with the same arguments, unless `again` asks to start afresh.
+    `memory`, such as "2GB", is what this process may take in all; unless told, two gigabytes more than it has. The least is
+    some 200 MB and 12 bytes per node. On the disk it takes 10 bytes per directed edge while it works, or what the dataset
+    itself takes if that is more. An interrupted call is continued by the next one with the same arguments, unless `again` asks
+    to start afresh.
     """
     target = Path(out)
     generate.check(num_nodes, num_edges, num_features, num_classes, exponent, homophily, spectrum, seed)
