@@ -72,6 +72,7 @@ class TestRuns:
             ("--alpha 0.3 --edge-threshold 0.01 --rank 5", dict(alpha=0.3, edge_threshold=0.01, rank=5)),
             ("--edge-sparsity 0.5 --entries feature --inherit", dict(edge_sparsity=0.5, entries="feature", inherit=True)),
             ("--edge-sparsity 0.5 --basis input", dict(edge_sparsity=0.5, basis="input")),
+            ("--weight-sparsity 0.5 --weight-reference head", dict(weight_sparsity=0.5, weight_reference="head")),
             ("--seed 3 --split stratified --layers 1 --dropout 0", dict(seed=3, split="stratified", layers=1, dropout=0.0)),
             ("--batch 32 --patience 1 --lr 0.01 --weight-decay 0.1", dict(batch=32, patience=1, lr=0.01, weight_decay=0.1)),
         ],

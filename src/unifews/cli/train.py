@@ -56,6 +56,10 @@ def train(
     weight_threshold: Annotated[
         float | None, typer.Option(metavar="T", help="Instead: remove weights whose products are below T times the mean.")
     ] = None,
+    weight_reference: Annotated[
+        str | None,
+        typer.Option(metavar="unpruned|head", help="Of which weights it is a share, where a head on fewer axes is smaller."),
+    ] = None,
     paper_form: Annotated[
         bool, typer.Option("--paper-form", help="Prune as the paper does: whole edges on the input axes, nested.")
     ] = False,
@@ -136,7 +140,7 @@ def train(
     share_cores()
     given = {
         "model": model, "method": method, "edge_sparsity": edge_sparsity, "edge_threshold": edge_threshold,
-        "weight_sparsity": weight_sparsity,
+        "weight_sparsity": weight_sparsity, "weight_reference": weight_reference,
         "weight_threshold": weight_threshold, "seeds": seeds, "seed": seed, "split": split, "hops": hops, "alpha": alpha,
         "r": r, "skip": skip, "entries": entries, "basis": basis, "rank": rank, "inherit": inherit, "width": width,
         "layers": layers, "dropout": dropout, "batch": batch, "epochs": epochs, "patience": patience, "lr": lr,
