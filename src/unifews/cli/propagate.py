@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unifews.cli import output
+from unifews.cli.generate import Again, resumable
 from unifews.errors import InputError, MissingFileError, unknown_name
 
 if TYPE_CHECKING:
@@ -73,31 +74,54 @@ def propagate(
         bool,
         typer.Option("--coordinates", help="Write principal coordinates to P.npy and the axes to P.basis.npy."),
     ] = False,
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Work through files with no more memory than this, such as 12GB; can be resumed."),
+    ] = None,
+    again: Again = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the trace as JSON.")] = False,
 ) -> None:  # fmt: skip
     """Propagate features over a graph, skipping the entries that do not matter."""
+    from unifews.core.work import folder_of
     from unifews.propagation.api import propagate as run
 
-    targets = _targets(out, coordinates, overwrite, inputs=(graph, features or graph))
+    if memory is not None:
+        _check_beyond_memory(memory, coordinates, undirected)
+    resumed = memory is not None and folder_of(out).exists()  # then a result may be there, moved in place by a killed call
+    targets = _targets(out, coordinates, overwrite or resumed, inputs=(graph, features or graph))
     chosen = _scheme(scheme, alpha, skip, tail, hops, r)
     pruned = _check_pruning(edge_sparsity, threshold, relative_threshold, max_error, inherit)
     _check_axes(entries, basis, rank, coordinates, pruned)
     _check_threads(threads)
     g, x = _load(graph, features, undirected, rank)
-    with output.bar("propagating") as progress:
+    beyond: dict[str, Any] = {}
+    if memory is not None:
+        tell = lambda plan: output.note(f"plan: {plan}.")  # noqa: E731
+        beyond = {"out": out, "memory": memory, "overwrite": overwrite, "again": again, "plan": tell}
+    with output.bar("propagating") as progress, resumable(out) if beyond else nullcontext():
         result = run(
             g, x, chosen, hops, r,
             edge_sparsity=edge_sparsity, threshold=threshold, relative_threshold=relative_threshold,
             max_error=max_error, certify=certify,
             entries=entries, basis=basis, rank=rank, deflate=deflate, inherit=inherit,  # type: ignore[arg-type]
-            threads=threads, progress=progress,
+            threads=threads, progress=progress, **beyond,
         )  # fmt: skip
-    shape = _write(result, targets, overwrite)
+    shape = [int(side) for side in result.embedding.shape] if beyond else _write(result, targets, overwrite)
     if as_json:
         output.print_json(_report(graph, g, result, shape, targets))
     else:
         _show(g, chosen, result, shape, targets)
+
+
+def _check_beyond_memory(memory: str, coordinates: bool, undirected: bool) -> None:
+    from unifews.core.sizes import as_bytes
+
+    as_bytes(memory, "--memory")
+    if coordinates:
+        raise InputError("--coordinates cannot go with --memory, which writes the embedding; leave one of them out.")
+    if undirected:
+        raise InputError("--undirected makes its graph in memory; run `unifews data convert` first, and leave it out here.")
 
 
 def _targets(out: Path, coordinates: bool, overwrite: bool, inputs: tuple[Path, ...]) -> list[Path]:

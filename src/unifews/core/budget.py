@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -255,6 +255,20 @@ class Target:
     def record(self, hop: int, kept: float, bound: Bound | None = None) -> None:
         self._over += max(kept - self._left, 0.0)
         self._left = max(self._left - kept, 0.0)
+
+    def state(self) -> dict[str, Any]:
+        """What the hops so far have changed, for JSON."""
+        means = [[float(mean), int(exponent)] for mean, exponent in self._contraction._means]
+        return {
+            "part": float(self.part), "left": float(self._left), "over": float(self._over), "given up": self._given_up,
+            "means": means,
+        }  # fmt: skip
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on where another budget was when it told its `state`."""
+        self.part, self._left, self._over = state["part"], state["left"], state["over"]
+        self._given_up = state["given up"]
+        self._contraction._means = [(mean, exponent) for mean, exponent in state["means"]]
 
     def __str__(self) -> str:
         return f"edge sparsity {self.sparsity:g}"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import is_dataclass
+from os import PathLike
+from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, get_args
 
@@ -13,16 +16,20 @@ from unifews.core.budget import Absolute, Budget, Relative, Target, check_error,
 from unifews.core.diffusion import Diffusion
 from unifews.core.entry import Entries
 from unifews.core.graph import Graph
+from unifews.core.memory import resident
 from unifews.core.schemes import Scheme, resolve
+from unifews.core.sizes import as_bytes
 from unifews.core.trace import Trace
 from unifews.errors import GraphError, InputError, unknown_name
 from unifews.kernels import describe, threads_to_use
 from unifews.propagation import local
-from unifews.propagation.basis import VERY_WIDE, Basis, principal, stationary_mean
+from unifews.propagation.basis import GRAM_LIMIT, VERY_WIDE, Basis, principal, stationary_mean
 from unifews.propagation.bounded import bounded
 from unifews.propagation.certify import Prices, joined, left_out, norm_of
 from unifews.propagation.features import Features, Floats
 from unifews.propagation.operator import Operator, stationary
+from unifews.propagation.outofcore import Order, beyond_memory, known_by
+from unifews.propagation.plan import Needs, Plan
 from unifews.propagation.result import Hops, Propagated, Remainder
 from unifews.propagation.view import View
 
@@ -51,6 +58,11 @@ def propagate(
     focus: float | None = None,
     progress: Progress | None = None,
     threads: int | None = None,
+    out: str | PathLike[str] | None = None,
+    memory: str | int | None = None,
+    overwrite: bool = False,
+    again: bool = False,
+    plan: Callable[[Plan], None] | None = None,
 ) -> Propagated:
     """Propagate features over a graph, skipping the entries that do not matter ([P] Algorithm 1, generalised).
 
@@ -80,10 +92,20 @@ def propagate(
         focus: with `edge_sparsity`, how much of the budget goes to early hops; see `unifews.core.budget.Target`.
         progress: called with (steps done, steps in all).
         threads: kernel threads, all cores unless given; the result does not depend on it.
+        out: with `memory`, write the embedding to this ``.npy`` file and never hold it, or all features, in memory: graph,
+            features and result may each be larger (`Graph.open`, ``np.load(…, mmap_mode="r")``). A call that was interrupted
+            goes on where it stopped, with the same arguments, and ends with the same bytes (docs/adr/0019).
+        memory: what this may take, such as ``"12GB"``.
+        overwrite: replace the file `out`.
+        again: start afresh instead of going on with what was interrupted.
+        plan: called with the `Plan` before it starts: groups of columns, passes, bytes, time.
 
     The paper's own form is ``entries="node", basis="input", inherit=True, threshold=δ``.
     """
     began = perf_counter()
+    if out is not None or memory is not None:
+        _check_beyond_memory(x, out, memory, entries, relative_threshold, max_error, certify, rank, every_hop)
+    taken = resident()
     if not isinstance(graph, Graph):
         raise GraphError(
             f"`graph` is a {type(graph).__name__}; build one with Graph.from_edge_index(...) or Graph.from_pyg(...)."
@@ -103,6 +125,29 @@ def propagate(
     # An error bound leaves no room for axes to be left out: all of them, or where they are too many to find, the input's own.
     rotate = basis == "principal" and (budget is not None or rank is not None or (bool(allowed) and features.f <= VERY_WIDE))
     deflate = rotate or (bool(allowed) and basis == "principal") if deflate is None else deflate
+    if out is not None and memory is not None:
+        if rotate and features.f > GRAM_LIMIT:
+            raise InputError(
+                f"`memory` with principal axes takes up to {GRAM_LIMIT:,} features, and `x` has {features.f:,}; "
+                f"write basis='input'."
+            )
+        spent = isinstance(budget, Target) and np.ceil((1 - budget.sparsity) * features.f) >= features.f
+        needs = Needs(op, features, None if spent else budget, rotate, deflate, entries == "feature", inherit)
+        task = {
+            "task": "propagate", "scheme": _described(scheme, op), "hops": hops, "r": float(r),
+            "edge_sparsity": _number(edge_sparsity), "threshold": _number(threshold),
+            "entries": entries, "basis": basis, "deflate": bool(deflate), "inherit": bool(inherit),
+            "focus": budget.focus if isinstance(budget, Target) else None,
+        }  # fmt: skip
+        inputs = []
+        given = {"indptr": graph.indptr, "indices": graph.indices, "weight": graph.weight}
+        for name, array in {**given, "x": features.dense if features.is_torch else np.asanyarray(x)}.items():
+            if array is not None:
+                files, facts = known_by(name, array)
+                inputs += files
+                task |= facts
+        order = Order(Path(out), as_bytes(memory, "memory"), taken, task, inputs, overwrite, again, plan)
+        return beyond_memory(needs, order, progress)
     setup = perf_counter() - began
 
     began = perf_counter()
@@ -262,6 +307,50 @@ def _budget(
     if relative_threshold is not None:
         return Relative(check_threshold("relative_threshold", relative_threshold))
     return None
+
+
+def _check_beyond_memory(
+    x: Any,
+    out: str | PathLike[str] | None,
+    memory: str | int | None,
+    entries: str,
+    relative_threshold: float | None,
+    max_error: float | None,
+    certify: bool,
+    rank: int | None,
+    every_hop: bool,
+) -> None:
+    """What cannot be had when columns are propagated group by group, through files."""
+    if out is None or memory is None:
+        given, missing = ("out", "memory='12GB'") if memory is None else ("memory", "out='p.npy'")
+        raise InputError(f"`{given}` is for propagating beyond memory, from files to a file; give {missing} too.")
+    if Path(out).suffix != ".npy":
+        raise InputError(f"`out` is {str(out)!r}; it must end in .npy, the format it is written in.")
+    as_bytes(memory, "memory")
+    refused = {
+        "entries='node'": (entries == "node", "decides by all columns of a node at once", "write entries='block'"),
+        "relative_threshold": (relative_threshold is not None, "compares with the mean over all columns", "write threshold=δ"),
+        "max_error": (max_error is not None, "spends one budget on all columns at once", "write edge_sparsity="),
+        "certify": (certify, "is not available beyond memory", "leave it out"),
+        "rank": (rank is not None, "searches for axes with many columns in memory", "leave it out"),
+        "every_hop": (every_hop, "keeps every hop in memory", "leave it out"),
+        "a sparse `x`": (
+            hasattr(x, "tocsr") or str(getattr(x, "layout", "torch.strided")) != "torch.strided",
+            "stays in memory", "write it as a dense .npy and map it, or leave out `memory`",
+        ),
+    }  # fmt: skip
+    for name, (is_asked, why, instead) in refused.items():
+        if is_asked:
+            raise InputError(f"{name} {why}, and with `memory` columns are propagated group by group; {instead}.")
+
+
+def _described(scheme: Scheme, op: Operator) -> str:
+    """A scheme in words that are the same in another process."""
+    return repr(scheme) if is_dataclass(scheme) else f"{type(scheme).__name__} {op.coefficients.tolist()}"
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def _check_choice(name: str, value: str, known: tuple[str, ...]) -> None:

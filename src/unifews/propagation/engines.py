@@ -207,6 +207,21 @@ class BlockEngine(Engine):
         self.lagging = [value * 2.0**-shift for value in self.lagging]
         self.growth += shift
 
+    def arrays(self) -> list[NDArray[Any]]:
+        """Everything that hops change, to be kept and to be read back in place; `facts` are the rest."""
+        held = [part for tile in self.tiles for part in (*tile.buffers, tile.out, tile.stamp, *tile.size, *tile.top)]
+        return [part for part in (*held, *self.alive) if part is not None]
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "current": self.current, "hop": self._hop, "growth": self.growth, "lagging": [float(each) for each in self.lagging],
+            "zero": [[int(each) for each in tile] for tile in self.zero],
+        }  # fmt: skip
+
+    def resume(self, facts: dict[str, Any]) -> None:
+        self.current, self._hop, self.growth = facts["current"], facts["hop"], facts["growth"]
+        self.lagging, self.zero = facts["lagging"], facts["zero"]
 
     def _rouse(self, tile: Tile) -> None:
         """Bring all blocks to this hop, as the kernel does with those that send.

@@ -42,9 +42,10 @@ class Features:
         """The caller's values are the ones given out here times 2^exponent."""
         if peak and not 2.0**-40 < peak < 2.0**40:
             # Squares of such values leave float32, so they are moved to around 1, exactly.
+            # Dense ones when they are read: they may be larger than memory.
             self.exponent = math.frexp(peak)[1]
-            matrix = (matrix * math.ldexp(1.0, -self.exponent)).astype(np.float32)
-            self.sparse, self.dense = (matrix, None) if self.sparse is not None else (None, matrix)
+            if self.sparse is not None:
+                self.sparse = (self.sparse * math.ldexp(1.0, -self.exponent)).astype(np.float32)
 
     def chunks(self, columns: int | None = None) -> list[tuple[int, int]]:
         """Row ranges of a few megabytes each."""
@@ -55,19 +56,24 @@ class Features:
         """Rows first..last as a dense float32 array, without a copy where they already are one."""
         if self.sparse is not None:
             return np.asarray(self.sparse[first:last].toarray(), dtype=np.float32)
-        return np.ascontiguousarray(self.dense[first:last], dtype=np.float32)  # type: ignore[index]
+        return self._scaled(self.dense[first:last])  # type: ignore[index]
 
     def some(self, rows: NDArray[Any]) -> Floats:
         """Some rows as a dense float32 array."""
         if self.sparse is not None:
             return np.asarray(self.sparse[rows].toarray(), dtype=np.float32)
-        return np.ascontiguousarray(self.dense[rows], dtype=np.float32)  # type: ignore[index]
+        return self._scaled(self.dense[rows])  # type: ignore[index]
 
     def columns(self, first: int, last: int) -> Floats:
         """Columns first..last as a dense float32 array."""
         if self.sparse is not None:
             return np.asarray(self._by_column[:, first:last].toarray(order="C"), dtype=np.float32)
-        return np.ascontiguousarray(self.dense[:, first:last], dtype=np.float32)  # type: ignore[index]
+        return self._scaled(self.dense[:, first:last])  # type: ignore[index]
+
+    def _scaled(self, part: NDArray[Any]) -> Floats:
+        if self.exponent:
+            part = part * math.ldexp(1.0, -self.exponent)
+        return np.ascontiguousarray(part, dtype=np.float32)
 
     @property
     def _by_column(self) -> Any:
@@ -91,7 +97,7 @@ class Features:
         """X · v into `out`; with sparse X, v and out must be tiles (aligned, whole blocks wide, at most 8 blocks)."""
         if self.sparse is not None:
             _tile_product(self.sparse, v, out, threads)
-        elif self.dense is not None and self.dense.dtype == np.float32 and self.dense.flags.c_contiguous:
+        elif self.dense is not None and self.dense.dtype == np.float32 and self.dense.flags.c_contiguous and not self.exponent:
             np.matmul(self.dense, v, out=out)
         else:
             for first, last in self.chunks():

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +47,7 @@ class Outcome:
 
 def unpruned(op: Operator, view: View, every_hop: bool, progress: Progress | None) -> Outcome:
     """All entries, tile after tile: one tile's buffers suffice, and a narrow one may stay in the cache."""
-    n, m, width = op.diffusion.graph.num_nodes, op.diffusion.graph.num_edges, view.width
+    n, width = op.diffusion.graph.num_nodes, view.width
     shapes = cut(width)
     seconds = np.zeros(op.hops)
     result = None if len(shapes) == 1 else np.empty((n, width), dtype=np.float32)
@@ -55,25 +56,12 @@ def unpruned(op: Operator, view: View, every_hop: bool, progress: Progress | Non
     square = np.zeros(n, dtype=np.float32) if op.grows else None
     for number, shape in enumerate(shapes):
         tile = Tile(n, shape, accumulate=op.accumulate, lazy=False)
-        view.fill(tile)
-        if tile.out is not None:
-            np.multiply(tile.buffers[0], op.coefficients[0], out=tile.out)
+        begin(op, view, tile)
         for hop in range(op.hops):
             began = perf_counter()
             if snapshots:
                 finish(tile, op, hop, snapshots[hop], accumulated=False)
-            native.full_hop(
-                **op.edges, blocks=shape.blocks, keep=op.keep, gain=op.gain, q=tile.buffers[hop % 2],
-                q_out=tile.buffers[(hop + 1) % 2], coefficient=op.coefficients[hop + 1], out=tile.out, square=square,
-                threads=op.threads,
-            )  # fmt: skip
-            if hop == 0 and view.sent is not None:
-                _add_sent(op, tile, view.sent)
-            growth[number, hop + 1] = growth[number, hop]
-            if square is not None:
-                if float(square.max(initial=0.0)) > HUGE**2:
-                    growth[number, hop + 1] += tile.shrink()
-                square[:] = 0
+            growth[number, hop + 1] = growth[number, hop] + whole_hop(op, tile, hop, square, view.sent)
             seconds[hop] += perf_counter() - began
             if progress:
                 progress(number * op.hops + hop + 1, len(shapes) * op.hops)
@@ -88,11 +76,43 @@ def unpruned(op: Operator, view: View, every_hop: bool, progress: Progress | Non
     _level(result, shapes, growth[:, -1])
     for hop, snapshot in enumerate(snapshots):
         _level(snapshot, shapes, growth[:, hop])
-    # Counted against the input's own axes: those that were dropped are entries too, and removed ones.
-    f, delta = view.features.f, None if view.basis is None else 0.0
-    hops = [HopTrace(hop, m * f, m * width, 0, m * width, m * f, 0, delta, float(seconds[hop])) for hop in range(op.hops)]
+    hops = [whole_trace(op, view, hop, width, float(seconds[hop])) for hop in range(op.hops)]
     grown = [int(value) for value in growth.max(axis=0)]
     return Outcome(result, hops, grown[-1], list(zip(snapshots, grown, strict=False)))
+
+
+def begin(op: Operator, view: View, tile: Tile) -> None:
+    """Fill a tile for unpruned hops."""
+    view.fill(tile)
+    if tile.out is not None:
+        np.multiply(tile.buffers[0], op.coefficients[0], out=tile.out)
+
+
+def whole_hop(
+    op: Operator, tile: Tile, hop: int, square: Floats | None, sent: NDArray[np.float64] | None = None
+) -> int:  # fmt: skip
+    """One unpruned hop of a tile; by what power of two its values had to be brought down after it."""
+    native.full_hop(
+        **op.edges, blocks=tile.shape.blocks, keep=op.keep, gain=op.gain, q=tile.buffers[hop % 2],
+        q_out=tile.buffers[(hop + 1) % 2], coefficient=op.coefficients[hop + 1], out=tile.out, square=square,
+        threads=op.threads,
+    )  # fmt: skip
+    if hop == 0 and sent is not None:
+        _add_sent(op, tile, sent)
+    if square is None:
+        return 0
+    shift = tile.shrink() if float(square.max(initial=0.0)) > HUGE**2 else 0
+    square[:] = 0
+    return shift
+
+
+def whole_trace(op: Operator, view: View, hop: int, width: int, seconds: float) -> HopTrace:
+    """An unpruned hop of `width` columns.
+
+    Counted against the input's own axes: those that were dropped are entries too, and removed ones.
+    """
+    m, f = op.diffusion.graph.num_edges, view.features.f
+    return HopTrace(hop, m * f, m * width, 0, m * width, m * f, 0, None if view.basis is None else 0.0, seconds)
 
 
 def _add_sent(op: Operator, tile: Tile, total: NDArray[np.float64]) -> None:
@@ -123,7 +143,7 @@ def pruned(
 ) -> Outcome:
     """Only the entries that reach δ, decided hop by hop."""
     groups = grouped(op, view, entries, budget)
-    budgets = _divided(op, view, groups, budget)
+    budgets = divided(op, view, groups, budget)
     outcomes: list[Outcome] = []
     # The trailing columns go first: they need least, and the leading ones make good use of what is left over.
     for number, (shapes, own) in enumerate(zip(reversed(groups), reversed(budgets), strict=True)):
@@ -132,7 +152,7 @@ def pruned(
         else:
             engine = BlockEngine(op, view, shapes, inherit, by_feature=entries == "feature")
         engine.prices = prices
-        outcomes.insert(0, _run(op, engine, own, every_hop, _later(progress, number * op.hops, len(groups) * op.hops)))
+        outcomes.insert(0, run(op, engine, own, every_hop, _later(progress, number * op.hops, len(groups) * op.hops)))
         if number + 1 < len(groups):
             budgets[-number - 2].inherit(own)
     return outcomes[0] if len(groups) == 1 else _joined(groups, outcomes)
@@ -159,16 +179,16 @@ def grouped(op: Operator, view: View, entries: Entries, budget: Budget) -> list[
     return [[shape] for shape in cut(view.width, least=2 if large else 1)]
 
 
-def _divided(op: Operator, view: View, groups: list[list[Shape]], budget: Budget) -> list[Budget]:
+def divided(op: Operator, view: View, groups: list[list[Shape]], budget: Budget) -> list[Budget]:
     if len(groups) == 1 or not isinstance(budget, Target):
         return [budget] * len(groups)
-    sample = _Sample(op, inherit=False)
+    sample = Sample(op, inherit=False)
     weight = float(op.scheme.influence(op.hops)[0])
     fading = np.stack([_fading(op, view, shapes, sample) for shapes in groups], axis=1)
     return [*budget.divide([sample.first(view, shapes, weight) for shapes in groups], fading)]
 
 
-def _fading(op: Operator, view: View, shapes: list[Shape], sample: _Sample) -> NDArray[np.float64]:
+def _fading(op: Operator, view: View, shapes: list[Shape], sample: Sample) -> NDArray[np.float64]:
     """How large messages of these columns are at each hop, as multiples of the first; float64 [hops].
 
     Seen on one random combination of the columns over the first hops, and expected to go on like the last of them.
@@ -191,18 +211,23 @@ def _fading(op: Operator, view: View, shapes: list[Shape], sample: _Sample) -> N
 def _joined(groups: list[list[Shape]], outcomes: list[Outcome]) -> Outcome:
     """The columns of all groups side by side, their counts added up; the thresholds told are those of the leading columns."""
     shapes = [shape for group in groups for shape in group]
-    hops = [
+    hops = added([outcome.hops for outcome in outcomes])
+    values, growth = _side_by_side(shapes, [(outcome.values, outcome.growth) for outcome in outcomes])
+    snapshots = [_side_by_side(shapes, list(parts)) for parts in zip(*(outcome.snapshots for outcome in outcomes), strict=True)]
+    certificates = [each for outcome in outcomes for each in outcome.certificates]
+    return Outcome(values, hops, growth, snapshots, len(groups), certificates)
+
+
+def added(groups: list[list[HopTrace]]) -> list[HopTrace]:
+    """The hops of several groups of columns as those of all."""
+    return [
         replace(
             parts[0], kept=sum(part.kept for part in parts), zeros=sum(part.zeros for part in parts),
             macs=sum(part.macs for part in parts), zero_macs=sum(part.zero_macs for part in parts),
             seconds=sum(part.seconds for part in parts),
         )
-        for parts in zip(*(outcome.hops for outcome in outcomes), strict=True)
+        for parts in zip(*groups, strict=True)
     ]  # fmt: skip
-    values, growth = _side_by_side(shapes, [(outcome.values, outcome.growth) for outcome in outcomes])
-    snapshots = [_side_by_side(shapes, list(parts)) for parts in zip(*(outcome.snapshots for outcome in outcomes), strict=True)]
-    certificates = [each for outcome in outcomes for each in outcome.certificates]
-    return Outcome(values, hops, growth, snapshots, len(groups), certificates)
 
 
 def _side_by_side(shapes: list[Shape], parts: list[tuple[Floats, int]]) -> tuple[Floats, int]:
@@ -213,15 +238,32 @@ def _side_by_side(shapes: list[Shape], parts: list[tuple[Floats, int]]) -> tuple
     return values, int(growth.max())
 
 
-def _run(op: Operator, engine: Engine, budget: Budget, every_hop: bool, progress: Callable[[int], None] | None) -> Outcome:
+class Keeper(Protocol):
+    """Who remembers how far the hops have come, so that another process can go on."""
+
+    def resume(self, engine: Engine, budget: Budget, sample: Sample | None) -> list[HopTrace]:
+        """Bring all of them to where they were; the hops done."""
+
+    def keep(self, engine: Engine, budget: Budget, sample: Sample | None, hops: list[HopTrace]) -> None:
+        """Called after every hop."""
+
+
+def run(
+    op: Operator,
+    engine: Engine,
+    budget: Budget,
+    every_hop: bool,
+    progress: Callable[[int], None] | None,
+    keeper: Keeper | None = None,
+) -> Outcome:
     """All hops of one engine."""
     features = engine.view.features
     influence = op.scheme.influence(op.hops)
-    sample = _Sample(op, engine.inherit) if budget.needs_sample else None
-    hops: list[HopTrace] = []
+    sample = Sample(op, engine.inherit) if budget.needs_sample else None
+    hops = keeper.resume(engine, budget, sample) if keeper else []
     bound = certificate(op.hops) if engine.prices else None
     snapshots = [(engine.snapshot(0), 0)] if every_hop else []
-    for hop in range(op.hops):
+    for hop in range(len(hops), op.hops):
         began = perf_counter()
         engine.rescale()
         # Magnitudes are in stored units here, 2^exponent times smaller than true ones; a threshold is told in true ones.
@@ -241,6 +283,8 @@ def _run(op: Operator, engine: Engine, budget: Budget, every_hop: bool, progress
         hops.append(record)
         if snapshots:
             snapshots.append((engine.snapshot(hop + 1), engine.growth))
+        if keeper:
+            keeper.keep(engine, budget, sample, hops)
         if progress:
             progress(hop + 1)
     return Outcome(engine.result(), hops, engine.growth, snapshots, certificates=[bound] if bound else [])
@@ -254,7 +298,7 @@ def scaled(value: float, exponent: int) -> float:
         return math.inf
 
 
-class _Sample:
+class Sample:
     """Edges spread evenly over the edge list; their messages stand for all of them."""
 
     def __init__(self, op: Operator, inherit: bool) -> None:

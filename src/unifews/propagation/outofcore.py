@@ -1,0 +1,504 @@
+"""Propagation beyond memory: graph, features and result stay on disk, columns come to memory in groups (docs/adr/0019).
+
+basis     the axes and the mean, by passes over the rows of X
+layout    one pass: the columns of each group, on the axes, into a file of their own
+hops      group after group: its file into a tile, all hops in memory, its coordinates into a file
+rotation  one pass: the rows of all groups, back on the input's axes, into the result
+
+Each of them remembers how far it has come in a working folder beside the result (`unifews.core.work`), with checksums, so that
+the next call goes on from there and ends with the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from unifews.core import spill
+from unifews.core.atomic import check_place
+from unifews.core.budget import Budget, Target
+from unifews.core.npy import open_array
+from unifews.core.sizes import in_words
+from unifews.core.trace import HopTrace, Trace
+from unifews.core.work import Work, working
+from unifews.errors import InputError
+from unifews.kernels import LANES, aligned, describe
+from unifews.propagation import local, plan
+from unifews.propagation.basis import Basis, principal, stationary_mean
+from unifews.propagation.engines import BlockEngine, Carried, Engine, take
+from unifews.propagation.features import Floats
+from unifews.propagation.operator import stationary
+from unifews.propagation.plan import Needs, Plan
+from unifews.propagation.result import Propagated, rotate_back
+from unifews.propagation.tiles import Shape, Tile
+from unifews.propagation.view import View
+
+Progress = Callable[[int, int], None]
+
+_OFTEN = 2.0  # seconds between notes of how far a pass over rows has come
+_WORTH = 5.0  # hops go on for so many times the seconds that keeping their state takes before it is kept again
+_PIECE = 8 << 20  # bytes that are written and summed up at a time
+_RESULT = "embedding.npy"
+
+
+@dataclass(frozen=True)
+class Order:
+    """Where the result goes and what it may take."""
+
+    out: Path
+    memory: int
+    taken: int
+    """Bytes of memory the process had before."""
+    task: dict[str, Any]
+    """What the result depends on, for JSON."""
+    inputs: Sequence[Path]
+    overwrite: bool = False
+    again: bool = False
+    tell: Callable[[Plan], None] | None = None
+
+
+def beyond_memory(needs: Needs, order: Order, progress: Progress | None) -> Propagated:
+    """Propagate with no more memory than ordered; the embedding is a memory map of the file written."""
+    out = order.out
+    with working(out, order.task, order.inputs, again=order.again) as work:
+        if not (work.get("summary") and out.exists() and not (work.folder / _RESULT).exists()):  # killed after the last step
+            check_place(out, order.overwrite)
+            chosen = _planned(work, needs, order)
+            with work.writing():
+                run = _Run(work, needs, chosen, progress)
+                run.all()
+                (work.folder / _RESULT).replace(out)
+        summary = work.get("summary")
+        work.remove()
+    hops = tuple(HopTrace(**hop) for hop in summary["hops"])
+    trace = Trace(hops, **{**summary["trace"], "notes": tuple(summary["trace"]["notes"])})
+    return Propagated(open_array(out), None, trace, summary["exponent"], None, lambda array: array)
+
+
+def _planned(work: Work, needs: Needs, order: Order) -> Plan:
+    """The plan of this call, or that of the one that was interrupted."""
+    kept = work.get("plan")
+    if kept is None:
+        chosen = plan.make(needs, order.memory, order.taken)
+        work.check_disk(chosen.disk, "propagating beyond memory")
+        with work.writing():
+            chosen = replace(chosen, seconds=plan.seconds(chosen, needs, work.folder, order.memory))
+            work.keep(plan=chosen.to_dict())
+    else:
+        chosen = Plan.of_dict(kept)
+        if chosen.memory + order.taken > 1.02 * order.memory:
+            raise InputError(
+                f"the interrupted work in {work.folder} was planned for more memory than {in_words(order.memory)}. "
+                f"Give {in_words(1.02 * (chosen.memory + order.taken))}, or start afresh with again=True (--again)."
+            )
+        work.check_disk(chosen.disk, "propagating beyond memory")
+    if order.tell:
+        order.tell(chosen)
+    return chosen
+
+
+class _Run:
+    """One propagation on its way into a file."""
+
+    def __init__(self, work: Work, needs: Needs, chosen: Plan, progress: Progress | None) -> None:
+        self.work, self.needs, self.op, self.features = work, needs, needs.op, needs.features
+        self.groups, self.progress = chosen.groups, progress
+        self.steps = len(self.groups) * self.op.hops + 2
+        self.began = perf_counter()
+
+    def all(self) -> None:
+        view = self._view()
+        if len(self.groups) > 1:
+            view = self._laid_out(view)
+        self._tell(1)
+        self._hops(view)
+        self._rotated(view)
+        self._tell(self.steps)
+
+    def _tell(self, done: int) -> None:
+        if self.progress:
+            self.progress(done, self.steps)
+
+    # ---------------------------------------------------------------------------------------------------------- basis
+
+    def _view(self) -> View:
+        needs, op, features = self.needs, self.op, self.features
+        phi = stationary(op.diffusion) if needs.deflate else None
+        kept, file, f = self.work.get("basis"), self.work.folder / "basis", features.f
+        axes: Floats | None = np.empty((f, f), dtype=np.float32) if needs.rotate else None
+        mean: Floats | None = np.empty(f, dtype=np.float32) if needs.deflate else None
+        if kept is None:
+            macs = 0
+            if needs.rotate:
+                found = principal(features, op.diffusion, phi, None, None, op.threads)
+                axes, mean, macs = found.axes, found.mean, found.macs
+            elif phi is not None:
+                mean = stationary_mean(features, phi, op.threads)
+            kept = {"macs": macs, "seconds": perf_counter() - self.began, **_save(file, _given(axes, mean))}
+            self.work.keep(basis=kept)
+        else:
+            _load(file, _given(axes, mean), kept)
+        basis = None if axes is None else Basis(axes, mean, kept["macs"])
+        return View(features, basis, phi, mean, op.diffusion, op.threads)
+
+    # --------------------------------------------------------------------------------------------------------- layout
+
+    def _laid_out(self, view: View) -> View:
+        """The columns of each group in a file of their own, [n, blocks · 16]."""
+        files = [self._file("columns", shape) for shape in self.groups]
+        axes = [_columns_of(view, shape) for shape in self.groups]
+
+        def made(first: int, last: int) -> list[Floats]:
+            rows = self.features.rows(first, last)
+            return [_on(rows, axis, shape) for axis, shape in zip(axes, self.groups, strict=True)]
+
+        self._pass("layout", files, [LANES * shape.blocks for shape in self.groups], made)
+        crc = self.work.get("layout")["crc"]
+        laid = {shape.column: (file, sum_) for shape, file, sum_ in zip(self.groups, files, crc, strict=True)}
+        return _Laid(view.features, view.basis, view.phi, view.mean, view.diffusion, view.threads, laid)
+
+    def _pass(
+        self,
+        key: str,
+        files: list[Path],
+        widths: list[int],
+        made: Callable[[int, int], list[Floats]],
+        header: Callable[[Path], int] = lambda file: 0,
+    ) -> None:
+        """Append what is made of rows after rows to files."""
+        chunks = self.features.chunks()
+        state = self.work.get(key) or {"chunks": 0, "start": 0, "crc": [0] * len(files)}
+        if state["chunks"] == len(chunks):
+            return
+        rows = chunks[state["chunks"]][0]
+        for file, width, crc in zip(files, widths, state["crc"], strict=True):
+            if rows:
+                spill.cut_back(file, state["start"] + 4 * width * rows)
+                if spill.checksum(file, state["start"]) != crc:
+                    raise spill.damaged(file)
+            else:
+                file.unlink(missing_ok=True)
+                state["start"] = header(file)
+        noted = perf_counter()
+        for number in range(state["chunks"], len(chunks)):
+            for at, (file, part) in enumerate(zip(files, made(*chunks[number]), strict=True)):
+                state["crc"][at] = spill.append(file, part, state["crc"][at])
+            state["chunks"] = number + 1
+            if perf_counter() - noted > _OFTEN or number + 1 == len(chunks):
+                self.work.keep(**{key: state})
+                noted = perf_counter()
+
+    def _file(self, what: str, shape: Shape) -> Path:
+        return self.work.folder / f"{what}-{shape.column}"
+
+    # ----------------------------------------------------------------------------------------------------------- hops
+
+    def _hops(self, view: View) -> None:
+        """All hops of all groups, the trailing columns first."""
+        done = self.work.get("groups") or {}
+        if len(done) == len(self.groups):
+            return
+        budgets = self._budgets(view)
+        for number, shape in enumerate(reversed(self.groups)):
+            if str(shape.column) in done:
+                continue
+            own = budgets[-number - 1]
+            state = _State(self.work, shape)
+            before = 1 + number * self.op.hops
+            if own is None:
+                values, hops, growth = self._whole(view, shape, state, before)
+            else:
+                outcome = self._pruned(view, shape, own, state, before)
+                values, hops, growth = outcome.values, outcome.hops, outcome.growth
+            peak = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
+            kept = _save(self._file("coordinates", shape), [values])
+            del values
+            if number + 1 < len(self.groups) and own is not None:
+                following = budgets[-number - 2]
+                assert following is not None
+                following.inherit(own)
+            done = {**done, str(shape.column): {"hops": [_plain(hop) for hop in hops], "growth": growth, "peak": peak, **kept}}
+            self.work.keep(groups=done, budgets=[_told(budget) for budget in budgets], state=None)
+            self._file("columns", shape).unlink(missing_ok=True)
+        _State.clear(self.work)
+
+    def _budgets(self, view: View) -> list[Budget | None]:
+        budget = self.needs.budget
+        if budget is None:
+            return [None] * len(self.groups)
+        kept = self.work.get("budgets")
+        if kept is None:
+            budgets: list[Budget | None] = [*local.divided(self.op, view, [[shape] for shape in self.groups], budget)]
+            self.work.keep(budgets=[_told(each) for each in budgets])
+            return budgets
+        if not isinstance(budget, Target):
+            return [budget] * len(self.groups)
+        again = [replace(budget) for _ in self.groups]
+        for each, state in zip(again, kept, strict=True):
+            each.resume(state)
+        return [*again]
+
+    def _pruned(self, view: View, shape: Shape, budget: Budget, state: _State, before: int) -> local.Outcome:
+        engine = BlockEngine(self.op, view, [shape], self.needs.inherit, by_feature=self.needs.by_feature)
+        return local.run(self.op, engine, budget, False, lambda done: self._tell(before + done), state)
+
+    def _whole(self, view: View, shape: Shape, state: _State, before: int) -> tuple[Floats, list[HopTrace], int]:
+        op = self.op
+        tile = Tile(view.features.n, shape, accumulate=op.accumulate, lazy=False)
+        local.begin(op, view, tile)
+        square = np.zeros(view.features.n, dtype=np.float32) if op.grows else None
+        arrays = _given(*tile.buffers, tile.out)
+        kept = state.load(arrays)
+        hops, growth = (kept["hops"], kept["growth"]) if kept else ([], 0)
+        for hop in range(len(hops), op.hops):
+            began = perf_counter()
+            growth += local.whole_hop(op, tile, hop, square)
+            hops.append(local.whole_trace(op, view, hop, shape.width, perf_counter() - began))
+            if hop + 1 < op.hops:
+                state.save(arrays, hops, {"growth": growth})
+            self._tell(before + hop + 1)
+        return take(tile, op, Carried.of(op, view, growth)), hops, growth
+
+    # ------------------------------------------------------------------------------------------------------- rotation
+
+    def _rotated(self, view: View) -> None:
+        """The rows of all groups, back on the input's axes, into the result, and what is told of it."""
+        done = self.work.get("groups")
+        parts = [done[str(shape.column)] for shape in self.groups]
+        top = max(part["growth"] for part in parts)
+        exponent = top + self.features.exponent
+        peak = max(local.scaled(part["peak"], part["growth"] - top) for part in parts)
+        scale = 1.0
+        if exponent and 2.0**-100 < local.scaled(peak, exponent) < 2.0**120:
+            scale, exponent = math.ldexp(1, exponent), 0
+        files = [self._file("coordinates", shape) for shape in self.groups]
+        if self.work.get("rotation") is None:
+            for file, part in zip(files, parts, strict=True):
+                if spill.checksum(file) != part["crc"]:
+                    raise spill.damaged(file)
+        axes = None if view.basis is None else view.basis.axes
+
+        def made(first: int, last: int) -> list[Floats]:
+            read = [_rows(file, first, last, shape.width) for file, shape in zip(files, self.groups, strict=True)]
+            for rows, part in zip(read, parts, strict=True):
+                if part["growth"] < top:
+                    rows *= np.float32(math.ldexp(1, part["growth"] - top))
+            values = read[0] if len(read) == 1 else np.concatenate(read, axis=1)
+            if scale != 1:
+                values *= np.float32(scale)
+            return [rotate_back(values, axes)]
+
+        n, f = self.features.n, self.features.f
+        self._pass("rotation", [self.work.folder / _RESULT], [f], made, lambda file: _header(file, (n, f)))
+        _sync(self.work.folder / _RESULT)
+        basis = self.work.get("basis")
+        macs = basis["macs"] + (2 * n * f * f if axes is not None else 0)
+        if view.phi is not None and self.op.scheme.skip != "diagonal":
+            macs += self.op.diffusion.graph.num_edges * self.op.hops
+        hops = local.added([[HopTrace(**hop) for hop in part["hops"]] for part in parts])
+        spent = perf_counter() - self.began - sum(hop.seconds for hop in hops) - basis["seconds"]
+        notes = []
+        if len(parts) > 1:
+            notes.append(f"columns were propagated in {len(parts)} groups; the thresholds told are those of the leading one")
+        if exponent:
+            notes.append(f"values lie outside float32 and are given divided by 2^{exponent}")
+        trace = {
+            "requested": str(self.needs.budget) if self.needs.budget else "unpruned", "kernel": describe(self.op.threads),
+            "rank": f if axes is not None else None, "basis_macs": macs, "basis_seconds": basis["seconds"],
+            "setup_seconds": max(spent, 0.0), "notes": notes,
+        }  # fmt: skip
+        self.work.keep(summary={"hops": [_plain(hop) for hop in hops], "trace": trace, "exponent": exponent})
+
+
+@dataclass
+class _Laid(View):
+    """A view whose columns have been laid out, group by group."""
+
+    laid: dict[int, tuple[Path, int]]
+    """By first column: the file and its checksum."""
+
+    def fill(self, tile: Tile, square: Floats | None = None) -> None:
+        began = perf_counter()
+        file, expected = self.laid[tile.shape.column]
+        width, crc = LANES * tile.shape.blocks, 0
+        for first, last in self.features.chunks():
+            rows = _rows(file, first, last, width)
+            crc = zlib.crc32(rows.view(np.uint8).data, crc)
+            self._ingest(tile, rows, first, 0, square)
+        if crc != expected:
+            raise spill.damaged(file)
+        self.seconds += perf_counter() - began
+
+
+class _State:
+    """Where the hops of a group stand, on disk, in two files that take turns: one is whole whenever the process may die."""
+
+    def __init__(self, work: Work, shape: Shape) -> None:
+        self.work, self.shape = work, shape
+        self.since, self.cost = perf_counter(), 0.0
+
+    # As a `local.Keeper` of pruned hops:
+
+    def resume(self, engine: Engine, budget: Budget, sample: local.Sample | None) -> list[HopTrace]:
+        assert isinstance(engine, BlockEngine)
+        kept = self.load(engine.arrays())
+        if kept is None:
+            return []
+        engine.resume(kept["engine"])
+        if isinstance(budget, Target):
+            budget.resume(kept["budget"])
+        if sample and kept["alive"] is not None:
+            shape, packed = kept["alive"]
+            flat = np.unpackbits(np.frombuffer(bytes.fromhex(packed), dtype=np.uint8), count=math.prod(shape))
+            sample.alive = flat.reshape(shape).astype(bool)
+        return list(kept["hops"])
+
+    def keep(self, engine: Engine, budget: Budget, sample: local.Sample | None, hops: list[HopTrace]) -> None:
+        assert isinstance(engine, BlockEngine)
+        if len(hops) == engine.op.hops:
+            return
+        alive = None
+        if sample and sample.alive is not None:
+            alive = [list(sample.alive.shape), np.packbits(sample.alive).tobytes().hex()]
+        self.save(engine.arrays(), hops, {"engine": engine.facts(), "budget": _told(budget), "alive": alive})
+
+    # And of any:
+
+    def load(self, arrays: list[NDArray[Any]]) -> dict[str, Any] | None:
+        """Read the arrays in place; what else was kept."""
+        kept = self.work.get("state")
+        if kept is None or kept["column"] != self.shape.column:
+            return None
+        _load(self._file(kept["slot"]), arrays, kept)
+        return {**kept, "hops": [HopTrace(**hop) for hop in kept["hops"]]}
+
+    def save(self, arrays: list[NDArray[Any]], hops: list[HopTrace], facts: dict[str, Any]) -> None:
+        """Keep the state, unless it was kept so recently that this would slow the hops down."""
+        began = perf_counter()
+        if began - self.since < _WORTH * self.cost:
+            return
+        before = self.work.get("state")
+        slot = 1 - before["slot"] if before else 0
+        written = _save(self._file(slot), arrays)
+        told = {"column": self.shape.column, "slot": slot, "hops": [_plain(hop) for hop in hops], **written, **facts}
+        self.work.keep(state=told)
+        self.since = perf_counter()
+        self.cost = self.since - began
+
+    def _file(self, slot: int) -> Path:
+        return self.work.folder / f"state-{slot}"
+
+    @staticmethod
+    def clear(work: Work) -> None:
+        for file in work.folder.glob("state-*"):
+            file.unlink()
+
+
+def known_by(name: str, array: NDArray[Any]) -> tuple[list[Path], dict[str, Any]]:
+    """What tells an input from another, for `Order`: its file and which part of it, or all of its values."""
+    about = [str(array.dtype), *array.shape]
+    if isinstance(array, np.memmap) and array.filename is not None and array.mode != "c":
+        start = array.ctypes.data - np.frombuffer(array._mmap, np.uint8).ctypes.data  # type: ignore[attr-defined]
+        return [Path(array.filename)], {name: [*about, start, *array.strides]}
+    rows = max(1, _PIECE // max(1, array.nbytes // max(1, len(array))))
+    crc = 0
+    for at in range(0, len(array), rows):
+        crc = zlib.crc32(np.ascontiguousarray(array[at : at + rows]).view(np.uint8).data, crc)
+    return [], {name: [*about, crc]}
+
+
+def _given(*arrays: NDArray[Any] | None) -> list[NDArray[Any]]:
+    return [array for array in arrays if array is not None]
+
+
+def _told(budget: Budget | None) -> dict[str, Any] | None:
+    return budget.state() if isinstance(budget, Target) else None
+
+
+def _plain(hop: HopTrace) -> dict[str, Any]:
+    """For JSON."""
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in asdict(hop).items()}
+
+
+def _columns_of(view: View, shape: Shape) -> Floats | None:
+    """The axes of a group, with whole blocks of columns."""
+    if view.basis is None:
+        return None
+    axes = aligned(view.features.f, shape.blocks * LANES, zero=True)
+    axes[:, : shape.width] = view.basis.axes[:, shape.column : shape.column + shape.width]
+    return axes
+
+
+def _on(rows: Floats, axes: Floats | None, shape: Shape) -> Floats:
+    """Rows on the axes of a group, or its own columns of them."""
+    if axes is not None:
+        return np.asarray(rows @ axes)
+    part = np.zeros((len(rows), shape.blocks * LANES), dtype=np.float32)
+    part[:, : shape.width] = rows[:, shape.column : shape.column + shape.width]
+    return part
+
+
+def _rows(file: Path, first: int, last: int, width: int) -> Floats:
+    """Rows of a file that holds nothing but float32 [n, width]."""
+    rows = np.fromfile(file, np.float32, (last - first) * width, offset=4 * width * first)
+    if len(rows) != (last - first) * width:
+        raise spill.damaged(file)
+    return rows.reshape(-1, width)
+
+
+def _header(file: Path, shape: tuple[int, int]) -> int:
+    """Begin a `.npy` file of float32; the length of its header."""
+    with file.open("wb") as out:
+        about = {"descr": npy.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
+        npy.write_array_header_1_0(out, about)
+        return out.tell()
+
+
+def _bytes_of(arrays: list[NDArray[Any]]) -> Iterator[NDArray[np.uint8]]:
+    for array in arrays:
+        flat = array.reshape(-1).view(np.uint8)
+        for at in range(0, len(flat), _PIECE):
+            yield flat[at : at + _PIECE]
+
+
+def _save(file: Path, arrays: list[NDArray[Any]]) -> dict[str, int]:
+    """Write arrays one after the other, down to the disk; the checksum to note."""
+    crc = 0
+    with file.open("wb") as out:
+        for piece in _bytes_of([np.ascontiguousarray(array) for array in arrays]):
+            out.write(piece.data)
+            crc = zlib.crc32(piece.data, crc)
+        out.flush()
+        os.fsync(out.fileno())
+    return {"crc": crc}
+
+
+def _load(file: Path, arrays: list[NDArray[Any]], noted: dict[str, Any]) -> None:
+    """Read arrays in place, as they were when their checksum was noted."""
+    if not file.exists() or file.stat().st_size != sum(array.nbytes for array in arrays):
+        raise spill.damaged(file)
+    crc = 0
+    with file.open("rb") as data:
+        for piece in _bytes_of(arrays):
+            data.readinto(piece.data)
+            crc = zlib.crc32(piece.data, crc)
+    if crc != noted["crc"]:
+        raise spill.damaged(file)
+
+
+def _sync(file: Path) -> None:
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,389 @@
+"""Propagation through files: the result of memory, in the memory allowed, and a killed process goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from cases import SCHEMES, graph_of, problems
+from commands import fine, wrong
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import unifews as uf
+from unifews import Appnp, Graph, Sgc, propagate
+from unifews.core.files import read_matrix
+from unifews.core.work import folder_of
+from unifews.errors import FileFormatError, InputError, UnifewsError
+from unifews.propagation import api, local, outofcore, plan
+
+DATA = uf.powerlaw(700, 6_000, num_features=70, num_classes=5, seed=17)
+MANY = dict(scheme="appnp", hops=6, edge_sparsity=0.8, threads=1)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A graph folder and its features in files; the working directory."""
+    monkeypatch.chdir(tmp_path)
+    DATA.graph.save("graph")
+    np.save("x.npy", DATA.x)
+    return tmp_path
+
+
+@pytest.fixture
+def by_block(monkeypatch):
+    """One megabyte of `memory` holds one block of 16 columns."""
+    _by_block(monkeypatch)
+
+
+def _by_block(monkeypatch):
+    monkeypatch.setattr(plan.Needs, "memory", lambda self, blocks: blocks * 1_000_000)
+    monkeypatch.setattr(api, "resident", lambda: 0)
+    monkeypatch.setattr(outofcore, "_WORTH", 0.0)  # keep the state after every hop
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def mapped():
+    return Graph.open("graph"), np.load("x.npy", mmap_mode="r")
+
+
+def same_groups(monkeypatch, groups, graph, x, **how):
+    """In memory, with the columns grouped in the same way."""
+    monkeypatch.setattr(local, "grouped", lambda *given: [[shape] for shape in groups])
+    monkeypatch.setattr(local, "cut", lambda width, least=1: groups)
+    return propagate(graph, x, **how)
+
+
+def counted(trace):
+    return [(hop.entries, hop.kept, hop.zeros, hop.macs, hop.threshold) for hop in trace.hops]
+
+
+@pytest.mark.parametrize("megabytes", [1, 2, 9])
+@pytest.mark.parametrize(
+    "how",
+    [
+        MANY,
+        dict(scheme="sgc", hops=5, edge_sparsity=0.6, inherit=True),
+        dict(scheme=Sgc(skip="identity"), hops=4, threshold=0.02, r=0.3),
+        dict(hops=5, edge_sparsity=0.7, entries="feature"),
+        dict(hops=5, edge_sparsity=0.7, basis="input"),
+        dict(hops=5, threshold=0.01, basis="input", deflate=True),
+        dict(hops=4),
+        dict(scheme="sgc", hops=3, deflate=True),
+        dict(scheme=Appnp(skip="identity+loop"), hops=70, threshold=0.5),
+        dict(scheme=Sgc(skip="identity+loop"), hops=130),
+    ],
+)
+def test_the_result_is_that_of_memory(folder, by_block, monkeypatch, how, megabytes):
+    monkeypatch.setattr(outofcore, "_WORTH", 1e9)  # once is enough here
+    plans = []
+    graph, x = mapped()
+    got = propagate(graph, x, out="p.npy", memory=f"{megabytes}MB", plan=plans.append, **how)
+    groups = plans[0].groups
+    assert len(groups) == {1: 5, 2: 3, 9: 1}[megabytes]
+    expected = same_groups(monkeypatch, groups, graph, x, **how)
+    assert np.array_equal(np.load("p.npy"), expected.embedding)
+    assert np.array_equal(got.embedding, expected.embedding) and got.exponent == expected.exponent
+    assert counted(got.trace) == counted(expected.trace)
+    assert (got.trace.rank, got.trace.basis_macs, got.trace.requested) == (
+        expected.trace.rank, expected.trace.basis_macs, expected.trace.requested,
+    )  # fmt: skip
+    assert sorted(file.name for file in folder.iterdir()) == ["graph", "p.npy", "x.npy"]
+
+
+@settings(max_examples=15)
+@given(problems(), SCHEMES, st.sampled_from([{}, {"threshold": 0.1}, {"edge_sparsity": 0.5}, {"edge_sparsity": 0.001}]))
+def test_any_small_problem(problem, scheme, pruning):
+    a, x, rng = problem
+    graph, plans = graph_of(a), []
+    x = x * np.float32(rng.choice([1, 1e20]))
+    how = dict(scheme=scheme, hops=4, basis=str(rng.choice(["principal", "input"])), threads=1, **pruning)
+    with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        _by_block(patch)
+        got = propagate(graph, x, out=f"{place}/p.npy", memory="1MB", plan=plans.append, **how).embedding
+        expected = same_groups(patch, plans[0].groups, graph, x, **how).embedding
+        assert np.array_equal(got, expected)
+
+
+def test_rows_in_many_chunks(folder, by_block, monkeypatch):
+    monkeypatch.setattr("unifews.propagation.features._CHUNK_BYTES", 50 * 4 * 70)
+    plans = []
+    graph, x = mapped()
+    x = x.astype(np.float64)  # read chunk by chunk in memory too, so that rows are multiplied in the same company
+    got = propagate(graph, x, out="p.npy", memory="2MB", plan=plans.append, **MANY)
+    expected = same_groups(monkeypatch, plans[0].groups, graph, x, **MANY).embedding
+    np.testing.assert_allclose(got.embedding, expected, atol=1e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("how", [MANY, dict(hops=4), dict(hops=4, edge_sparsity=0.5, entries="feature", inherit=True)])
+def test_the_plan_is_kept_to(folder, monkeypatch, how):
+    made = uf.powerlaw(60_000, 200_000, num_features=70, seed=5)
+    monkeypatch.setattr(api, "resident", lambda: 0)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(plan, "_FIXED", 30 << 20)  # what 8 MB chunks of rows take, with something to spare
+    np.save("big.npy", made.x)
+    made.graph.save("big")
+    graph, x = Graph.open("big"), np.load("big.npy", mmap_mode="r")
+    del made
+    plans, disk = [], []
+
+    def look(done, total):
+        disk.append(sum(file.stat().st_size for file in folder_of(Path("p.npy")).iterdir()))
+
+    tracemalloc.start()
+    try:
+        propagate(graph, x, out="p.npy", memory="62MB", plan=plans.append, progress=look, **how)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= plans[0].memory <= 62_000_000
+    assert max(disk) <= plans[0].disk * 1.02
+    assert len(plans[0].groups) >= 3
+
+
+def test_the_plan_says_what_it_takes(folder, by_block):
+    told = []
+    propagate(*mapped(), out="p.npy", memory="2MB", plan=lambda chosen: told.append(str(chosen)), **MANY)
+    pattern = r"70 columns in 3 groups of up to 32; (\d+) passes over the edges; .* to read, .* to write; 2.0 MB of memory, .*"
+    found = re.fullmatch(pattern, told[0])
+    assert found and int(found[1]) == 3 * 6 + 3 * 4 + 1
+
+
+# ------------------------------------------------------------------------------------------------------------ interruption
+
+CHILD = """
+import os, sys
+import numpy as np
+from unifews import Graph, propagate
+from unifews.propagation import api, outofcore, plan
+plan.Needs.memory = lambda self, blocks: blocks * 1_000_000
+api.resident = lambda: 0
+outofcore._WORTH = 0.0
+outofcore._OFTEN = 0.0
+os.fsync = lambda descriptor: None
+import unifews.propagation.features as features
+features._CHUNK_BYTES = 50 * 4 * 70
+keep = outofcore.Work.keep
+
+def told(self, **done):
+    print("before", *done, flush=True)
+    keep(self, **done)
+    print("after", *done, flush=True)
+
+outofcore.Work.keep = told
+how = eval(sys.argv[1])
+propagate(Graph.open("graph"), np.load("x.npy", mmap_mode="r"), out="p.npy", memory="2MB", **how)
+"""
+
+
+def child(how):
+    command = [sys.executable, "-c", CHILD, repr(how)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def whole(how):
+    with child(how) as process:
+        lines = process.stdout.readlines()
+    assert process.returncode == 0
+    return lines
+
+
+def killed(how, step):
+    """Kill the work when it has told of `step` steps."""
+    with child(how) as process:
+        for _ in range(step):
+            if not process.stdout.readline():
+                break
+        os.kill(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [MANY, dict(hops=5, scheme="sgc"), dict(hops=5, edge_sparsity=0.5, entries="feature", inherit=True)],
+    ids=["pruned", "unpruned", "inherited"],
+)
+def test_a_killed_process_goes_on_and_ends_with_the_same_bytes(folder, how):
+    lines = whole(how)
+    expected = Path("p.npy").read_bytes()
+    Path("p.npy").unlink()
+    for step in np.random.default_rng(len(lines)).integers(5, len(lines) // 3, 3):
+        killed(how, int(step))
+        if not Path("p.npy").exists():
+            with pytest.raises(FileFormatError, match=r"p.npy is not finished: .*p.npy.work"):
+                read_matrix("p.npy")
+    rest = whole(how)
+    assert Path("p.npy").read_bytes() == expected and not Path("p.npy.work").exists()
+    assert len(rest) < len(lines)
+
+
+def stopped(how, step):
+    """Interrupt the work in this process after so many steps."""
+
+    def look(done, total):
+        if done == step:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        propagate(*mapped(), out="p.npy", memory="2MB", progress=look, **how)
+
+
+@pytest.mark.parametrize("how", [MANY, dict(hops=6)])
+def test_every_hop_can_be_the_last(folder, by_block, how):
+    propagate(*mapped(), out="p.npy", memory="2MB", **how)
+    expected = Path("p.npy").read_bytes()
+    Path("p.npy").unlink()
+    for step in [1, 3, 4, 7, 12, 19, 20]:
+        stopped(how, step)
+    again = []
+    propagate(*mapped(), out="p.npy", memory="2MB", progress=lambda done, total: again.append(done), **how)
+    assert Path("p.npy").read_bytes() == expected
+    assert again == [1, 20]
+
+
+def test_a_result_in_its_place_is_not_made_again(folder, by_block):
+    stopped(MANY, 20)  # everything is done but the last rename
+    (folder / "p.npy.work" / "embedding.npy").replace(folder / "p.npy")
+    expected = Path("p.npy").read_bytes()
+    propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
+    assert Path("p.npy").read_bytes() == expected and not Path("p.npy.work").exists()
+
+
+def test_a_changed_input_and_other_options_are_told(folder, by_block):
+    stopped(MANY, 9)
+    call = dict(out="p.npy", memory="2MB")
+    with pytest.raises(InputError, match=r"begun with hops 6 and not 5"):
+        propagate(*mapped(), **call, **{**MANY, "hops": 5})
+    graph, x = mapped()
+    with pytest.raises(InputError, match=r"begun with x \[.*70.* and not \[.*50"):
+        propagate(graph, x[:, :50], **call, **MANY)
+    with pytest.raises(InputError, match=r"begun with x "):
+        propagate(graph, x + 1, **call, **MANY)
+    with pytest.raises(InputError, match=r"planned for more memory than 1.0 MB. Give 2"):
+        propagate(graph, x, out="p.npy", memory="1MB", **MANY)
+    changed = DATA.x.copy()
+    changed[350, 7] += 1
+    np.save("x.npy", changed)
+    with pytest.raises(InputError, match=r"x.npy has changed since the work on p.npy was interrupted"):
+        propagate(*mapped(), **call, **MANY)
+    propagate(*mapped(), **call, again=True, **MANY)
+    assert not Path("p.npy.work").exists()
+
+
+@pytest.mark.parametrize("name", ["columns-0", "state-0", "state-1", "basis", "coordinates-64"])
+def test_a_damaged_working_file_is_told(folder, by_block, name):
+    stopped(MANY, 10)
+    file = folder / "p.npy.work" / name
+    if name.startswith("state"):
+        slot = json.loads((folder / "p.npy.work" / "manifest.json").read_text())["done"]["state"]["slot"]
+        file = file.with_name(f"state-{slot}")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(FileFormatError, match=f"{file.name} is not as it was left by the interrupted call"):
+        propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
+    assert not Path("p.npy").exists()
+
+
+def test_a_small_disk_is_told_before(folder, by_block, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=10_000))
+    with pytest.raises(InputError, match=r"takes about .* of disk while it works, and .* has 10 kB free: .* more are needed"):
+        propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
+    assert not Path("p.npy.work").exists()
+
+
+def test_a_full_disk_is_told_and_nothing_is_lost(folder, by_block, monkeypatch):
+    propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
+    expected = Path("p.npy").read_bytes()
+    save = outofcore._save
+
+    def full(file, arrays):
+        if file.name == "coordinates-32":
+            raise OSError(28, "No space left on device")
+        return save(file, arrays)
+
+    monkeypatch.setattr(outofcore, "_save", full)
+    with pytest.raises(UnifewsError, match=r"the disk of p.npy.work is full. What is done is kept there"):
+        propagate(*mapped(), out="p.npy", memory="2MB", overwrite=True, **MANY)
+    assert Path("p.npy").read_bytes() == expected
+    monkeypatch.setattr(outofcore, "_save", save)
+    propagate(*mapped(), out="p.npy", memory="2MB", overwrite=True, **MANY)
+    assert Path("p.npy").read_bytes() == expected
+
+
+# --------------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        (dict(memory=None), r"give memory='12GB' too"),
+        (dict(out=None), r"give out='p.npy' too"),
+        (dict(memory="much"), r"`memory` is an amount such as 500MB, 2GB or 1.5GiB; got 'much'"),
+        (dict(memory="90kB"), r"memory=90 kB is too little for 700 nodes: .* Give .* or more"),
+        (dict(out="p.txt"), r"must end in .npy"),
+        (dict(entries="node"), r"entries='node' decides by all columns .* write entries='block'"),
+        (dict(edge_sparsity=None, relative_threshold=0.1), r"relative_threshold compares with the mean over all columns"),
+        (dict(edge_sparsity=None, max_error=0.1), r"max_error spends one budget"),
+        (dict(certify=True), r"certify is not available"),
+        (dict(rank=8), r"rank searches for axes"),
+        (dict(every_hop=True), r"every_hop keeps every hop in memory"),
+        (dict(x=sp.csr_array(DATA.x)), r"a sparse `x` stays in memory"),
+        (dict(x=np.zeros((700, 1025), dtype=np.float32)), r"up to 1,024 features, and `x` has 1,025; write basis='input'"),
+        (dict(out="graph.npy"), r"graph.npy already exists"),
+        (dict(out="nowhere/p.npy"), r"there is no folder nowhere"),
+        (dict(out="taken.npy"), r"taken.npy.work is in the way"),
+    ],
+)
+def test_what_cannot_work_is_one_sentence(folder, how, says):
+    Path("graph.npy").write_text("mine")
+    Path("taken.npy.work").mkdir()
+    Path("taken.npy.work", "thesis.txt").write_text("mine")
+    graph, x = mapped()
+    arguments = {"x": x, "out": "p.npy", "memory": "1GB", **MANY, **how}
+    with pytest.raises((InputError, FileNotFoundError), match=says) as caught:
+        propagate(graph, **arguments)
+    assert isinstance(caught.value, UnifewsError) and "\n" not in str(caught.value)
+    assert Path("graph.npy").read_text() == Path("taken.npy.work", "thesis.txt").read_text() == "mine"
+    assert not Path("p.npy").exists() and not Path("p.npy.work").exists()
+
+
+# ------------------------------------------------------------------------------------------------------------ command line
+
+
+def test_the_command_prints_its_plan_and_writes_the_result(folder, by_block, monkeypatch):
+    command = ["propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--hops", 6, "--edge-sparsity", 0.8, "--memory", "2MB"]
+    told = fine(*command, "--json")
+    assert re.match(r"note: plan: 70 columns in 3 groups of up to 32; 31 passes over the edges; ", told.err)
+    expected = propagate(*mapped(), out="q.npy", memory="2MB", **MANY)
+    assert Path("p.npy").read_bytes() == Path("q.npy").read_bytes()
+    report = json.loads(told.out)
+    assert report["shape"] == [700, 70] and report["edge_sparsity"] == expected.trace.edge_sparsity
+    wrong(*command, says="p.npy already exists; add --overwrite")
+    assert "wrote p.npy: float32 [700, 70]" in fine(*command, "--overwrite").out
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--memory", "lots"], "`--memory` is an amount such as 500MB"),
+        (["--memory", "1MB"], "memory=1.0 MB is too little for 700 nodes"),
+        (["--memory", "1GB", "--entries", "node"], "entries='node' decides by all columns of a node at once"),
+        (["--memory", "1GB", "--coordinates"], "--coordinates cannot go with --memory"),
+        (["--memory", "1GB", "--undirected"], "--undirected makes its graph in memory"),
+    ],
+)
+def test_a_command_that_cannot_work_says_so(folder, more, says):
+    wrong("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--edge-sparsity", 0.5, *more, says=says)
+    assert not Path("p.npy").exists() and not Path("p.npy.work").exists()
