@@ -24,10 +24,11 @@ from hypothesis import strategies as st
 
 import unifews as uf
 from unifews import Appnp, Graph, Sgc, propagate
+from unifews.core import spill
 from unifews.core.files import read_matrix
 from unifews.core.work import folder_of
 from unifews.errors import FileFormatError, InputError, UnifewsError
-from unifews.propagation import api, local, outofcore, plan
+from unifews.propagation import api, checkpoint, local, plan
 
 DATA = uf.powerlaw(700, 6_000, num_features=70, num_classes=5, seed=17)
 MANY = dict(scheme="appnp", hops=6, edge_sparsity=0.8, threads=1)
@@ -49,9 +50,9 @@ def by_block(monkeypatch):
 
 
 def _by_block(monkeypatch):
-    monkeypatch.setattr(plan.Needs, "memory", lambda self, blocks: blocks * 1_000_000)
+    monkeypatch.setattr(plan.Needs, "memory", lambda self, blocks, outside=False: blocks * 1_000_000)
     monkeypatch.setattr(api, "resident", lambda: 0)
-    monkeypatch.setattr(outofcore, "_WORTH", 0.0)  # keep the state after every hop
+    monkeypatch.setattr(checkpoint, "_WORTH", 0.0)  # keep the state after every hop
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
@@ -87,7 +88,7 @@ def counted(trace):
     ],
 )
 def test_the_result_is_that_of_memory(folder, by_block, monkeypatch, how, megabytes):
-    monkeypatch.setattr(outofcore, "_WORTH", 1e9)  # once is enough here
+    monkeypatch.setattr(checkpoint, "_WORTH", 1e9)  # once is enough here
     plans = []
     graph, x = mapped()
     got = propagate(graph, x, out="p.npy", memory=f"{megabytes}MB", plan=plans.append, **how)
@@ -101,6 +102,21 @@ def test_the_result_is_that_of_memory(folder, by_block, monkeypatch, how, megaby
         expected.trace.rank, expected.trace.basis_macs, expected.trace.requested,
     )  # fmt: skip
     assert sorted(file.name for file in folder.iterdir()) == ["graph", "p.npy", "x.npy"]
+
+
+@pytest.mark.parametrize("how", [MANY, dict(hops=4), dict(scheme=Appnp(skip="identity+loop"), hops=70, threshold=0.5)])
+def test_sums_may_add_up_in_a_file(folder, by_block, monkeypatch, how):
+    graph, x = mapped()
+    plain = propagate(graph, x, out="p.npy", memory="2MB", **how)
+    needed = lambda self, blocks, outside=False: (1 if outside else 10) * blocks * 1_000_000  # noqa: E731
+    monkeypatch.setattr(plan.Needs, "memory", needed)
+    plans, files = [], []
+    look = lambda done, total: files.extend(Path("q.npy.work").iterdir())  # noqa: E731
+    got = propagate(graph, x, out="q.npy", memory="2MB", plan=plans.append, progress=look, **how)
+    assert plans[0].outside and "of disk, where sums add up too" in str(plans[0])
+    assert Path("q.npy.work/sum") in files and not Path("q.npy.work").exists()
+    assert Path("q.npy").read_bytes() == Path("p.npy").read_bytes() and counted(got.trace) == counted(plain.trace)
+    assert any("thresholds" in note for note in got.trace.notes) == (how != dict(hops=4)), "an unpruned run has none"
 
 
 @settings(max_examples=15)
@@ -167,10 +183,10 @@ CHILD = """
 import os, sys
 import numpy as np
 from unifews import Graph, propagate
-from unifews.propagation import api, outofcore, plan
-plan.Needs.memory = lambda self, blocks: blocks * 1_000_000
+from unifews.propagation import api, checkpoint, outofcore, plan
+plan.Needs.memory = lambda self, blocks, outside=False: blocks * 1_000_000
 api.resident = lambda: 0
-outofcore._WORTH = 0.0
+checkpoint._WORTH = 0.0
 outofcore._OFTEN = 0.0
 os.fsync = lambda descriptor: None
 import unifews.propagation.features as features
@@ -306,18 +322,18 @@ def test_a_small_disk_is_told_before(folder, by_block, monkeypatch):
 def test_a_full_disk_is_told_and_nothing_is_lost(folder, by_block, monkeypatch):
     propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
     expected = Path("p.npy").read_bytes()
-    save = outofcore._save
+    save = spill.save
 
     def full(file, arrays):
         if file.name == "coordinates-32":
             raise OSError(28, "No space left on device")
         return save(file, arrays)
 
-    monkeypatch.setattr(outofcore, "_save", full)
+    monkeypatch.setattr(spill, "save", full)
     with pytest.raises(UnifewsError, match=r"the disk of p.npy.work is full. What is done is kept there"):
         propagate(*mapped(), out="p.npy", memory="2MB", overwrite=True, **MANY)
     assert Path("p.npy").read_bytes() == expected
-    monkeypatch.setattr(outofcore, "_save", save)
+    monkeypatch.setattr(spill, "save", save)
     propagate(*mapped(), out="p.npy", memory="2MB", overwrite=True, **MANY)
     assert Path("p.npy").read_bytes() == expected
 

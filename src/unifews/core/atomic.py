@@ -31,7 +31,7 @@ def atomic_file(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 @contextmanager
@@ -55,8 +55,8 @@ def put_folder(temporary: Path, path: Path) -> None:
     """Flush a finished folder to the disk and move it to `path`, in the place of what is there."""
     old = _sibling(path)
     for file in temporary.rglob("*"):
-        _sync(file)
-    _sync(temporary)
+        sync(file)
+    sync(temporary)
     if path.exists():
         path.rename(old)
     try:
@@ -65,7 +65,7 @@ def put_folder(temporary: Path, path: Path) -> None:
         if old.exists():
             old.rename(path)
         raise
-    _sync(path.parent)
+    sync(path.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -81,7 +81,7 @@ def _sibling(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid4().hex[:8]}.tmp")
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Flush a file, or a folder's list of names, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

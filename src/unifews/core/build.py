@@ -265,7 +265,7 @@ class _Builder:
                 continue
             file = self._array(name)
             if not state["buckets"]:
-                spill.write_header(file, dtype, plan.n + 1 if name == "indptr" else 0)
+                spill.write_header(file, dtype, (plan.n + 1 if name == "indptr" else 0,))
                 if name == "indptr":
                     self._write(name, np.zeros(1, dtype=np.int64), state)
             else:
@@ -329,10 +329,10 @@ class _Builder:
     def finish(self, plan: Buckets) -> None:
         """Complete the folder: lengths into headers, and what it holds."""
         dealt, done = self.work.get(f"{self.name} dealt"), self.work.get(f"{self.name} sorted")
-        spill.write_header(self._array("indices"), np.dtype(csr.index_dtype(plan.n)), done["edges"], keep=True)
+        spill.write_header(self._array("indices"), np.dtype(csr.index_dtype(plan.n)), (done["edges"],), keep=True)
         weighted = self.source.weighted and not done["ones"]
         if weighted:
-            spill.write_header(self._array("weight"), np.dtype(np.float32), done["edges"], keep=True)
+            spill.write_header(self._array("weight"), np.dtype(np.float32), (done["edges"],), keep=True)
         else:
             self._array("weight").unlink(missing_ok=True)
         indptr, indices = (open_array(self._array(name)) for name in ("indptr", "indices"))

@@ -1,9 +1,10 @@
-"""Files that grow while something long is made, with checksums, and can be cut back to what was last noted."""
+"""Files of bare numbers, with checksums, that something long leaves on its way: whole ones, and ones that grow."""
 
 from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 
 from unifews.errors import FileFormatError
 
-HEADER = 128  # bytes of a .npy header for a vector of any length
+HEADER = 128  # bytes of a .npy header for a vector or a matrix of any length
+_PIECE = 8 << 20  # bytes that are written and summed up at a time
 
 
 def append(file: Path, array: NDArray[Any], crc: int) -> int:
@@ -61,8 +63,49 @@ def damaged(file: Path) -> FileFormatError:
     return FileFormatError(f"{file} is not as it was left by the interrupted call. Start afresh with again=True (--again).")
 
 
-def write_header(file: Path, dtype: np.dtype[Any], length: int, *, keep: bool = False) -> None:
-    """The header of a vector that follows; with `keep`, in the place of the one that is there."""
+def write_header(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, keep: bool = False) -> None:
+    """The header of an array that follows; with `keep`, in the place of the one that is there."""
     with file.open("r+b" if keep else "wb") as out:
-        npy.write_array_header_1_0(out, {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": (length,)})
+        npy.write_array_header_1_0(out, {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape})
         assert out.tell() == HEADER
+
+
+def save(file: Path, arrays: Sequence[NDArray[Any]]) -> int:
+    """Write arrays one after the other, down to the disk; the checksum to note."""
+    crc = 0
+    with file.open("wb") as out:
+        for piece in pieces(arrays):
+            out.write(piece.data)
+            crc = zlib.crc32(piece.data, crc)
+        out.flush()
+        os.fsync(out.fileno())
+    return crc
+
+
+def load(file: Path, arrays: Sequence[NDArray[Any]], crc: int) -> None:
+    """Read arrays in place, as they were when their checksum was noted."""
+    if not file.exists() or file.stat().st_size != sum(array.nbytes for array in arrays):
+        raise damaged(file)
+    found = 0
+    with file.open("rb") as data:
+        for piece in pieces(arrays):
+            data.readinto(piece.data)
+            found = zlib.crc32(piece.data, found)
+    if found != crc:
+        raise damaged(file)
+
+
+def rows(file: Path, first: int, last: int, width: int) -> NDArray[np.float32]:
+    """Some rows of a file that holds nothing but float32 [n, width]."""
+    values = np.fromfile(file, np.float32, (last - first) * width, offset=4 * width * first)
+    if len(values) != (last - first) * width:
+        raise damaged(file)
+    return values.reshape(-1, width)
+
+
+def pieces(arrays: Sequence[NDArray[Any]]) -> Iterator[NDArray[np.uint8]]:
+    """The bytes of contiguous arrays, some at a time."""
+    for array in arrays:
+        flat = array.reshape(-1).view(np.uint8)
+        for at in range(0, len(flat), _PIECE):
+            yield flat[at : at + _PIECE]

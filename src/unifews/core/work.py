@@ -9,11 +9,15 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from unifews.core.atomic import atomic_file
 from unifews.core.described import Kind
@@ -23,6 +27,7 @@ from unifews.errors import FileFormatError, InputError, MissingFileError, Unifew
 KIND = Kind("working folder", "unifews-work", 1, "manifest.json", "convert_edges")
 
 _ENDS = 1 << 20  # bytes at either end of an input file that its fingerprint covers
+_ROWS = 1 << 13  # of an array that are summed up at a time
 _RESERVE = 1.02  # of the disk that is asked for: files have a little more than their contents
 
 
@@ -149,6 +154,18 @@ def fingerprint(path: Path) -> dict[str, Any]:
         file.seek(max(0, stat.st_size - _ENDS))
         digest.update(file.read(_ENDS))
     return {"path": str(path), "bytes": stat.st_size, "time": stat.st_mtime_ns, "ends": digest.hexdigest()}
+
+
+def known_by(name: str, array: NDArray[Any]) -> tuple[list[Path], dict[str, Any]]:
+    """What tells an input from another, for `working`: its file and which part of it, or all of its values."""
+    about = [str(array.dtype), *array.shape]
+    if isinstance(array, np.memmap) and array.filename is not None and array.mode != "c":
+        start = array.ctypes.data - np.frombuffer(array._mmap, np.uint8).ctypes.data  # type: ignore[attr-defined]
+        return [Path(array.filename)], {name: [*about, start, *array.strides]}
+    crc = 0
+    for at in range(0, len(array), _ROWS):
+        crc = zlib.crc32(np.ascontiguousarray(array[at : at + _ROWS]).view(np.uint8).data, crc)
+    return [], {name: [*about, crc]}
 
 
 def _check_same(out: Path, manifest: dict[str, Any], wanted: dict[str, Any]) -> None:

@@ -17,9 +17,11 @@ from unifews.core.diffusion import Diffusion
 from unifews.core.entry import Entries
 from unifews.core.graph import Graph
 from unifews.core.memory import resident
+from unifews.core.pages import Pages
 from unifews.core.schemes import Scheme, resolve
 from unifews.core.sizes import as_bytes
 from unifews.core.trace import Trace
+from unifews.core.work import known_by
 from unifews.errors import GraphError, InputError, unknown_name
 from unifews.kernels import describe, threads_to_use
 from unifews.propagation import local
@@ -28,7 +30,7 @@ from unifews.propagation.bounded import bounded
 from unifews.propagation.certify import Prices, joined, left_out, norm_of
 from unifews.propagation.features import Features, Floats
 from unifews.propagation.operator import Operator, stationary
-from unifews.propagation.outofcore import Order, beyond_memory, known_by
+from unifews.propagation.outofcore import Order, beyond_memory
 from unifews.propagation.plan import Needs, Plan
 from unifews.propagation.result import Hops, Propagated, Remainder
 from unifews.propagation.view import View
@@ -116,38 +118,22 @@ def propagate(
     diffusion = Diffusion(graph, r)
     budget = _budget(edge_sparsity, threshold, relative_threshold, max_error, scheme, hops, inherit, focus)
     allowed = None if max_error is None else check_error("max_error", max_error)
+    op = Operator(diffusion, scheme, hops, threads_to_use(threads))
+    if out is not None and memory is not None:
+        order = Order(Path(out), as_bytes(memory, "memory"), taken, overwrite, again, plan)
+        asked = {
+            "edge_sparsity": _number(edge_sparsity), "threshold": _number(threshold), "entries": entries, "basis": basis,
+            "inherit": bool(inherit),
+        }  # fmt: skip
+        return _beyond_memory(op, x, budget, deflate, asked, order, progress)
     features = Features(x, graph.num_nodes)
     if rank is not None and (not isinstance(rank, int | np.integer) or isinstance(rank, bool) or not 1 <= rank <= features.f):
         raise InputError(
             f"`rank` is the number of axes to keep, from 1 to the {features.f:,} features there are; got {rank!r}."
         )
-    op = Operator(diffusion, scheme, hops, threads_to_use(threads))
     # An error bound leaves no room for axes to be left out: all of them, or where they are too many to find, the input's own.
     rotate = basis == "principal" and (budget is not None or rank is not None or (bool(allowed) and features.f <= VERY_WIDE))
     deflate = rotate or (bool(allowed) and basis == "principal") if deflate is None else deflate
-    if out is not None and memory is not None:
-        if rotate and features.f > GRAM_LIMIT:
-            raise InputError(
-                f"`memory` with principal axes takes up to {GRAM_LIMIT:,} features, and `x` has {features.f:,}; "
-                f"write basis='input'."
-            )
-        spent = isinstance(budget, Target) and np.ceil((1 - budget.sparsity) * features.f) >= features.f
-        needs = Needs(op, features, None if spent else budget, rotate, deflate, entries == "feature", inherit)
-        task = {
-            "task": "propagate", "scheme": _described(scheme, op), "hops": hops, "r": float(r),
-            "edge_sparsity": _number(edge_sparsity), "threshold": _number(threshold),
-            "entries": entries, "basis": basis, "deflate": bool(deflate), "inherit": bool(inherit),
-            "focus": budget.focus if isinstance(budget, Target) else None,
-        }  # fmt: skip
-        inputs = []
-        given = {"indptr": graph.indptr, "indices": graph.indices, "weight": graph.weight}
-        for name, array in {**given, "x": features.dense if features.is_torch else np.asanyarray(x)}.items():
-            if array is not None:
-                files, facts = known_by(name, array)
-                inputs += files
-                task |= facts
-        order = Order(Path(out), as_bytes(memory, "memory"), taken, task, inputs, overwrite, again, plan)
-        return beyond_memory(needs, order, progress)
     setup = perf_counter() - began
 
     began = perf_counter()
@@ -342,6 +328,45 @@ def _check_beyond_memory(
     for name, (is_asked, why, instead) in refused.items():
         if is_asked:
             raise InputError(f"{name} {why}, and with `memory` columns are propagated group by group; {instead}.")
+
+
+def _beyond_memory(
+    op: Operator,
+    x: Any,
+    budget: Budget | None,
+    deflate: bool | None,
+    asked: dict[str, Any],
+    order: Order,
+    progress: Progress | None,
+) -> Propagated:
+    """From files to a file; what is mapped of them counts as memory too, and is given back in time."""
+    graph, rotate = op.diffusion.graph, asked["basis"] == "principal" and budget is not None
+    deflate = rotate if deflate is None else deflate
+    pages = Pages()
+    pages.add(graph.indptr, graph.indices, graph.weight, np.asanyarray(x) if not hasattr(x, "detach") else None)
+    with pages.within(order.memory):
+        features = Features(x, graph.num_nodes)
+        if rotate and features.f > GRAM_LIMIT:
+            raise InputError(
+                f"`memory` with principal axes takes up to {GRAM_LIMIT:,} features, and `x` has {features.f:,}; "
+                f"write basis='input'."
+            )
+        spent = isinstance(budget, Target) and np.ceil((1 - budget.sparsity) * features.f) >= features.f
+        needs = Needs(
+            op, features, None if spent else budget, rotate, deflate, asked["entries"] == "feature", asked["inherit"]
+        )  # fmt: skip
+        task = {
+            "task": "propagate", "scheme": _described(op.scheme, op), "hops": op.hops, "r": float(op.diffusion.r), **asked,
+            "deflate": bool(deflate), "focus": budget.focus if isinstance(budget, Target) else None,
+        }  # fmt: skip
+        inputs = []
+        given = {"indptr": graph.indptr, "indices": graph.indices, "weight": graph.weight}
+        for name, array in {**given, "x": features.dense if features.is_torch else np.asanyarray(x)}.items():
+            if array is not None:
+                files, facts = known_by(name, array)
+                inputs += files
+                task |= facts
+        return beyond_memory(needs, order, task, inputs, pages, progress)
 
 
 def _described(scheme: Scheme, op: Operator) -> str:

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.errors import GraphError
-from unifews.kernels import LANES, native
+from unifews.kernels import LANES, aligned, native
 from unifews.propagation.certify import Price, Prices
 from unifews.propagation.operator import HUGE, Operator
-from unifews.propagation.tiles import Floats, Shape, Tile
+from unifews.propagation.tiles import Floats, Room, Shape, Tile
 from unifews.propagation.view import View
 
 
@@ -70,7 +70,9 @@ class Engine(ABC):
 class BlockEngine(Engine):
     """One decision per (edge, block) or (edge, feature)."""
 
-    def __init__(self, op: Operator, view: View, shapes: list[Shape], inherit: bool, *, by_feature: bool) -> None:
+    def __init__(
+        self, op: Operator, view: View, shapes: list[Shape], inherit: bool, *, by_feature: bool, room: Room = aligned
+    ) -> None:
         super().__init__(op, view, shapes, inherit)
         graph = op.diffusion.graph
         if graph.num_nodes >= 2**32:
@@ -78,7 +80,7 @@ class BlockEngine(Engine):
         self.by_feature = by_feature
         self.current = 0  # which of the two size tables is this hop's
         for shape in shapes:
-            tile = Tile(graph.num_nodes, shape, accumulate=op.accumulate, lazy=True, by_feature=self.by_feature)
+            tile = Tile(graph.num_nodes, shape, accumulate=op.accumulate, lazy=True, by_feature=by_feature, room=room)
             view.fill(tile)
             self.tiles.append(tile)
         self.zero = [self._zeros(tile) for tile in self.tiles]

@@ -12,30 +12,30 @@ the next call goes on from there and ends with the same bytes.
 from __future__ import annotations
 
 import math
-import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from unifews.core import spill
-from unifews.core.atomic import check_place
+from unifews.core.atomic import check_place, sync
 from unifews.core.budget import Budget, Target
 from unifews.core.npy import open_array
+from unifews.core.pages import Pages
 from unifews.core.sizes import in_words
 from unifews.core.trace import HopTrace, Trace
 from unifews.core.work import Work, working
 from unifews.errors import InputError
-from unifews.kernels import LANES, aligned, describe
+from unifews.kernels import LANES, SLACK, aligned, describe
 from unifews.propagation import local, plan
 from unifews.propagation.basis import Basis, principal, stationary_mean
-from unifews.propagation.engines import BlockEngine, Carried, Engine, take
+from unifews.propagation.checkpoint import Checkpoint, plain, told
+from unifews.propagation.engines import BlockEngine, Carried, take
 from unifews.propagation.features import Floats
 from unifews.propagation.operator import stationary
 from unifews.propagation.plan import Needs, Plan
@@ -46,8 +46,6 @@ from unifews.propagation.view import View
 Progress = Callable[[int, int], None]
 
 _OFTEN = 2.0  # seconds between notes of how far a pass over rows has come
-_WORTH = 5.0  # hops go on for so many times the seconds that keeping their state takes before it is kept again
-_PIECE = 8 << 20  # bytes that are written and summed up at a time
 _RESULT = "embedding.npy"
 
 
@@ -59,23 +57,30 @@ class Order:
     memory: int
     taken: int
     """Bytes of memory the process had before."""
-    task: dict[str, Any]
-    """What the result depends on, for JSON."""
-    inputs: Sequence[Path]
     overwrite: bool = False
     again: bool = False
     tell: Callable[[Plan], None] | None = None
 
 
-def beyond_memory(needs: Needs, order: Order, progress: Progress | None) -> Propagated:
-    """Propagate with no more memory than ordered; the embedding is a memory map of the file written."""
+def beyond_memory(
+    needs: Needs,
+    order: Order,
+    task: dict[str, Any],
+    inputs: Sequence[Path],
+    pages: Pages,
+    progress: Progress | None,
+) -> Propagated:
+    """Propagate with no more memory than ordered; the embedding is a memory map of the file written.
+
+    The result depends on `task` (for JSON) and the files `inputs` alone; `pages` are those that the caller gives back in time.
+    """
     out = order.out
-    with working(out, order.task, order.inputs, again=order.again) as work:
+    with working(out, task, inputs, again=order.again) as work:
         if not (work.get("summary") and out.exists() and not (work.folder / _RESULT).exists()):  # killed after the last step
             check_place(out, order.overwrite)
             chosen = _planned(work, needs, order)
             with work.writing():
-                run = _Run(work, needs, chosen, progress)
+                run = _Run(work, needs, chosen, pages, progress)
                 run.all()
                 (work.folder / _RESULT).replace(out)
         summary = work.get("summary")
@@ -110,9 +115,9 @@ def _planned(work: Work, needs: Needs, order: Order) -> Plan:
 class _Run:
     """One propagation on its way into a file."""
 
-    def __init__(self, work: Work, needs: Needs, chosen: Plan, progress: Progress | None) -> None:
+    def __init__(self, work: Work, needs: Needs, chosen: Plan, pages: Pages, progress: Progress | None) -> None:
         self.work, self.needs, self.op, self.features = work, needs, needs.op, needs.features
-        self.groups, self.progress = chosen.groups, progress
+        self.groups, self.outside, self.pages, self.progress = chosen.groups, chosen.outside, pages, progress
         self.steps = len(self.groups) * self.op.hops + 2
         self.began = perf_counter()
 
@@ -144,10 +149,10 @@ class _Run:
                 axes, mean, macs = found.axes, found.mean, found.macs
             elif phi is not None:
                 mean = stationary_mean(features, phi, op.threads)
-            kept = {"macs": macs, "seconds": perf_counter() - self.began, **_save(file, _given(axes, mean))}
+            kept = {"macs": macs, "seconds": perf_counter() - self.began, "crc": spill.save(file, _given(axes, mean))}
             self.work.keep(basis=kept)
         else:
-            _load(file, _given(axes, mean), kept)
+            spill.load(file, _given(axes, mean), kept["crc"])
         basis = None if axes is None else Basis(axes, mean, kept["macs"])
         return View(features, basis, phi, mean, op.diffusion, op.threads)
 
@@ -173,9 +178,9 @@ class _Run:
         files: list[Path],
         widths: list[int],
         made: Callable[[int, int], list[Floats]],
-        header: Callable[[Path], int] = lambda file: 0,
+        shape: tuple[int, int] | None = None,
     ) -> None:
-        """Append what is made of rows after rows to files."""
+        """Append what is made of rows after rows to files; `.npy` ones if their shape is given."""
         chunks = self.features.chunks()
         state = self.work.get(key) or {"chunks": 0, "start": 0, "crc": [0] * len(files)}
         if state["chunks"] == len(chunks):
@@ -188,7 +193,9 @@ class _Run:
                     raise spill.damaged(file)
             else:
                 file.unlink(missing_ok=True)
-                state["start"] = header(file)
+                if shape:
+                    spill.write_header(file, np.dtype(np.float32), shape)
+                    state["start"] = spill.HEADER
         noted = perf_counter()
         for number in range(state["chunks"], len(chunks)):
             for at, (file, part) in enumerate(zip(files, made(*chunks[number]), strict=True)):
@@ -197,6 +204,10 @@ class _Run:
             if perf_counter() - noted > _OFTEN or number + 1 == len(chunks):
                 self.work.keep(**{key: state})
                 noted = perf_counter()
+
+    @property
+    def _sum(self) -> Path:
+        return self.work.folder / "sum"
 
     def _file(self, what: str, shape: Shape) -> Path:
         return self.work.folder / f"{what}-{shape.column}"
@@ -213,7 +224,7 @@ class _Run:
             if str(shape.column) in done:
                 continue
             own = budgets[-number - 1]
-            state = _State(self.work, shape)
+            state = Checkpoint(self.work, shape)
             before = 1 + number * self.op.hops
             if own is None:
                 values, hops, growth = self._whole(view, shape, state, before)
@@ -221,16 +232,18 @@ class _Run:
                 outcome = self._pruned(view, shape, own, state, before)
                 values, hops, growth = outcome.values, outcome.hops, outcome.growth
             peak = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
-            kept = _save(self._file("coordinates", shape), [values])
+            crc = spill.save(self._file("coordinates", shape), [values])
             del values
             if number + 1 < len(self.groups) and own is not None:
                 following = budgets[-number - 2]
                 assert following is not None
                 following.inherit(own)
-            done = {**done, str(shape.column): {"hops": [_plain(hop) for hop in hops], "growth": growth, "peak": peak, **kept}}
-            self.work.keep(groups=done, budgets=[_told(budget) for budget in budgets], state=None)
+            told_hops = [plain(hop) for hop in hops]
+            done = {**done, str(shape.column): {"hops": told_hops, "growth": growth, "peak": peak, "crc": crc}}
+            self.work.keep(groups=done, budgets=[told(budget) for budget in budgets], state=None)
             self._file("columns", shape).unlink(missing_ok=True)
-        _State.clear(self.work)
+            self._sum.unlink(missing_ok=True)
+        Checkpoint.clear(self.work)
 
     def _budgets(self, view: View) -> list[Budget | None]:
         budget = self.needs.budget
@@ -239,7 +252,7 @@ class _Run:
         kept = self.work.get("budgets")
         if kept is None:
             budgets: list[Budget | None] = [*local.divided(self.op, view, [[shape] for shape in self.groups], budget)]
-            self.work.keep(budgets=[_told(each) for each in budgets])
+            self.work.keep(budgets=[told(each) for each in budgets])
             return budgets
         if not isinstance(budget, Target):
             return [budget] * len(self.groups)
@@ -248,13 +261,22 @@ class _Run:
             each.resume(state)
         return [*again]
 
-    def _pruned(self, view: View, shape: Shape, budget: Budget, state: _State, before: int) -> local.Outcome:
-        engine = BlockEngine(self.op, view, [shape], self.needs.inherit, by_feature=self.needs.by_feature)
+    def _room(self, n: int, columns: int) -> Floats:
+        """Where a group's output adds up: row after row, so it may well be in a file."""
+        if not self.outside:
+            return aligned(n, columns)
+        room = np.memmap(self._sum, np.float32, "w+", shape=(n * columns + SLACK,))
+        self.pages.add(room)
+        return room[: n * columns].reshape(n, columns)
+
+    def _pruned(self, view: View, shape: Shape, budget: Budget, state: Checkpoint, before: int) -> local.Outcome:
+        by_feature = self.needs.by_feature
+        engine = BlockEngine(self.op, view, [shape], self.needs.inherit, by_feature=by_feature, room=self._room)
         return local.run(self.op, engine, budget, False, lambda done: self._tell(before + done), state)
 
-    def _whole(self, view: View, shape: Shape, state: _State, before: int) -> tuple[Floats, list[HopTrace], int]:
+    def _whole(self, view: View, shape: Shape, state: Checkpoint, before: int) -> tuple[Floats, list[HopTrace], int]:
         op = self.op
-        tile = Tile(view.features.n, shape, accumulate=op.accumulate, lazy=False)
+        tile = Tile(view.features.n, shape, accumulate=op.accumulate, lazy=False, room=self._room)
         local.begin(op, view, tile)
         square = np.zeros(view.features.n, dtype=np.float32) if op.grows else None
         arrays = _given(*tile.buffers, tile.out)
@@ -289,7 +311,7 @@ class _Run:
         axes = None if view.basis is None else view.basis.axes
 
         def made(first: int, last: int) -> list[Floats]:
-            read = [_rows(file, first, last, shape.width) for file, shape in zip(files, self.groups, strict=True)]
+            read = [spill.rows(file, first, last, shape.width) for file, shape in zip(files, self.groups, strict=True)]
             for rows, part in zip(read, parts, strict=True):
                 if part["growth"] < top:
                     rows *= np.float32(math.ldexp(1, part["growth"] - top))
@@ -299,8 +321,8 @@ class _Run:
             return [rotate_back(values, axes)]
 
         n, f = self.features.n, self.features.f
-        self._pass("rotation", [self.work.folder / _RESULT], [f], made, lambda file: _header(file, (n, f)))
-        _sync(self.work.folder / _RESULT)
+        self._pass("rotation", [self.work.folder / _RESULT], [f], made, (n, f))
+        sync(self.work.folder / _RESULT)
         basis = self.work.get("basis")
         macs = basis["macs"] + (2 * n * f * f if axes is not None else 0)
         if view.phi is not None and self.op.scheme.skip != "diagonal":
@@ -308,7 +330,7 @@ class _Run:
         hops = local.added([[HopTrace(**hop) for hop in part["hops"]] for part in parts])
         spent = perf_counter() - self.began - sum(hop.seconds for hop in hops) - basis["seconds"]
         notes = []
-        if len(parts) > 1:
+        if len(parts) > 1 and self.needs.budget is not None:
             notes.append(f"columns were propagated in {len(parts)} groups; the thresholds told are those of the leading one")
         if exponent:
             notes.append(f"values lie outside float32 and are given divided by 2^{exponent}")
@@ -317,7 +339,7 @@ class _Run:
             "rank": f if axes is not None else None, "basis_macs": macs, "basis_seconds": basis["seconds"],
             "setup_seconds": max(spent, 0.0), "notes": notes,
         }  # fmt: skip
-        self.work.keep(summary={"hops": [_plain(hop) for hop in hops], "trace": trace, "exponent": exponent})
+        self.work.keep(summary={"hops": [plain(hop) for hop in hops], "trace": trace, "exponent": exponent})
 
 
 @dataclass
@@ -332,7 +354,7 @@ class _Laid(View):
         file, expected = self.laid[tile.shape.column]
         width, crc = LANES * tile.shape.blocks, 0
         for first, last in self.features.chunks():
-            rows = _rows(file, first, last, width)
+            rows = spill.rows(file, first, last, width)
             crc = zlib.crc32(rows.view(np.uint8).data, crc)
             self._ingest(tile, rows, first, 0, square)
         if crc != expected:
@@ -340,94 +362,8 @@ class _Laid(View):
         self.seconds += perf_counter() - began
 
 
-class _State:
-    """Where the hops of a group stand, on disk, in two files that take turns: one is whole whenever the process may die."""
-
-    def __init__(self, work: Work, shape: Shape) -> None:
-        self.work, self.shape = work, shape
-        self.since, self.cost = perf_counter(), 0.0
-
-    # As a `local.Keeper` of pruned hops:
-
-    def resume(self, engine: Engine, budget: Budget, sample: local.Sample | None) -> list[HopTrace]:
-        assert isinstance(engine, BlockEngine)
-        kept = self.load(engine.arrays())
-        if kept is None:
-            return []
-        engine.resume(kept["engine"])
-        if isinstance(budget, Target):
-            budget.resume(kept["budget"])
-        if sample and kept["alive"] is not None:
-            shape, packed = kept["alive"]
-            flat = np.unpackbits(np.frombuffer(bytes.fromhex(packed), dtype=np.uint8), count=math.prod(shape))
-            sample.alive = flat.reshape(shape).astype(bool)
-        return list(kept["hops"])
-
-    def keep(self, engine: Engine, budget: Budget, sample: local.Sample | None, hops: list[HopTrace]) -> None:
-        assert isinstance(engine, BlockEngine)
-        if len(hops) == engine.op.hops:
-            return
-        alive = None
-        if sample and sample.alive is not None:
-            alive = [list(sample.alive.shape), np.packbits(sample.alive).tobytes().hex()]
-        self.save(engine.arrays(), hops, {"engine": engine.facts(), "budget": _told(budget), "alive": alive})
-
-    # And of any:
-
-    def load(self, arrays: list[NDArray[Any]]) -> dict[str, Any] | None:
-        """Read the arrays in place; what else was kept."""
-        kept = self.work.get("state")
-        if kept is None or kept["column"] != self.shape.column:
-            return None
-        _load(self._file(kept["slot"]), arrays, kept)
-        return {**kept, "hops": [HopTrace(**hop) for hop in kept["hops"]]}
-
-    def save(self, arrays: list[NDArray[Any]], hops: list[HopTrace], facts: dict[str, Any]) -> None:
-        """Keep the state, unless it was kept so recently that this would slow the hops down."""
-        began = perf_counter()
-        if began - self.since < _WORTH * self.cost:
-            return
-        before = self.work.get("state")
-        slot = 1 - before["slot"] if before else 0
-        written = _save(self._file(slot), arrays)
-        told = {"column": self.shape.column, "slot": slot, "hops": [_plain(hop) for hop in hops], **written, **facts}
-        self.work.keep(state=told)
-        self.since = perf_counter()
-        self.cost = self.since - began
-
-    def _file(self, slot: int) -> Path:
-        return self.work.folder / f"state-{slot}"
-
-    @staticmethod
-    def clear(work: Work) -> None:
-        for file in work.folder.glob("state-*"):
-            file.unlink()
-
-
-def known_by(name: str, array: NDArray[Any]) -> tuple[list[Path], dict[str, Any]]:
-    """What tells an input from another, for `Order`: its file and which part of it, or all of its values."""
-    about = [str(array.dtype), *array.shape]
-    if isinstance(array, np.memmap) and array.filename is not None and array.mode != "c":
-        start = array.ctypes.data - np.frombuffer(array._mmap, np.uint8).ctypes.data  # type: ignore[attr-defined]
-        return [Path(array.filename)], {name: [*about, start, *array.strides]}
-    rows = max(1, _PIECE // max(1, array.nbytes // max(1, len(array))))
-    crc = 0
-    for at in range(0, len(array), rows):
-        crc = zlib.crc32(np.ascontiguousarray(array[at : at + rows]).view(np.uint8).data, crc)
-    return [], {name: [*about, crc]}
-
-
 def _given(*arrays: NDArray[Any] | None) -> list[NDArray[Any]]:
     return [array for array in arrays if array is not None]
-
-
-def _told(budget: Budget | None) -> dict[str, Any] | None:
-    return budget.state() if isinstance(budget, Target) else None
-
-
-def _plain(hop: HopTrace) -> dict[str, Any]:
-    """For JSON."""
-    return {name: value.item() if isinstance(value, np.generic) else value for name, value in asdict(hop).items()}
 
 
 def _columns_of(view: View, shape: Shape) -> Floats | None:
@@ -446,59 +382,3 @@ def _on(rows: Floats, axes: Floats | None, shape: Shape) -> Floats:
     part = np.zeros((len(rows), shape.blocks * LANES), dtype=np.float32)
     part[:, : shape.width] = rows[:, shape.column : shape.column + shape.width]
     return part
-
-
-def _rows(file: Path, first: int, last: int, width: int) -> Floats:
-    """Rows of a file that holds nothing but float32 [n, width]."""
-    rows = np.fromfile(file, np.float32, (last - first) * width, offset=4 * width * first)
-    if len(rows) != (last - first) * width:
-        raise spill.damaged(file)
-    return rows.reshape(-1, width)
-
-
-def _header(file: Path, shape: tuple[int, int]) -> int:
-    """Begin a `.npy` file of float32; the length of its header."""
-    with file.open("wb") as out:
-        about = {"descr": npy.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
-        npy.write_array_header_1_0(out, about)
-        return out.tell()
-
-
-def _bytes_of(arrays: list[NDArray[Any]]) -> Iterator[NDArray[np.uint8]]:
-    for array in arrays:
-        flat = array.reshape(-1).view(np.uint8)
-        for at in range(0, len(flat), _PIECE):
-            yield flat[at : at + _PIECE]
-
-
-def _save(file: Path, arrays: list[NDArray[Any]]) -> dict[str, int]:
-    """Write arrays one after the other, down to the disk; the checksum to note."""
-    crc = 0
-    with file.open("wb") as out:
-        for piece in _bytes_of([np.ascontiguousarray(array) for array in arrays]):
-            out.write(piece.data)
-            crc = zlib.crc32(piece.data, crc)
-        out.flush()
-        os.fsync(out.fileno())
-    return {"crc": crc}
-
-
-def _load(file: Path, arrays: list[NDArray[Any]], noted: dict[str, Any]) -> None:
-    """Read arrays in place, as they were when their checksum was noted."""
-    if not file.exists() or file.stat().st_size != sum(array.nbytes for array in arrays):
-        raise spill.damaged(file)
-    crc = 0
-    with file.open("rb") as data:
-        for piece in _bytes_of(arrays):
-            data.readinto(piece.data)
-            crc = zlib.crc32(piece.data, crc)
-    if crc != noted["crc"]:
-        raise spill.damaged(file)
-
-
-def _sync(file: Path) -> None:
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -52,10 +52,14 @@ class Needs:
                 size += graph.num_edges * (2 * blocks if self.by_feature else 1)
         return size
 
-    def memory(self, blocks: int) -> int:
-        """Bytes of memory while a group is propagated."""
+    def sum(self, blocks: int) -> int:
+        """Bytes of a group's output, which may add up in a file."""
+        return self.op.diffusion.graph.num_nodes * 4 * LANES * blocks if self.op.accumulate else 0
+
+    def memory(self, blocks: int, outside: bool = False) -> int:
+        """Bytes of memory while a group is propagated, its output in memory or outside."""
         graph, f = self.op.diffusion.graph, self.features.f
-        size = self.state(blocks) + graph.num_nodes * _NODE + _FIXED + 24 * f * f
+        size = self.state(blocks) + graph.num_nodes * _NODE + _FIXED + 24 * f * f - (self.sum(blocks) if outside else 0)
         if graph.weight is not None:
             size += 8 * graph.num_edges  # while degrees are summed up
         if self.by_feature:
@@ -71,8 +75,9 @@ class Plan:
 
     groups: list[Shape]
     memory: int
-    """Bytes of memory at the worst moment, beside what the process had before; pages of mapped files are not counted: the
-    system takes them back when it needs them."""
+    """Bytes of memory at the worst moment, beside what the process had before; mapped files have the rest."""
+    outside: bool
+    """Whether what a group adds up to does so in a file."""
     disk: int
     """Bytes of disk at the worst moment, the result included."""
     passes: int
@@ -91,7 +96,7 @@ class Plan:
             f"{sum(shape.width for shape in self.groups):,} columns in {len(self.groups)} "
             f"group{'s' if len(self.groups) > 1 else ''} of up to {blocks * LANES}; {self.passes:,} passes over the edges; "
             f"{in_words(self.read)} to read, {in_words(self.written)} to write; {in_words(self.memory)} of memory, "
-            f"{in_words(self.disk)} of disk; about {took}"
+            f"{in_words(self.disk)} of disk{', where sums add up too' if self.outside else ''}; about {took}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -106,24 +111,26 @@ def make(needs: Needs, limit: int, taken: int) -> Plan:
     """The plan with the fewest groups that keeps to `limit` bytes of memory, of which `taken` are gone; no time yet."""
     width = needs.features.f
     most = -(-width // LANES)
-    for least in range(needs.grouped, max(most, needs.grouped) + 1):
-        shapes = cut(width, least)
-        memory = needs.memory(max(shape.blocks for shape in shapes))
-        if memory + taken <= limit:
-            return _described(needs, shapes, memory)
-    n, least_memory = needs.op.diffusion.graph.num_nodes, needs.memory(1)
+    for outside in (False, True):
+        for least in range(needs.grouped, max(most, needs.grouped) + 1):
+            shapes = cut(width, least)
+            memory = needs.memory(max(shape.blocks for shape in shapes), outside)
+            if memory + taken <= limit:
+                return _described(needs, shapes, memory, outside)
+    n, least_memory = needs.op.diffusion.graph.num_nodes, needs.memory(1, outside=True)
     raise InputError(
         f"memory={in_words(limit)} is too little for {n:,} nodes: {in_words(taken)} are taken before it begins, and {LANES} "
         f"columns at a time need {in_words(least_memory)}. Give {in_words(1.02 * (taken + least_memory))} or more."
     )
 
 
-def _described(needs: Needs, shapes: list[Shape], memory: int) -> Plan:
+def _described(needs: Needs, shapes: list[Shape], memory: int, outside: bool) -> Plan:
     op, graph, features = needs.op, needs.op.diffusion.graph, needs.features
     n, count = graph.num_nodes, len(shapes)
     values = 4 * n * features.f
     laid = sum(4 * LANES * shape.blocks * n for shape in shapes) if count > 1 else 0
-    state = 2 * needs.state(max(shape.blocks for shape in shapes))
+    blocks = max(shape.blocks for shape in shapes)
+    state = 2 * needs.state(blocks) + (needs.sum(blocks) if outside else 0)
     divided = isinstance(needs.budget, Target) and count > 1
     passes = count * op.hops + (needs.budget is not None)
     passes += count * min(PILOT_HOPS + 1, op.hops) if divided else 0
@@ -132,7 +139,7 @@ def _described(needs: Needs, shapes: list[Shape], memory: int) -> Plan:
     edges = graph.num_edges * (graph.indices.itemsize + (4 if graph.weight is not None else 0)) + 8 * n
     read = passes * edges + over_features * n * _row_bytes(features) + laid + values
     disk = max(laid + values // count + state, 2 * values) + (1 << 20)
-    return Plan(shapes, memory, disk, passes, read, laid + 2 * values, 0.0)
+    return Plan(shapes, memory, outside, disk, passes, read, laid + 2 * values, 0.0)
 
 
 def _row_bytes(features: Features) -> int:

@@ -6,6 +6,7 @@ threshold that looks at all of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from unifews.kernels import LANES, MAX_BLOCKS, aligned
 
 Floats = NDArray[np.float32]
+Room = Callable[[int, int], Floats]
 SHIFT = 48
 """Powers of two by which values that outgrow float32 are brought down."""
 
@@ -44,14 +46,17 @@ class Tile:
     """The values of one tile during a propagation.
 
     ``buffers`` take turns: hop l reads ``buffers[l % 2]`` and writes the other. With `lazy`, a block that receives
-    nothing is left where it is, and ``stamp`` says as of which hop (see Lazy in kernels.h).
+    nothing is left where it is, and ``stamp`` says as of which hop (see Lazy in kernels.h). ``out`` is met row after row;
+    `room` makes the place for it.
     """
 
-    def __init__(self, n: int, shape: Shape, *, accumulate: bool, lazy: bool, by_feature: bool = False) -> None:
+    def __init__(
+        self, n: int, shape: Shape, *, accumulate: bool, lazy: bool, by_feature: bool = False, room: Room = aligned
+    ) -> None:
         self.shape = shape
         columns = shape.blocks * LANES
         self.buffers: list[Floats] = [aligned(n, columns), aligned(n, columns)]
-        self.out: Floats | None = aligned(n, columns) if accumulate else None
+        self.out: Floats | None = room(n, columns) if accumulate else None
         self.by_feature = by_feature
         self.stamp: NDArray[np.uint16] | None = None
         self.size: list[Floats] = []

@@ -1,0 +1,189 @@
+"""Graphs larger than memory: time, peak memory and bytes, each run a process of its own as a user would start it.
+
+python benchmarks/scale.py grow --folder DIR                      # 15 M and 150 M edges, f = 32, 20 hops at .9, 12 GB
+python benchmarks/scale.py grow --folder DIR --edges 1.5e9        # 50 M nodes: about an hour, 60 GB of disk
+python benchmarks/scale.py memory --folder DIR                    # products size: a third of the memory against all of it
+python benchmarks/scale.py kill --folder DIR                      # killed at random moments: the same bytes each time
+python benchmarks/scale.py workers --folder DIR                   # partitioned over 2 and 4 processes: bytes sent
+
+Graphs are generated (`unifews data generate powerlaw`, 30 edges a node) into DIR once and stay there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+UNIFEWS = [sys.executable, "-m", "unifews"]
+DEGREE = 30
+HOPS = 20
+PRODUCTS = (2_449_029, 123_718_280, 100)  # nodes, directed edges, features
+CONSOLE = Console(width=130)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one process took."""
+
+    seconds: float
+    peak: int
+    """Bytes of resident memory, pages of mapped files included."""
+    report: dict[str, Any]
+
+    @property
+    def hops(self) -> float:
+        """Seconds of hops alone."""
+        return sum(hop["seconds"] for hop in self.report["hops"])
+
+
+def command(*words: object) -> Run:
+    """Run `unifews …  --json`."""
+    return process([*UNIFEWS, *map(str, words), "--json"])
+
+
+def process(words: list[str]) -> Run:
+    began = perf_counter()
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout and child.stderr
+        out, error = child.stdout.read(), child.stderr.read()
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"{' '.join(words)}\n{error}")
+    return Run(perf_counter() - began, usage.ru_maxrss * 1024, json.loads(out))
+
+
+def graph(folder: Path, nodes: int, edges: int, features: int) -> Path:
+    """A generated dataset, made if it is not there yet."""
+    place = folder / f"powerlaw-{edges}-{features}"
+    if not place.exists():
+        size = f"--nodes={nodes}", f"--edges={edges}", f"--features={features}"
+        made = command("data", "generate", "powerlaw", *size, f"--out={place}", "--memory=4GB")
+        CONSOLE.print(f"made {place.name}: {made.seconds:.0f} s, peak {made.peak / 1e9:.1f} GB")
+    return place
+
+
+def propagate(place: Path, out: Path, *options: str) -> Run:
+    return command("propagate", place, f"--out={out}", *options)
+
+
+def gigabytes(number: float) -> str:
+    return f"{number / 1e9:.1f} GB"
+
+
+def grow(folder: Path, sizes: list[int], memory: str, scheme: str) -> list[dict[str, Any]]:
+    """How time and memory grow with the graph."""
+    table, rows = Table("edges", "nodes", "whole run", "peak", "hop at .9", "hop unpruned", "times", "ns per kept MAC"), []
+    for edges in sizes:
+        place, out = graph(folder, edges // DEGREE, edges, 32), folder / "p.npy"
+        how = f"--memory={memory}", f"--scheme={scheme}", "--overwrite"
+        pruned = propagate(place, out, f"--hops={HOPS}", "--edge-sparsity=.9", *how)
+        whole = propagate(place, out, "--hops=3", *how)
+        out.unlink()
+        macs = sum(hop["macs"] for hop in pruned.report["hops"])
+        row = {
+            "edges": edges, "seconds": pruned.seconds, "peak": pruned.peak, "hop": pruned.hops / HOPS,
+            "unpruned_hop": whole.hops / 3, "unpruned_peak": whole.peak, "macs": macs, "scheme": scheme,
+            "removed": 1 - macs / (edges * 32 * HOPS), "ns_per_mac": 1e9 * pruned.hops / macs,
+            "whole_ns_per_mac": 1e9 * pruned.seconds / macs,
+        }  # fmt: skip
+        rows.append(row)
+        table.add_row(
+            f"{edges:,}", f"{edges // DEGREE:,}", f"{pruned.seconds:.0f} s", gigabytes(pruned.peak), f"{row['hop']:.2f} s",
+            f"{row['unpruned_hop']:.2f} s", f"{row['unpruned_hop'] / row['hop']:.1f}x",
+            f"{row['ns_per_mac']:.2f} ({row['whole_ns_per_mac']:.2f} with all else)",
+        )  # fmt: skip
+        CONSOLE.print(table)
+    return rows
+
+
+def memory(folder: Path, trials: int) -> list[dict[str, Any]]:
+    """Products size with a third of the memory that it takes in memory."""
+    place, out = graph(folder, *PRODUCTS), folder / "p.npy"
+    how = f"--hops={HOPS}", "--edge-sparsity=.9", "--overwrite"
+    runs: dict[str, list[Run]] = {"in memory": [], "through files": []}
+    for _ in range(trials):
+        runs["in memory"].append(propagate(place, out, *how))
+        third = runs["in memory"][0].peak // 3
+        runs["through files"].append(propagate(place, out, f"--memory={third}", *how))
+    out.unlink()
+    table = Table("", "seconds", "lowest - highest", "peak")
+    for name, each in runs.items():
+        seconds = [run.seconds for run in each]
+        spread = f"{min(seconds):.1f} - {max(seconds):.1f}"
+        table.add_row(name, f"{np.median(seconds):.1f}", spread, gigabytes(max(run.peak for run in each)))
+    CONSOLE.print(table)
+    ratios = [b.seconds / a.seconds for a, b in zip(*runs.values(), strict=True)]
+    CONSOLE.print(f"{np.median(ratios):.2f} times the time ({min(ratios):.2f} - {max(ratios):.2f})")
+    return [{"what": name, "seconds": [run.seconds for run in each], "peak": [run.peak for run in each]}
+            for name, each in runs.items()]  # fmt: skip
+
+
+def kill(folder: Path, edges: int, kills: int) -> list[dict[str, Any]]:
+    """Killed at random moments until it is done; against a run that was left alone."""
+    place, rng = graph(folder, edges // DEGREE, edges, 32), np.random.default_rng(0)
+    how = f"--hops={HOPS}", "--edge-sparsity=.9", "--memory=1GB"
+    alone, killed = folder / "alone.npy", folder / "killed.npy"
+    seconds = propagate(place, alone, *how, "--overwrite").seconds
+    rows = []
+    for _ in range(kills):
+        killed.unlink(missing_ok=True)
+        moment = float(rng.uniform(0.1, 0.95) * seconds)
+        child = subprocess.Popen(
+            [*UNIFEWS, "propagate", str(place), f"--out={killed}", *how], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        sleep(moment)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        rest = propagate(place, killed, *how).seconds
+        same = digest(killed) == digest(alone)
+        rows.append({"killed_at": moment, "rest": rest, "same": same})
+        told = "the same bytes" if same else "OTHER BYTES"
+        CONSOLE.print(f"killed after {moment:.1f} s of {seconds:.1f} s; {rest:.1f} s more; {told}")
+    for file in (alone, killed):
+        file.unlink()
+    return rows
+
+
+def digest(file: Path) -> str:
+    with file.open("rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["grow", "memory", "kill"])
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--edges", default="15e6,150e6")
+    parser.add_argument("--memory", default="12GB")
+    parser.add_argument("--scheme", default="appnp")
+    parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--json", type=Path, default=None, help="also write the figures to this file")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    sizes = [int(float(size)) for size in options.edges.split(",")]
+    if options.part == "grow":
+        rows = grow(options.folder, sizes, options.memory, options.scheme)
+    elif options.part == "memory":
+        rows = memory(options.folder, options.trials)
+    else:
+        rows = kill(options.folder, sizes[0], 5)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Where the hops of a group of columns stand, on disk, so that another process can go on (docs/adr/0019)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.core import spill
+from unifews.core.budget import Budget, Target
+from unifews.core.trace import HopTrace
+from unifews.core.work import Work
+from unifews.propagation import local
+from unifews.propagation.engines import BlockEngine, Engine
+from unifews.propagation.tiles import Shape
+
+_WORTH = 5.0  # hops go on for so many times the seconds that keeping their state takes before it is kept again
+
+
+class Checkpoint:
+    """Where the hops of a group stand, on disk, in two files that take turns: one is whole whenever the process may die."""
+
+    def __init__(self, work: Work, shape: Shape) -> None:
+        self.work, self.shape = work, shape
+        self.since, self.cost = perf_counter(), 0.0
+
+    # As a `local.Keeper` of pruned hops:
+
+    def resume(self, engine: Engine, budget: Budget, sample: local.Sample | None) -> list[HopTrace]:
+        assert isinstance(engine, BlockEngine)
+        kept = self.load(engine.arrays())
+        if kept is None:
+            return []
+        engine.resume(kept["engine"])
+        if isinstance(budget, Target):
+            budget.resume(kept["budget"])
+        if sample and kept["alive"] is not None:
+            shape, packed = kept["alive"]
+            flat = np.unpackbits(np.frombuffer(bytes.fromhex(packed), dtype=np.uint8), count=math.prod(shape))
+            sample.alive = flat.reshape(shape).astype(bool)
+        return list(kept["hops"])
+
+    def keep(self, engine: Engine, budget: Budget, sample: local.Sample | None, hops: list[HopTrace]) -> None:
+        assert isinstance(engine, BlockEngine)
+        if len(hops) == engine.op.hops:
+            return
+        alive = None
+        if sample and sample.alive is not None:
+            alive = [list(sample.alive.shape), np.packbits(sample.alive).tobytes().hex()]
+        self.save(engine.arrays(), hops, {"engine": engine.facts(), "budget": told(budget), "alive": alive})
+
+    # And of any:
+
+    def load(self, arrays: list[NDArray[Any]]) -> dict[str, Any] | None:
+        """Read the arrays in place; what else was kept."""
+        kept = self.work.get("state")
+        if kept is None or kept["column"] != self.shape.column:
+            return None
+        spill.load(self._file(kept["slot"]), arrays, kept["crc"])
+        return {**kept, "hops": [HopTrace(**hop) for hop in kept["hops"]]}
+
+    def save(self, arrays: list[NDArray[Any]], hops: list[HopTrace], facts: dict[str, Any]) -> None:
+        """Keep the state, unless it was kept so recently that this would slow the hops down."""
+        began = perf_counter()
+        if began - self.since < _WORTH * self.cost:
+            return
+        before = self.work.get("state")
+        slot = 1 - before["slot"] if before else 0
+        crc = spill.save(self._file(slot), arrays)
+        state = {"column": self.shape.column, "slot": slot, "hops": [plain(hop) for hop in hops], "crc": crc, **facts}
+        self.work.keep(state=state)
+        self.since = perf_counter()
+        self.cost = self.since - began
+
+    def _file(self, slot: int) -> Path:
+        return self.work.folder / f"state-{slot}"
+
+    @staticmethod
+    def clear(work: Work) -> None:
+        for file in work.folder.glob("state-*"):
+            file.unlink()
+
+
+def told(budget: Budget | None) -> dict[str, Any] | None:
+    """How far a budget has come, for JSON."""
+    return budget.state() if isinstance(budget, Target) else None
+
+
+def plain(hop: HopTrace) -> dict[str, Any]:
+    """A hop, for JSON."""
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in asdict(hop).items()}
