@@ -4,7 +4,7 @@ is learnt from and repeated; then what each of them is about."""
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from unifews.methods.dspar import Dspar, sample
 from unifews.methods.gebt import Gebt, _Moves
 from unifews.methods.glt import Glt
 from unifews.methods.random import Random
-from unifews.methods.stages import Asked, pairs
+from unifews.methods.stages import Asked, Trains, pairs
 from unifews.nn.thinned import Thinned
 from unifews.nn.zoo import build
 from unifews.report.compare import label_of
@@ -188,6 +188,25 @@ def test_what_cannot_be_done_is_told_before_training(method, settings, sentence)
     assert sentence in str(error.value) and not seen
 
 
+def test_what_a_call_asks_for_is_checked_before_any_stage_is():
+    """With any method that says what it trains; one that does not is told so."""
+
+    @dataclass(frozen=True)
+    class Trained(Trains):
+        card = CARDS["dspar"]
+
+    wrong = OnTensors()
+    wrong.edge_index = torch.zeros(3, 4)
+    with pytest.raises(InputError, match="removes no weights; leave weight_sparsity out"):
+        Trained().prepare(plain(), OnTensors(), weight_sparsity=0.5)
+    with pytest.raises(InputError, match="is not told how much to remove; give edge_sparsity, such as"):
+        Trained().prepare(plain(), OnTensors())
+    with pytest.raises(GraphError, match=r"`edge_index` has shape \[3, 4\]"):
+        Trained().prepare(plain(), wrong, edge_sparsity=0.5)
+    with pytest.raises(TypeError, match="Trained has no `stages`"):
+        Trained().prepare(plain(), OnTensors(), edge_sparsity=0.5)
+
+
 @pytest.mark.parametrize("method", RIVALS)
 def test_a_graph_without_edges(method):
     alone = replace(DATA, graph=Graph.from_edge_index(np.stack([np.arange(N), np.arange(N)]), N))
@@ -233,7 +252,7 @@ def test_factors_are_edge_weights_and_have_a_gradient():
     given = OnTensors()
     for model in ("gcn", "gcnii"):
         network = plain(model).eval()
-        thinned = Asked(CARDS["cgp"], 0.5, 0.0).thinned(network, given).eval()
+        thinned = Asked(CARDS["cgp"], network, given, 0.5, 0.0, epochs=1, seed=1).thinned().eval()
         raw = torch.rand(EDGES, generator=torch.Generator().manual_seed(677)) + 0.5
         thinned.give_factors(raw)
         weights = raw.clone().requires_grad_()
@@ -243,7 +262,7 @@ def test_factors_are_edge_weights_and_have_a_gradient():
         expected.square().sum().backward()
         torch.testing.assert_close(thinned.raw.grad, weights.grad, rtol=1e-3, atol=1e-4)
     network = plain("gat").eval()
-    thinned = Asked(CARDS["cgp"], 0.5, 0.0).thinned(network, given).eval()
+    thinned = Asked(CARDS["cgp"], network, given, 0.5, 0.0, epochs=1, seed=1).thinned().eval()
     thinned.give_factors(torch.where(torch.arange(EDGES) % 3 == 0, 2.0, 1.0))
     twice = torch.stack(thinned.ends)
     twice = torch.cat([twice, twice[:, ::3]], dim=1)

@@ -16,20 +16,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unifews.errors import InputError
-from unifews.methods.contract import Data, Stage
-from unifews.methods.registry import Card, method
-from unifews.methods.settings import check_number
-from unifews.methods.stages import Asked, Training, generator, left
+from unifews.methods.contract import Stage
+from unifews.methods.registry import method
+from unifews.methods.settings import check_count, check_number
+from unifews.methods.stages import Asked, Training, Trains, apart, keep_weights, left
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from unifews.nn.thinned import Thinned
+    from torch import Tensor
 
 _LAST_RATE = 0.005
 
@@ -41,12 +38,11 @@ _LAST_RATE = 0.005
     paper="Liu et al., Comprehensive Graph Gradual Pruning for Sparse Training in Graph Neural Networks, TNNLS 2023",
 )
 @dataclass(frozen=True)
-class Cgp:
+class Cgp(Trains):
     """Settings: the share ρ that is exchanged at first; epochs between decisions; t₁ as a share of the epochs (the authors'
     are .25 to .75 of 200; models here are at their best long before); the standard deviation of the first w_e (the authors' is
     1). Chosen by validation (docs/adr/0017)."""
 
-    card: ClassVar[Card]
     rate: float = 0.2
     every: int = 5
     until: float = 0.1
@@ -56,37 +52,25 @@ class Cgp:
         check_number("rate", self.rate, 0, 0.9)
         check_number("until", self.until, 0, 0.95)
         check_number("spread", self.spread)
-        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
-            raise InputError(f"`every` is a whole number of epochs, at least 1; got {self.every!r}.")
+        check_count("every", self.every, " of epochs")
 
-    def prepare(
-        self,
-        model: nn.Module,
-        data: Data,
-        *,
-        edge_sparsity: float | None = None,
-        weight_sparsity: float | None = None,
-        epochs: int = 200,
-        seed: int = 42,
-    ) -> Iterator[Stage]:
-        """See `Iterative`. Shares are met to the entry."""
-        import torch
-
-        asked = Asked.of(self.card, data, edge_sparsity, weight_sparsity)
-        thinned = asked.thinned(model, data)
-        if asked.edges:
-            drawn = self.spread * generator(seed, 13).standard_normal(len(thinned.keys))
-            thinned.give_factors(torch.from_numpy(drawn.astype(np.float32)), squash=True)
-        yield _Gradual(thinned, epochs, asked, self)
+    def stages(self, asked: Asked) -> Iterator[Stage]:
+        """Shares are met to the entry."""
+        yield _Gradual(asked, self)
 
 
 class _Gradual(Training):
     """The one training."""
 
-    def __init__(self, model: Thinned, epochs: int, asked: Asked, cgp: Cgp) -> None:
-        super().__init__(model, epochs)
+    def __init__(self, asked: Asked, cgp: Cgp) -> None:
+        import torch
+
+        super().__init__(asked.thinned(), asked.epochs)
         self.asked, self.cgp = asked, cgp
-        self.last = min(round(cgp.until * epochs), epochs - 1)
+        if asked.edges:
+            drawn = cgp.spread * asked.generator(13).standard_normal(len(self.thinned.keys))
+            self.thinned.give_factors(torch.from_numpy(drawn.astype(np.float32)), squash=True)
+        self.last = min(round(cgp.until * self.epochs), self.epochs - 1)
         """Epochs until everything is removed."""
         times = max(1, self.last // cgp.every)
         self.due = {round(i * self.last / times) - 1: i / times for i in range(1, times + 1)}
@@ -136,8 +120,7 @@ class _Gradual(Training):
             grads = [matrix.grad for matrix in matrices]
             missed = None if any(g is None for g in grads) else torch.cat([g.abs().flatten() for g in grads if g is not None])
             keep = _chosen(size, there, missed, left(len(size), part * self.asked.weights), exchanged)
-            for weight, own in zip(model.weights, torch.split(keep, [matrix.numel() for matrix in matrices]), strict=True):
-                weight.keep.copy_(own.view_as(weight.keep))
+            keep_weights(model, apart(keep, matrices))
             self._clear()
 
 

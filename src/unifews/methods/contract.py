@@ -1,7 +1,8 @@
 """What a method has to offer, by kind; it is a frozen dataclass of settings besides (`registry`).
 
 A *decoupled* method propagates features once, before a head is trained on them. An *iterative* one takes part in the training
-of a model whose layers propagate. A method may be both, as `unifews` is.
+of a model whose layers propagate. A method may be both, as `unifews` is. `door.Propagates` and `stages.Trains` are these with
+every check in place, for methods that have something to say on the rest only.
 """
 
 from __future__ import annotations

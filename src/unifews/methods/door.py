@@ -86,41 +86,33 @@ class Propagates:
         seed: int = 42,
         progress: Progress | None = None,
     ) -> Propagated:
-        """See `Decoupled`; r is the method's own unless given."""
-        r = float(self.card.defaults.get("r", 0.5)) if r is None else r
-        return self.run(_entered(self, graph, x, scheme, hops, r, edge_sparsity, threshold, seed, progress))
+        """See `Decoupled`; r is the method's own unless given. What it cannot do is told with a method that can."""
+        card = self.card
+        if not isinstance(graph, Graph):
+            raise GraphError(
+                f"`graph` is a {type(graph).__name__}; build one with Graph.from_edge_index(...) or Graph.from_pyg(...)."
+            )
+        scheme, hops = resolve(scheme, hops)
+        model = "sgc" if isinstance(scheme, Sgc) else "appnp" if isinstance(scheme, Appnp) else str(scheme)
+        card.check(model, weights=False)
+        if isinstance(scheme, Appnp) and not scheme.tail:
+            raise InputError(f"method {card.name!r} has APPNP with its tail; leave out tail=False, or take method='unifews'.")
+        if self.undirected and not graph.is_symmetric:
+            raise GraphError(f"method {card.name!r} needs an undirected graph; take graph.undirected(), or method='unifews'.")
+        if self.unweighted and graph.is_weighted:
+            raise GraphError(f"method {card.name!r} knows no edge weights; drop them, or take method='unifews'.")
+        if edge_sparsity is not None and threshold is not None:
+            raise InputError("give one of `edge_sparsity` (a fraction to remove) and `threshold` (the method's own); got both.")
+        if edge_sparsity is not None:
+            edge_sparsity = check_sparsity("edge_sparsity", edge_sparsity)
+        if threshold is not None:
+            threshold = check_threshold("threshold", threshold)
+        alpha = scheme.alpha if isinstance(scheme, Appnp) else None
+        diffusion = Diffusion(graph, float(card.defaults.get("r", 0.5)) if r is None else r)
+        return self.run(Job(Features(x, graph.num_nodes), diffusion, alpha, hops, edge_sparsity, threshold, seed, progress))
 
     def run(self, job: Job) -> Propagated:
         raise TypeError(f"{type(self).__name__} has no `run`: a decoupled method must say how it propagates.")
-
-
-def _entered(
-    method: Propagates, graph: Graph, x: Any, scheme: str | Scheme, hops: int | None, r: float, edge_sparsity: float | None,
-    threshold: float | None, seed: int, progress: Progress | None,
-) -> Job:  # fmt: skip
-    """Check a call; what the method cannot do is told with one that can."""
-    card = method.card
-    if not isinstance(graph, Graph):
-        raise GraphError(
-            f"`graph` is a {type(graph).__name__}; build one with Graph.from_edge_index(...) or Graph.from_pyg(...)."
-        )
-    scheme, hops = resolve(scheme, hops)
-    model = "sgc" if isinstance(scheme, Sgc) else "appnp" if isinstance(scheme, Appnp) else str(scheme)
-    card.check(model, weights=False)
-    if isinstance(scheme, Appnp) and not scheme.tail:
-        raise InputError(f"method {card.name!r} has APPNP with its tail; leave out tail=False, or take method='unifews'.")
-    if method.undirected and not graph.is_symmetric:
-        raise GraphError(f"method {card.name!r} needs an undirected graph; take graph.undirected(), or method='unifews'.")
-    if method.unweighted and graph.is_weighted:
-        raise GraphError(f"method {card.name!r} knows no edge weights; drop them, or take method='unifews'.")
-    if edge_sparsity is not None and threshold is not None:
-        raise InputError("give one of `edge_sparsity` (a fraction to remove) and `threshold` (the method's own); got both.")
-    if edge_sparsity is not None:
-        edge_sparsity = check_sparsity("edge_sparsity", edge_sparsity)
-    if threshold is not None:
-        threshold = check_threshold("threshold", threshold)
-    alpha = scheme.alpha if isinstance(scheme, Appnp) else None
-    return Job(Features(x, graph.num_nodes), Diffusion(graph, r), alpha, hops, edge_sparsity, threshold, seed, progress)
 
 
 def missed(card: Card, asked: float | None, achieved: float, why: str) -> tuple[str, ...]:

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.methods.contract import Data, Stage
-from unifews.methods.registry import Card, method
+from unifews.methods.contract import Stage
+from unifews.methods.registry import method
 from unifews.methods.settings import check_flag
-from unifews.methods.stages import Asked, Training, generator, keep_pairs, left, pairs
+from unifews.methods.stages import Asked, Training, Trains, keep_pairs, left, pairs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,42 +33,31 @@ if TYPE_CHECKING:
     paper="Liu et al., DSpar: An Embarrassingly Simple Strategy for Efficient GNN Training and Inference, TMLR 2023",
 )
 @dataclass(frozen=True)
-class Dspar:
+class Dspar(Trains):
     """Settings: `factors`, whether edges are sent with the factors that make the sample right on average, as the authors do; by
     validation it makes no difference (docs/adr/0017)."""
 
-    card: ClassVar[Card]
     factors: bool = True
 
     def __post_init__(self) -> None:
         check_flag("factors", self.factors)
 
-    def prepare(
-        self,
-        model: nn.Module,
-        data: Data,
-        *,
-        edge_sparsity: float | None = None,
-        weight_sparsity: float | None = None,
-        epochs: int = 200,
-        seed: int = 42,
-    ) -> Iterator[Stage]:
-        """See `Iterative`. GCN and GCNII normalise with the factors, GIN sums with them, attention is multiplied by them."""
+    def stages(self, asked: Asked) -> Iterator[Stage]:
+        """GCN and GCNII normalise with the factors, GIN sums with them, attention is multiplied by them."""
         import torch
 
-        asked = Asked.of(self.card, data, edge_sparsity, weight_sparsity)
-        deaf = self.factors and _takes_a_mean(model)
-        notes = ("dspar: a mean over neighbours has no place for the factors of sampled edges, so they are left out",)
-        thinned = asked.thinned(model, data, notes if deaf else ())
+        deaf = self.factors and _takes_a_mean(asked.model)
+        note = "dspar: a mean over neighbours has no place for the factors of sampled edges, so they are left out"
+        thinned = asked.thinned(*[note] * deaf)
         group, ends = pairs(thinned)
         degree = np.bincount(ends.numpy().ravel(), minlength=int(thinned.nodes))
         odds = (1 / degree[ends.numpy()]).sum(axis=0)
-        counts, draws = sample(odds / odds.sum(), left(len(odds), asked.edges), generator(seed, 7))
+        counts, draws = sample(odds / odds.sum(), left(len(odds), asked.edges), asked.generator(7))
         keep_pairs(thinned, asked, group, torch.from_numpy(counts > 0))
         if self.factors and not deaf and draws:
             factor = counts / (draws * odds / odds.sum())
             thinned.give_factors(torch.from_numpy(factor.astype(np.float32))[group], learnt=False)
-        yield Training(thinned, epochs)
+        yield Training(thinned, asked.epochs)
 
 
 def sample(odds: NDArray[np.float64], wanted: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], int]:

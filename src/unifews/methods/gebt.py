@@ -20,18 +20,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from unifews.errors import InputError
-from unifews.methods.contract import Data, Stage
-from unifews.methods.registry import Card, method
+from unifews.methods.contract import Stage
+from unifews.methods.registry import method
 from unifews.methods.settings import check_number
-from unifews.methods.stages import NOISE, Asked, Training, generator, keep_pairs, keep_weights, left, pairs
+from unifews.methods.stages import Asked, Training, Trains, keep_pairs, keep_weights, largest_of, left, near_one, pairs
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from unifews.nn.thinned import Thinned
 
@@ -46,11 +44,10 @@ _FIRST = 6  # epochs before a ticket can be drawn
     paper="You et al., Early-Bird GCNs: Graph-Network Co-Optimization towards More Efficient GCN Training, AAAI 2022",
 )
 @dataclass(frozen=True)
-class Gebt:
+class Gebt(Trains):
     """Settings: the distance at which the ticket is drawn; the share of the epochs after which it is in any case; the rate
     that edges learn at; ρ. Chosen by validation (docs/adr/0017)."""
 
-    card: ClassVar[Card]
     distance: float = 0.1
     search: float = 0.5
     edge_lr: float = 1e-3
@@ -62,43 +59,33 @@ class Gebt:
         check_number("edge_lr", self.edge_lr, above=True)
         check_number("rho", self.rho)
 
-    def prepare(
-        self,
-        model: nn.Module,
-        data: Data,
-        *,
-        edge_sparsity: float | None = None,
-        weight_sparsity: float | None = None,
-        epochs: int = 200,
-        seed: int = 42,
-    ) -> Iterator[Stage]:
-        """See `Iterative`. Shares are met to the undirected edge."""
-        asked = Asked.of(self.card, data, edge_sparsity, weight_sparsity)
-        if epochs < 2:
-            raise InputError(f"method 'gebt' searches, then trains; give epochs=2 or more instead of {epochs}.")
-        search = _Search(asked.thinned(model, data), max(1, int(self.search * epochs)), asked, self, generator(seed, 17))
+    def stages(self, asked: Asked) -> Iterator[Stage]:
+        """Shares are met to the undirected edge."""
+        if asked.epochs < 2:
+            raise InputError(f"method 'gebt' searches, then trains; give epochs=2 or more instead of {asked.epochs}.")
+        search = _Search(asked, self)
         yield search
-        notes = () if search.drawn else (f"gebt: masks still changed after {search.done} epochs; the ticket was drawn then",)
-        found = asked.thinned(model, data, notes)
+        late = f"gebt: masks still changed after {search.done} epochs; the ticket was drawn then"
+        found = asked.thinned(*[late] * (not search.drawn))
         search.draw(found)
-        yield Training(found, epochs - search.done)
+        yield Training(found, asked.epochs - search.done)
 
 
 class _Search(Training):
     """Weights and edges together, until what would be removed stays the same."""
 
-    def __init__(self, model: Thinned, epochs: int, asked: Asked, gebt: Gebt, rng: np.random.Generator) -> None:
+    def __init__(self, asked: Asked, gebt: Gebt) -> None:
         import torch
 
-        super().__init__(model, epochs)
+        super().__init__(asked.thinned(), max(1, int(gebt.search * asked.epochs)))
         self.asked, self.gebt, self.done, self.drawn = asked, gebt, 0, False
-        self.group, ends = pairs(model)
+        self.group, ends = pairs(self.thinned)
         self.moves = [_Moves() for share in (asked.edges, asked.weights) if share]
         if asked.edges:
-            near_one = torch.from_numpy((1 + NOISE * rng.standard_normal(ends.shape[1])).astype(np.float32))
-            model.give_factors(near_one.requires_grad_(), learnt=False, group=self.group)
+            first = near_one(asked.generator(17), ends.shape[1:])
+            self.z, self.u = first.clone(), torch.zeros_like(first)
+            self.thinned.give_factors(first.requires_grad_(), learnt=False, group=self.group)
             self.optimizer = torch.optim.Adam([self.factors], lr=gebt.edge_lr)
-            self.z, self.u = near_one.detach().clone(), torch.zeros(len(near_one))
 
     @property
     def factors(self) -> Tensor:
@@ -143,7 +130,7 @@ class _Search(Training):
         if self.asked.edges:
             keep_pairs(found, self.asked, self.group, self._stay(self.factors))
         if self.asked.weights:
-            keep_weights(found, [weight.matrix.abs() for weight in self.thinned.weights], self.asked.weights)
+            keep_weights(found, self._weights())
 
     def _stay(self, factors: Tensor) -> Tensor:
         """Undirected edges by size."""
@@ -153,14 +140,7 @@ class _Search(Training):
 
     def _weights(self) -> list[Tensor]:
         """Weights by size, over all layers."""
-        import torch
-
-        from unifews.nn.linear import largest
-
-        matrices = [weight.matrix.detach() for weight in self.thinned.weights]
-        flat = torch.cat([matrix.abs().flatten() for matrix in matrices])
-        parts = torch.split(largest(flat, left(len(flat), self.asked.weights)), [matrix.numel() for matrix in matrices])
-        return [part.view_as(matrix) for part, matrix in zip(parts, matrices, strict=True)]
+        return largest_of([weight.matrix.abs() for weight in self.thinned.weights], self.asked.weights)
 
 
 class _Moves:

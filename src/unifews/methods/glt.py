@@ -17,18 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from unifews.errors import InputError
-from unifews.methods.contract import Data, Stage
-from unifews.methods.registry import Card, method
-from unifews.methods.settings import check_number
-from unifews.methods.stages import NOISE, Asked, Training, generator, keep_weights, left
+from unifews.methods.contract import Stage
+from unifews.methods.registry import method
+from unifews.methods.settings import check_count, check_number
+from unifews.methods.stages import Asked, Training, Trains, keep_weights, largest_of, left, near_one
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from unifews.nn.thinned import Thinned
 
@@ -40,65 +40,47 @@ if TYPE_CHECKING:
     paper="Chen et al., A Unified Lottery Ticket Hypothesis for Graph Neural Networks, ICML 2021",
 )
 @dataclass(frozen=True)
-class Glt:
+class Glt(Trains):
     """Settings: how many rounds; the share of the epochs that they take together; the pulls s_g and s_θ on masks. Chosen by
     validation (docs/adr/0017)."""
 
-    card: ClassVar[Card]
     rounds: int = 4
     search: float = 0.5
     edge_pull: float = 1e-2
     weight_pull: float = 1e-2
 
     def __post_init__(self) -> None:
-        if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
-            raise InputError(f"`rounds` is a whole number, at least 1; got {self.rounds!r}.")
+        check_count("rounds", self.rounds)
         check_number("search", self.search, 0, 0.95, above=True)
         check_number("edge_pull", self.edge_pull)
         check_number("weight_pull", self.weight_pull)
 
-    def prepare(
-        self,
-        model: nn.Module,
-        data: Data,
-        *,
-        edge_sparsity: float | None = None,
-        weight_sparsity: float | None = None,
-        epochs: int = 200,
-        seed: int = 42,
-    ) -> Iterator[Stage]:
-        """See `Iterative`. Shares are met to the entry."""
-        asked = Asked.of(self.card, data, edge_sparsity, weight_sparsity)
-        each = int(self.search * epochs / self.rounds)
+    def stages(self, asked: Asked) -> Iterator[Stage]:
+        """Shares are met to the entry."""
+        each = int(self.search * asked.epochs / self.rounds)
         if each < 1:
             raise InputError(
-                f"method 'glt' searches in {self.rounds} rounds, and {epochs} epochs are too few for them; give epochs="
+                f"method 'glt' searches in {self.rounds} rounds, and {asked.epochs} epochs are too few for them; give epochs="
                 f"{int(self.rounds / self.search) + 1} or more, or fewer rounds (method='glt:rounds=1')."
             )
-        rng, found = generator(seed, 11), asked.thinned(model, data)
+        rng, found = asked.generator(11), asked.thinned()
         for number in range(1, self.rounds + 1):
-            search = _Search(_again(found, asked, model, data), each, asked, self, rng)
+            search = _Search(_again(found, asked), each, asked, self, rng)
             yield search
             search.choose(found, number / self.rounds)
-        yield Training(found, epochs - self.rounds * each)
+        yield Training(found, asked.epochs - self.rounds * each)
 
 
 class _Search(Training):
     """One round."""
 
     def __init__(self, model: Thinned, epochs: int, asked: Asked, glt: Glt, rng: np.random.Generator) -> None:
-        import torch
-
         super().__init__(model, epochs)
         self.asked, self.glt = asked, glt
-
-        def near_one(shape: tuple[int, ...]) -> Tensor:
-            return torch.from_numpy((1 + NOISE * rng.standard_normal(shape)).astype(np.float32))
-
         if asked.edges:
-            model.give_factors(near_one((len(model.keys),)))
+            model.give_factors(near_one(rng, model.keys.shape))
         if asked.weights:
-            model.give_masks([near_one(tuple(weight.matrix.shape)) for weight in model.weights])
+            model.give_masks([near_one(rng, weight.matrix.shape) for weight in model.weights])
 
     def loss(self) -> Tensor | None:
         pulls = [] if self.thinned.raw is None else [self.glt.edge_pull * self.thinned.raw.abs().sum()]
@@ -121,13 +103,12 @@ class _Search(Training):
                 torch.where(weight.keep, mask.detach().abs(), -1.0)
                 for weight, mask in zip(model.weights, model.masks.values(), strict=True)
             ]
-            keep_weights(found, sizes, 1 - (1 - self.asked.weights) ** part)
+            keep_weights(found, largest_of(sizes, 1 - (1 - self.asked.weights) ** part))
 
 
-def _again(found: Thinned, asked: Asked, model: nn.Module, data: Data) -> Thinned:
+def _again(found: Thinned, asked: Asked) -> Thinned:
     """The first weights under what is left."""
-    fresh = asked.thinned(model, data)
+    fresh = asked.thinned()
     fresh.keep.copy_(found.keep)
-    for weight, other in zip(fresh.weights, found.weights, strict=True):
-        weight.keep.copy_(other.keep)
+    keep_weights(fresh, [weight.keep for weight in found.weights])
     return fresh

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from unifews.methods.contract import Data, Stage
-from unifews.methods.registry import Card, method
-from unifews.methods.stages import Asked, Training, generator, left
-
-if TYPE_CHECKING:
-    from torch import nn
+from unifews.methods.contract import Stage
+from unifews.methods.registry import method
+from unifews.methods.stages import Asked, Training, Trains, left
 
 
 @method(
@@ -28,29 +24,16 @@ if TYPE_CHECKING:
     paper="uniform sampling, the baseline of Liao et al., Unifews, ICML 2025",
 )
 @dataclass(frozen=True)
-class Random:
+class Random(Trains):
     """No settings. All layers share one set of edges."""
 
-    card: ClassVar[Card]
-
-    def prepare(
-        self,
-        model: nn.Module,
-        data: Data,
-        *,
-        edge_sparsity: float | None = None,
-        weight_sparsity: float | None = None,
-        epochs: int = 200,
-        seed: int = 42,
-    ) -> Iterator[Stage]:
-        """See `Iterative`. Shares are met to the entry."""
+    def stages(self, asked: Asked) -> Iterator[Stage]:
+        """Shares are met to the entry."""
         import torch
 
-        asked = Asked.of(self.card, data, edge_sparsity, weight_sparsity)
-        thinned = asked.thinned(model, data)
-        rng = generator(seed, 5)
+        thinned, rng = asked.thinned(), asked.generator(5)
         for keep, share in ((thinned.keep, asked.edges), *((weight.keep, asked.weights) for weight in thinned.weights)):
             chosen = np.zeros(keep.numel(), dtype=np.bool_)
             chosen[rng.permutation(keep.numel())[: left(keep.numel(), share)]] = True
             keep.copy_(torch.from_numpy(chosen).view_as(keep))
-        yield Training(thinned, epochs)
+        yield Training(thinned, asked.epochs)

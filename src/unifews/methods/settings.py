@@ -54,6 +54,11 @@ def check_number(name: str, value: Any, least: float = 0.0, most: float = math.i
     return float(value)
 
 
+def check_count(name: str, value: Any, of: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"`{name}` is a whole number{of}, at least 1; got {value!r}.")
+
+
 def check_flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise InputError(f"`{name}` is true or false; got {value!r}.")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from unifews.core.budget import check_sparsity
 from unifews.errors import GraphError, InputError
-from unifews.methods.contract import Data
+from unifews.methods.contract import Data, Stage
 from unifews.methods.door import missed
 from unifews.methods.registry import Card
 
@@ -19,20 +19,52 @@ if TYPE_CHECKING:
 
     from unifews.nn.thinned import Thinned
 
-NOISE = 1e-5  # on factors that start at 1: which of two equal ones goes is chance, not their place in the graph
+_NOISE = 1e-5  # on factors that start at 1: which of two equal ones goes is chance, not their place in the graph
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The shares to remove; 0 = none."""
+    """A checked call of `prepare`."""
 
     card: Card
+    model: nn.Module
+    data: Data
     edges: float
+    """The share to remove; 0 = none."""
     weights: float
+    epochs: int
+    seed: int
 
-    @classmethod
-    def of(cls, card: Card, data: Data, edge_sparsity: float | None, weight_sparsity: float | None) -> Asked:
-        """Checked: there is something to do, and the method can do it."""
+    def thinned(self, *notes: str) -> Thinned:
+        """A copy of the model with everything in place yet."""
+        from unifews.nn.thinned import Thinned
+
+        sides = (("edge", self.edges), ("weight", self.weights))
+        words = ", ".join(f"{side}_sparsity={share:g}" for side, share in sides if share)
+        return Thinned(self.model, self.data.edge_index, self.data.x.shape[0], f"{words} ({self.card.name})", notes)
+
+    def generator(self, purpose: int) -> np.random.Generator:
+        """Draws of a method: apart from those of splits, initial weights and dropout, which have the same seed."""
+        return np.random.default_rng([self.seed, purpose])
+
+
+class Trains:
+    """An iterative method: `prepare` as the contract has it, checked here once; the method itself is `stages`."""
+
+    card: ClassVar[Card]
+
+    def prepare(
+        self,
+        model: nn.Module,
+        data: Data,
+        *,
+        edge_sparsity: float | None = None,
+        weight_sparsity: float | None = None,
+        epochs: int = 200,
+        seed: int = 42,
+    ) -> Iterator[Stage]:
+        """See `Iterative`."""
+        card = self.card
         edges = check_sparsity("edge_sparsity", edge_sparsity or 0.0)
         weights = check_sparsity("weight_sparsity", weight_sparsity or 0.0)
         able = [side for side in ("edge", "weight") if f"{side}s" in card.prunes]
@@ -45,15 +77,10 @@ class Asked:
             raise GraphError(f"`edge_index` has shape {list(data.edge_index.shape)}; it is [2, edges], senders and receivers.")
         if edges and not bool((data.edge_index[0] != data.edge_index[1]).any()):
             raise InputError("the graph has no edges between different nodes, so none can be removed; leave edge_sparsity out.")
-        return cls(card, edges, weights)
+        return self.stages(Asked(card, model, data, edges, weights, epochs, seed))
 
-    def thinned(self, model: nn.Module, data: Data, notes: Sequence[str] = ()) -> Thinned:
-        """A copy of the model with everything in place yet."""
-        from unifews.nn.thinned import Thinned
-
-        sides = (("edge", self.edges), ("weight", self.weights))
-        words = ", ".join(f"{side}_sparsity={share:g}" for side, share in sides if share)
-        return Thinned(model, data.edge_index, data.x.shape[0], f"{words} ({self.card.name})", notes)
+    def stages(self, asked: Asked) -> Iterator[Stage]:
+        raise TypeError(f"{type(self).__name__} has no `stages`: an iterative method must say what is trained.")
 
 
 class Training:
@@ -100,18 +127,31 @@ def left(count: int, share: float) -> int:
     return count - round(share * count)
 
 
-def keep_weights(model: Thinned, scores: Sequence[Tensor], share: float) -> None:
-    """Of all matrices together the largest scores stay, so that this share of all weights goes."""
+def largest_of(scores: Sequence[Tensor], share: float) -> list[Tensor]:
+    """Which stay so that this share of all matrices together goes, the smallest scores first."""
     import torch
 
     from unifews.nn.linear import largest
 
     flat = torch.cat([score.detach().flatten() for score in scores])
-    chosen = torch.split(largest(flat, left(len(flat), share)), [score.numel() for score in scores])
+    return apart(largest(flat, left(len(flat), share)), scores)
+
+
+def apart(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """One vector over all matrices as those matrices."""
+    import torch
+
+    parts = torch.split(flat, [matrix.numel() for matrix in like])
+    return [part.view_as(matrix) for part, matrix in zip(parts, like, strict=True)]
+
+
+def keep_weights(model: Thinned, chosen: Sequence[Tensor]) -> None:
     for weight, keep in zip(model.weights, chosen, strict=True):
-        weight.keep.copy_(keep.view_as(weight.keep))
+        weight.keep.copy_(keep)
 
 
-def generator(seed: int, purpose: int) -> np.random.Generator:
-    """Draws of a method: apart from those of splits, initial weights and dropout, which have the same seed."""
-    return np.random.default_rng([seed, purpose])
+def near_one(rng: np.random.Generator, shape: Sequence[int]) -> Tensor:
+    """Factors to start from."""
+    import torch
+
+    return torch.from_numpy((1 + _NOISE * rng.standard_normal(tuple(shape))).astype(np.float32))

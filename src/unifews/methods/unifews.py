@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from unifews.core.graph import Graph
 from unifews.core.schemes import Scheme
-from unifews.methods.contract import Progress
 from unifews.methods.registry import Card, method
 from unifews.propagation.api import propagate
 from unifews.propagation.result import Propagated
@@ -26,19 +25,7 @@ class Unifews:
     card: ClassVar[Card]
 
     def propagate(
-        self,
-        graph: Graph,
-        x: Any,
-        scheme: str | Scheme = "sgc",
-        hops: int | None = None,
-        r: float = 0.5,
-        *,
-        edge_sparsity: float | None = None,
-        threshold: float | None = None,
-        seed: int = 42,
-        progress: Progress | None = None,
+        self, graph: Graph, x: Any, scheme: str | Scheme = "sgc", *more: Any, seed: int = 42, **how: Any
     ) -> Propagated:
-        """`unifews.propagate` with its defaults; nothing is random, so `seed` does not matter."""
-        return propagate(
-            graph, x, scheme, hops, r, edge_sparsity=edge_sparsity, threshold=threshold, progress=progress
-        )  # fmt: skip
+        """`unifews.propagate` with all its settings; nothing is random, so `seed` does not matter."""
+        return propagate(graph, x, scheme, *more, **how)
