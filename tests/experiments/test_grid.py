@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import make_dataclass
 from multiprocessing import active_children
 
 import pytest
@@ -14,6 +15,7 @@ from unifews.datasets.gencat import gencat
 from unifews.errors import InputError, UnifewsError, UnknownNameError
 from unifews.experiments.grid import Status, run_cells
 from unifews.kernels import threads_to_use
+from unifews.methods import registry
 from unifews.training import api
 from unifews.training.ledger import Ledger
 
@@ -69,6 +71,13 @@ class TestTrainings:
         assert records[:2] == first and trained[4:] == [("random", 42), ("random", 43)]
         assert run_cells(CELLS, ledger) == records and len(trained) == 6
         assert [record["id"] for record in ledger.records()] == [record["id"] for record in records]
+
+    def test_made_with_other_defaults_of_a_method_are_not_those_asked_for(self, ledger, trained, monkeypatch):
+        [before] = run_cells([BASE | {"method": "dspar", "edge_sparsity": 0.5}], ledger)
+        other = make_dataclass("Dspar", [("factors", bool, False)], bases=(registry.find("dspar"),), frozen=True)
+        monkeypatch.setitem(registry._OWN, "dspar", other)
+        [after] = run_cells([BASE | {"method": "dspar", "edge_sparsity": 0.5}], ledger)
+        assert after["id"] != before["id"] and len(trained) == 4 and len(ledger.records()) == 2
 
     def test_seeds_left_beside_a_finished_run_are_cleared_away(self, ledger, trained):
         [record] = run_cells(CELLS[:1], ledger)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields, make_dataclass, replace
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from unifews.datasets.dataset import About
 from unifews.datasets.folder import open_dataset, save_dataset
 from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError, InputError, MissingFileError, UnknownNameError
+from unifews.methods import registry
 from unifews.training.recipe import Recipe
 from unifews.training.spec import PAPER, TrainSpec, paper_form, read_toml, write_toml
 
@@ -100,6 +101,19 @@ def test_two_ways_to_write_a_value_are_one_run():
     one = TrainSpec("small", alpha=1, edge_sparsity=np.float32(0.5), seeds=np.int64(2), recipe=Recipe(lr=1, dropout=0))
     two = TrainSpec.of(dict(dataset="small", alpha=1.0, edge_sparsity=0.5, seeds=2, lr=1.0, recipe={"dropout": 0.0}))
     assert one == two and one.id(DATA) == two.id(DATA)
+
+
+def test_the_settings_of_a_method_change_the_id_whether_told_or_its_defaults(monkeypatch):
+    """Or a ledger would serve runs made with other defaults."""
+
+    def ids():
+        specs = [TrainSpec.of(dict(dataset="small", model="gcn", method=m, edge_sparsity=0.5)) for m in ("glt", "glt:rounds=9")]
+        return [spec.id(DATA) for spec in specs]
+
+    before = ids()
+    other = make_dataclass("Glt", [("rounds", int, 9)], bases=(registry.find("glt"),), frozen=True)
+    monkeypatch.setitem(registry._OWN, "glt", other)
+    assert before[0] != before[1] and ids() == [before[1], before[1]]
 
 
 def changed(**changes):

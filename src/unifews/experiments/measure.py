@@ -85,12 +85,13 @@ class Measurement:
         """Checked; `settings` name the dataset too."""
         kind, rest = kind_of(name), dict(settings)
         source = rest.pop("dataset")
-        known = list(inspect.signature(kind.function).parameters)[1:]
+        known = dict(list(inspect.signature(kind.function).parameters.items())[1:])
         for setting in rest:
             if setting not in known:
                 raise unknown_name(f"setting of measurement {name!r}", setting, known)
         data = dataset_of(source)
-        text = json.dumps([name, rest, fingerprint(data), __version__], sort_keys=True)
+        defaults = {setting: each.default for setting, each in known.items() if each.default is not each.empty}
+        text = json.dumps([name, defaults | rest, fingerprint(data), __version__], sort_keys=True)
         told = " ".join(f"{setting} {value}" for setting, value in rest.items())
         return cls(
             name, rest, source, hashlib.sha256(text.encode()).hexdigest()[:12], f"{data.name} {name} {told}".strip(),

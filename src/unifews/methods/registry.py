@@ -106,10 +106,10 @@ def resolve(wanted: Any) -> Any:
     return settings.build(find(name), name, given)
 
 
-def text_of(wanted: Any) -> str:
-    """The one way to write this method: its name and the settings that differ from its defaults."""
+def text_of(wanted: Any, *, full: bool = False) -> str:
+    """The one way to write this method: its name and the settings that differ from its defaults, or all of them."""
     found = resolve(wanted)
-    return settings.as_text(found.card.name, found)
+    return settings.as_text(found.card.name, found, full=full)
 
 
 def settings_of(name: str) -> dict[str, Any]:

@@ -39,10 +39,11 @@ def build(kind: type[Any], name: str, given: dict[str, str]) -> Any:
     return kind(**{setting: _value(setting, value, known[setting]) for setting, value in given.items()})
 
 
-def as_text(name: str, method: Any) -> str:
-    """The text that `build` makes this method of: its name and what differs from the defaults."""
-    changed = [(item.name, getattr(method, item.name)) for item in fields(method) if getattr(method, item.name) != item.default]
-    return name + (":" if changed else "") + ",".join(f"{setting}={_written(value)}" for setting, value in changed)
+def as_text(name: str, method: Any, *, full: bool = False) -> str:
+    """The text that `build` makes this method of: its name and what differs from the defaults, or all settings."""
+    values = [(item, getattr(method, item.name)) for item in fields(method)]
+    told = [f"{item.name}={_written(value)}" for item, value in values if full or value != item.default]
+    return name + (":" if told else "") + ",".join(told)
 
 
 def check_number(name: str, value: Any, least: float = 0.0, most: float = math.inf, *, above: bool = False) -> float:

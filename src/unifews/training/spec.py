@@ -191,8 +191,9 @@ class TrainSpec:
         )  # fmt: skip
 
     def id(self, dataset: Dataset) -> str:
-        """Twelve hex digits that change with any setting, with the data and with the version."""
-        text = json.dumps([self.to_dict(), fingerprint(dataset), __version__], sort_keys=True)
+        """Twelve hex digits that change with any setting, the method's own too, with the data and with the version."""
+        settings = self.to_dict() | {"method": registry.text_of(self.method, full=True)}  # its defaults may change
+        text = json.dumps([settings, fingerprint(dataset), __version__], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_dict(self) -> dict[str, Any]:
