@@ -14,11 +14,11 @@ import unifews as uf
 from unifews.datasets.folder import save_dataset
 from unifews.datasets.gencat import gencat
 from unifews.errors import FileFormatError, MissingFileError, UnknownNameError
-from unifews.experiments import plan, reproduce, sources
+from unifews.experiments import measure, plan, reproduce, sources
 from unifews.experiments.certified import certified
 from unifews.experiments.counts import histogram
 from unifews.experiments.distance import distance, limit
-from unifews.experiments.measure import kind_of
+from unifews.experiments.measure import Measurement, kind_of
 from unifews.experiments.norms import norms
 from unifews.experiments.outcome import Done, Outcome
 from unifews.experiments.plan import TRAIN, Experiment, Figure, Planned, Published
@@ -212,6 +212,26 @@ def test_printed_values_are_series_of_their_own():
     lines = told.drawing("", Figure("lines", ("printed_gmacs",), ("accuracy",), ("case",)))["series"]
     told = [(line["name"], line["y"], line["published"]) for line in lines]
     assert told == [("a", [86.0], False), ("a, paper", [85.8], True)]
+
+
+@pytest.mark.parametrize(
+    "x, y, axes", [("printed_gmacs", "accuracy", ["x"]), ("case", "printed_gmacs", ["y"]), ("case", "accuracy", [])]
+)
+def test_axes_that_count_operations_are_said_to(x, y, axes):
+    assert outcome(done("a", record(86.0))).drawing("", Figure("lines", (x,), (y,), ("case",)))["operations"] == axes
+
+
+def test_a_measurement_with_other_defaults_is_another(monkeypatch):
+    """Or a ledger would serve what was measured with others."""
+
+    def measured(trials):
+        def function(data, *, hops, trials=trials): ...
+
+        monkeypatch.setitem(measure._KINDS, "toy", measure.Kind(function, 1.0, False))
+        return [Measurement.of("toy", {"dataset": DATA, "hops": 3} | more).id for more in ({}, {"trials": 5})]
+
+    (three, five), (now_five, same) = measured(3), measured(5)
+    assert three != five == now_five == same
 
 
 # ---------------------------------------------------------------------------------------------------------------- running

@@ -108,6 +108,17 @@ class TestFigures:
         for places, axis in (([1e-3, 10.0], "log"), ([1.0, 10.0], None), ([0.0, 1e6], None)):
             assert figure_of(Exhibit("a", "a", kind="lines", series=[Series("a", places, [1, 2])])).layout.xaxis.type == axis
 
+    @pytest.mark.parametrize("kind", ["lines", "scatter", "bars"])
+    @pytest.mark.parametrize("axis", ["x", "y"])
+    def test_operations_over_more_than_a_decade_are_drawn_by_their_logarithms(self, kind, axis):
+        for counts, drawn in (([0.2, 30.0], "log"), ([2.0, 10.0], None), ([0.0, 30.0], None), ([0.2, None], None)):
+            other = [0.2, 30.0]  # not operations, so left as it is
+            one = Series("a", *([counts, other] if axis == "x" else [other, counts]))
+            layout = figure_of(Exhibit("a", "a", kind=kind, series=[one], operations=[axis])).layout
+            if (kind, axis) == ("bars", "x"):
+                drawn = "category"
+            assert layout[f"{axis}axis"].type == drawn and layout[f"{'y' if axis == 'x' else 'x'}axis"].type != "log"
+
     def test_the_data_of_a_figure(self, tmp_path):
         rows = list(csv.reader(StringIO(data_of(figure_of(exhibit.read(written(tmp_path)))))))
         assert rows[0] == ["series", "removed", "test score, %", "spread"]

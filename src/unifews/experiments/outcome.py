@@ -211,6 +211,7 @@ class Outcome:
             "series": series,
             "x_label": figure.x_label or ", ".join(self._title(name) for name in figure.x),
             "y_label": figure.y_label or " / ".join(self._title(name) for name in figure.y),
+            "operations": [axis for axis, names in (("x", figure.x), ("y", figure.y)) if self._count_operations(names)],
             "notes": self.notes,
             "label": experiment.label,
             "scale": self.scale,
@@ -218,6 +219,9 @@ class Outcome:
 
     def _title(self, name: str) -> str:
         return self._quantity(name).title if name in self.experiment.quantities else name
+
+    def _count_operations(self, names: Sequence[str]) -> bool:
+        return bool(names) and all(name in self.experiment.quantities and self._quantity(name).operations for name in names)
 
     def _curves(self, runs: Sequence[Done], figure: Figure) -> list[dict[str, Any]]:
         made = []

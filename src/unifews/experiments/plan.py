@@ -107,7 +107,7 @@ class Experiment:
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
     scales: dict[str, dict[str, Any]] = field(default_factory=dict)
     named: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Quantities of its own measurements: title and digits."""
+    """Quantities of its own measurements, by name: see `unifews.experiments.quantities.Quantity`."""
 
     @property
     def file(self) -> str:

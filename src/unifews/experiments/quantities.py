@@ -26,6 +26,8 @@ class Quantity:
     """Whether it depends on the graph and the number of features only, not on what the features are."""
     clock: bool = False
     """Whether it is a time: those of two machines are not subtracted."""
+    operations: bool = False
+    """Whether it counts operations, or how many times fewer or faster: drawn by logarithms over more than a decade."""
 
 
 def _printed_macs(record: Record) -> Number:
@@ -54,10 +56,10 @@ OF_TRAININGS = {
     "accuracy": Quantity("test score, %", 1, lambda r: r["scores"]["test"], lambda r: r["scores"]["test_std"]),
     "edge_removed": Quantity("edge products removed, %", 1, lambda r: 100 * r["trace"]["edge_sparsity"], cost=True),
     "weight_removed": Quantity("weights removed, %", 1, lambda r: 100 * r["trace"]["weight_sparsity"]),
-    "prop_gmacs": Quantity("propagation, GMACs", 3, lambda r: r["trace"]["macs"] / 1e9, cost=True),
-    "printed_gmacs": Quantity("propagation by the paper's count, GMACs", 2, _printed_macs, cost=True),
-    "axes_gmacs": Quantity("principal axes, GMACs", 2, lambda r: r["trace"]["basis_macs"] / 1e9),
-    "tran_gmacs": Quantity("transformation, GMACs", 2, lambda r: r["trace"]["transform_macs"] / 1e9),
+    "prop_gmacs": Quantity("propagation, GMACs", 3, lambda r: r["trace"]["macs"] / 1e9, cost=True, operations=True),
+    "printed_gmacs": Quantity("propagation by the paper's count, GMACs", 2, _printed_macs, cost=True, operations=True),
+    "axes_gmacs": Quantity("principal axes, GMACs", 2, lambda r: r["trace"]["basis_macs"] / 1e9, operations=True),
+    "tran_gmacs": Quantity("transformation, GMACs", 2, lambda r: r["trace"]["transform_macs"] / 1e9, operations=True),
     "seconds": Quantity("propagation, s", 2, lambda r: r["seconds"]["propagate"], clock=True),
     "train_seconds": Quantity("training a seed, s", 1, lambda r: r["seconds"]["train"], clock=True),
     "seeds": Quantity("seeds", 0, lambda r: len(r["seeds"])),
@@ -69,7 +71,7 @@ def quantity(experiment: Experiment, name: str) -> Quantity:
     """One of a training, or one that the experiment's file names."""
     if name in experiment.named:
         own = experiment.named[name]
-        return Quantity(own["title"], own.get("digits", 1), cost=own.get("cost", False))
+        return Quantity(**own)
     if name in OF_TRAININGS:
         return OF_TRAININGS[name]
     raise unknown_name(f"quantity of {experiment.id}", name, [*experiment.named, *OF_TRAININGS])

@@ -41,6 +41,8 @@ class Exhibit:
     series: Sequence[Series] = ()
     x_label: str = ""
     y_label: str = ""
+    operations: Sequence[str] = ()
+    """The axes that count operations, of "x" and "y"."""
     notes: Sequence[str] = field(default=())
 
     @property
@@ -79,7 +81,8 @@ def of(values: Mapping[str, Any]) -> Exhibit:
             raise FileFormatError(f"a row has {len(row)} cells for {len(columns)} columns; give one each.")
     notes = [_text("notes", note) for note in _list("notes", values)]
     series = [_series(item) for item in _list("series", values)]
-    return Exhibit(kind=values["kind"], columns=columns, rows=rows, series=series, notes=notes, **words)
+    axes = [_text("operations", axis) for axis in _list("operations", values)]
+    return Exhibit(kind=values["kind"], columns=columns, rows=rows, series=series, notes=notes, operations=axes, **words)
 
 
 def _series(values: Any) -> Series:

@@ -19,7 +19,7 @@ PLAIN: dict[str, Any] = {
     "plot_bgcolor": "rgba(0,0,0,0)", "font": {"family": "system-ui, sans-serif"},
 }  # fmt: skip
 _PRINTED = "#8a8f98"  # the paper's values, between light and dark
-_DECADES = 1e3  # largest place over smallest, from which an axis is one of logarithms
+_FAR, _DECADE = 1e3, 10.0  # largest place over smallest from which an axis is one of logarithms; of one of operations
 _DASHES = ("solid", "dash", "dot", "dashdot")
 
 
@@ -72,8 +72,11 @@ def figure_of(exhibit: Exhibit) -> Any:
             _BY_KIND[exhibit.kind](fig, series, number)
     if exhibit.kind in ("heatmap", "bars"):
         fig.update_xaxes(type="category")  # numbers that name a column are not places on a scale
-    elif _spans_decades(exhibit.series):
+    elif _spans([x for series in exhibit.series for x in series.x], _DECADE if "x" in exhibit.operations else _FAR):
         fig.update_xaxes(type="log")
+    heights = [y for series in exhibit.series for y in series.y if y is not None]
+    if exhibit.kind != "heatmap" and "y" in exhibit.operations and _spans(heights, _DECADE):
+        fig.update_yaxes(type="log")
     frame(fig, exhibit.x_label, exhibit.y_label, legend=exhibit.kind != "heatmap")
     return fig
 
@@ -122,11 +125,10 @@ def _heat(fig: Any, exhibit: Exhibit) -> None:
     fig.update_yaxes(type="category")
 
 
-def _spans_decades(series: Sequence[Series]) -> bool:
-    """Whether places lie so far apart that only their logarithms can be told apart."""
-    places = [x for one in series for x in one.x]
+def _spans(places: Sequence[Any], times: float) -> bool:
+    """Whether places lie so far apart that only their logarithms can be told apart; zero has none."""
     numbers = [x for x in places if isinstance(x, int | float) and x > 0]
-    return bool(numbers) and len(numbers) == len(places) and max(numbers) / min(numbers) >= _DECADES
+    return bool(numbers) and len(numbers) == len(places) and max(numbers) / min(numbers) >= times
 
 
 _BY_KIND = {"lines": _line, "scatter": _scatter, "bars": _bar}
