@@ -12,6 +12,13 @@ from typer.testing import CliRunner
 from unifews import cli
 
 
+def work_in(folder, monkeypatch):
+    """With no dataset on the machine but those put there."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("UNIFEWS_CACHE", str(folder / "cache"))
+    monkeypatch.delenv("UNIFEWS_DATA", raising=False)
+
+
 def call(*arguments):
     """Exit code, stdout and stderr of a command run inside this process."""
     result = CliRunner().invoke(cli.app, [str(a) for a in arguments], prog_name="unifews")

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import call, fine, wrong
+from commands import call, fine, work_in, wrong
 
 import unifews as uf
 from unifews.cli import live
@@ -33,9 +33,7 @@ SETTINGS = dict(width=8, epochs=10, seeds=2)
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """A place to work in with one dataset, and no other on the machine."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("UNIFEWS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("UNIFEWS_DATA", raising=False)
+    work_in(tmp_path, monkeypatch)
     save_dataset(DATA, "mine")
 
 

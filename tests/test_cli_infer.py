@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
-from commands import fine, wrong
+from commands import fine, work_in, wrong
 
 import unifews as uf
 from unifews.cli import infer
@@ -35,9 +35,7 @@ def trained(model="gcn", several=False):
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """A place to work in with one dataset and one model."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("UNIFEWS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("UNIFEWS_DATA", raising=False)
+    work_in(tmp_path, monkeypatch)
     save_dataset(DATA, "mine")
     trained().save("model")
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from commands import call, fine, spawn, wrong
+from commands import call, fine, spawn, work_in, wrong
 
 import unifews as uf
 from unifews.cli import live
@@ -34,9 +34,7 @@ PRUNED = ["--edge-sparsity", 0.8, "--weight-sparsity", 0.5]
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """A place to work in with one dataset, and no other on the machine."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("UNIFEWS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("UNIFEWS_DATA", raising=False)
+    work_in(tmp_path, monkeypatch)
     save_dataset(DATA, "mine")
     Path("file").write_text("")
     return tmp_path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,14 +11,6 @@ from unifews.kernels import reference_attention as reference
 
 several = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 seeds = st.integers(0, 2**32 - 1)
-
-
-@pytest.fixture(params=native.levels())
-def level(request):
-    before = native.level()
-    native.use_level(request.param)
-    yield request.param
-    native.use_level(before)
 
 
 class Problem:

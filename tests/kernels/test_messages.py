@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unifews.kernels import LANES, aligned, native, reference
-
-
-@pytest.fixture(params=native.levels())
-def level(request):
-    before = native.level()
-    native.use_level(request.param)
-    yield request.param
-    native.use_level(before)
 
 
 def problem(seed, wide=False, weighted=True, blocks=None):

@@ -14,14 +14,6 @@ from unifews.kernels.weights import FEW_ROWS, PackedWeight, sparse_linear, spars
 many = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@pytest.fixture(params=native.levels())
-def level(request):
-    before = native.level()
-    native.use_level(request.param)
-    yield request.param
-    native.use_level(before)
-
-
 def weights(rng, outputs, inputs, density, dead=0.0, shuffled=False):
     """Random weights, some inputs read by none of them, perhaps each output's in random order."""
     dense = rng.standard_normal((outputs, inputs)).astype(np.float32)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import io
 
+import frozen_models
 import pytest
 import torch
+from frozen_models import Deep, Two
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import (
@@ -16,7 +18,6 @@ from torch_geometric.nn import (
     ChebConv,
     GATConv,
     GATv2Conv,
-    GCN2Conv,
     GCNConv,
     GINConv,
     GraphConv,
@@ -31,13 +32,8 @@ from unifews.nn.convs.base import PrunedConv
 from unifews.nn.pruning import nested_share, water_level, whole_columns
 
 
-def graph(n=60, m=300, f=20, seed=0):
-    """Random features and directed edges, self-loops, duplicates and isolated nodes among them."""
-    made = torch.Generator().manual_seed(seed)
-    edge_index = torch.randint(0, max(1, n - 3), (2, m), generator=made)
-    edge_index[:, :3] = edge_index[:1, :3]
-    edge_index[:, 5] = edge_index[:, 6]
-    return torch.randn(n, f, generator=made), edge_index
+def graph(n=60, m=300):
+    return frozen_models.graph(n, m, alone=3)
 
 
 def mlp(a, b):
@@ -64,30 +60,14 @@ KINDS = {
 FUSED = {"gcn", "sage", "gin"}
 
 
-class Net(nn.Module):
-    def __init__(self, conv, f=20, width=48, classes=7):
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.second = conv(f, width), conv(width, classes)
-
-    def forward(self, x, edge_index, *rest):
-        return self.second(self.first(x, edge_index, *rest).relu(), edge_index, *rest)
+def net(conv, width=48, classes=7):
+    torch.manual_seed(0)
+    return Two(conv, width, classes)
 
 
-class Deep(nn.Module):
-    """GCNII, with a residual from the first layer."""
-
-    def __init__(self, layers=3, width=24, shared=True):
-        super().__init__()
-        torch.manual_seed(0)
-        self.into, self.out = nn.Linear(20, width), nn.Linear(width, 7)
-        self.convs = nn.ModuleList(GCN2Conv(width, 0.1, 0.5, i + 1, shared_weights=shared) for i in range(layers))
-
-    def forward(self, x, edge_index):
-        x = x0 = self.into(x).relu()
-        for conv in self.convs:
-            x = conv(x, x0, edge_index).relu()
-        return self.out(x)
+def deep(layers=3, shared=True):
+    torch.manual_seed(0)
+    return Deep(layers, shared, classes=7)
 
 
 def gradients(model, x, *rest):
@@ -111,14 +91,14 @@ def assert_same(a, b):
 @pytest.mark.parametrize("kind", KINDS)
 def test_with_nothing_removed_it_is_the_same_model(kind):
     x, edge_index = graph()
-    model = Net(KINDS[kind])
+    model = net(KINDS[kind])
     assert_same(gradients(uf.sparsify(model), x, edge_index), gradients(model, x, edge_index))
 
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_gcnii_is_the_same_model(shared):
     x, edge_index = graph()
-    model = Deep(shared=shared)
+    model = deep(shared=shared)
     assert_same(gradients(uf.sparsify(model), x, edge_index), gradients(model, x, edge_index))
 
 
@@ -126,13 +106,13 @@ def test_gcnii_is_the_same_model(shared):
 def test_edge_weights(kind):
     x, edge_index = graph()
     weight = torch.rand(edge_index.shape[1])
-    model = Net(KINDS[kind])
+    model = net(KINDS[kind])
     assert_same(gradients(uf.sparsify(model), x, edge_index, weight), gradients(model, x, edge_index, weight))
 
 
 def test_edge_weights_that_learn_get_their_gradient():
     x, edge_index = graph()
-    model = Net(GCNConv)
+    model = net(GCNConv)
     ours, theirs = (torch.rand(edge_index.shape[1], generator=torch.Generator().manual_seed(1)) for _ in range(2))
     uf.sparsify(model)(x, edge_index, ours.requires_grad_()).square().sum().backward()
     model(x, edge_index, theirs.requires_grad_()).square().sum().backward()
@@ -146,7 +126,7 @@ def test_a_sparse_matrix_for_edge_index(kind, layout):
     pairs = torch.unique(edge_index[:, edge_index[0] != edge_index[1]], dim=1)
     dense = torch.zeros(len(x), len(x))
     dense[pairs[1], pairs[0]] = 1
-    model = uf.sparsify(Net(KINDS[kind]))
+    model = uf.sparsify(net(KINDS[kind]))
     matrix = getattr(dense, layout)()
     torch.testing.assert_close(model(x, matrix), model(x, pairs), rtol=1e-4, atol=1e-4)
 
@@ -174,7 +154,7 @@ def test_in_any_precision_and_place_the_numbers_are_those_of_the_kernels():
     """float64 takes the portable path, which is also what a GPU takes."""
     x, edge_index = graph()
     for entries in ("unit", "block", "feature", "node"):
-        model = uf.sparsify(Net(GCNConv), edge_sparsity=0.5, entries=entries)
+        model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, entries=entries)
         double = copy.deepcopy(model).double()
         ours, theirs = model(x, edge_index), double(x.double(), edge_index)
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-4)
@@ -189,7 +169,7 @@ def test_in_any_precision_and_place_the_numbers_are_those_of_the_kernels():
 def test_the_share_asked_for_is_removed(kind, entries):
     x, edge_index = graph(80, 900)
     model = uf.sparsify(
-        Net(KINDS[kind], width=64, classes=32), edge_sparsity=0.6, weight_sparsity=0.7, entries=entries, ramp=1,
+        net(KINDS[kind], width=64, classes=32), edge_sparsity=0.6, weight_sparsity=0.7, entries=entries, ramp=1,
         inherit=entries == "node",
     )  # fmt: skip
     for _ in range(2):  # a generic layer tells how wide its messages are only when it runs
@@ -205,7 +185,7 @@ def test_the_share_asked_for_is_removed(kind, entries):
 
 def test_counts_are_those_of_a_hand():
     x, edge_index = graph()
-    model = uf.sparsify(Net(GCNConv), edge_sparsity=0.5, weight_sparsity=0.5, ramp=1)
+    model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, weight_sparsity=0.5, ramp=1)
     model(x, edge_index).sum().backward()
     seen = uf.trace(model)
     between = int((edge_index[0] != edge_index[1]).sum())
@@ -222,7 +202,7 @@ def test_counts_are_those_of_a_hand():
 
 def test_units_are_the_columns_that_send_most():
     x, edge_index = graph()
-    model = Net(GCNConv)
+    model = net(GCNConv)
     with torch.no_grad():
         model.first.lin.weight[5:] *= 1e-3
     pruned = uf.sparsify(model, edge_sparsity=1 - 10 / 27)  # five columns for each layer
@@ -256,7 +236,7 @@ def by_hand(model, x, edge_index, threshold):
 def test_the_authors_form(threshold):
     x, edge_index = graph()
     edge_index = torch.unique(edge_index[:, edge_index[0] != edge_index[1]], dim=1)
-    model = Net(GCNConv)
+    model = net(GCNConv)
     pruned = uf.sparsify(model, edge_threshold=threshold, entries="node")
     ours = pruned(x, edge_index)
     theirs, counts = by_hand(model, x, edge_index, threshold)
@@ -280,12 +260,12 @@ def test_an_edge_that_is_gone_is_not_seen_by_later_layers():
 def test_absolute_thresholds():
     x, edge_index = graph()
     for entries in ("unit", "node", "block", "feature"):
-        everything = uf.sparsify(Net(GCNConv), edge_threshold=1e9, absolute=True, entries=entries)
+        everything = uf.sparsify(net(GCNConv), edge_threshold=1e9, absolute=True, entries=entries)
         out = everything(x, edge_index)
         assert uf.trace(everything).macs == 0
         assert bool(out.isfinite().all())
-        nothing = uf.sparsify(Net(GCNConv), edge_threshold=1e-30, absolute=True, entries=entries)
-        torch.testing.assert_close(nothing(x, edge_index), Net(GCNConv)(x, edge_index), rtol=1e-4, atol=1e-4)
+        nothing = uf.sparsify(net(GCNConv), edge_threshold=1e-30, absolute=True, entries=entries)
+        torch.testing.assert_close(nothing(x, edge_index), net(GCNConv)(x, edge_index), rtol=1e-4, atol=1e-4)
 
 
 def test_budgets():
@@ -320,7 +300,7 @@ def train(model, x, edge_index, passes=3, lr=0.01):
 def test_only_training_passes_decide():
     x, edge_index = graph()
     for entries in ("unit", "node", "block", "feature"):
-        model = uf.sparsify(Net(GCNConv), edge_sparsity=0.5, weight_sparsity=0.5, entries=entries, ramp=2)
+        model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, weight_sparsity=0.5, entries=entries, ramp=2)
         train(model, x, edge_index)
         before = copy.deepcopy(model.state_dict())
         model.eval()(x * 2, edge_index)
@@ -332,7 +312,7 @@ def test_only_training_passes_decide():
 
 def test_weights_ramp_up_and_the_trace_tells():
     x, edge_index = graph()
-    model = uf.sparsify(Net(GCNConv), weight_sparsity=0.9, ramp=5)
+    model = uf.sparsify(net(GCNConv), weight_sparsity=0.9, ramp=5)
     seen = []
     for _ in range(6):
         train(model, x, edge_index, 1)
@@ -341,7 +321,7 @@ def test_weights_ramp_up_and_the_trace_tells():
     assert seen[0] < 0.6
     assert seen[4] == seen[5] == pytest.approx(0.9, abs=0.001)
     assert not uf.trace(model).notes
-    early = uf.sparsify(Net(GCNConv), weight_sparsity=0.9, ramp=5)
+    early = uf.sparsify(net(GCNConv), weight_sparsity=0.9, ramp=5)
     train(early, x, edge_index, 1)
     assert "1 of the 5" in uf.trace(early).notes[0]
 
@@ -349,7 +329,7 @@ def test_weights_ramp_up_and_the_trace_tells():
 def test_schedules():
     x, edge_index = graph()
     for entries in ("unit", "node"):
-        model = uf.sparsify(Net(GCNConv), edge_sparsity=0.5, weight_sparsity=0.6, entries=entries, ramp=1, feedback=False)
+        model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, weight_sparsity=0.6, entries=entries, ramp=1, feedback=False)
         train(model, x, edge_index)
         uf.set_schedule(model, "monotone")
         keep, columns, removed = model.first.lin.keep.clone(), model.first.columns.clone(), model.first.removed.clone()
@@ -367,7 +347,7 @@ def test_schedules():
 def test_removed_weights_learn_by_feedback_only():
     x, edge_index = graph()
     for feedback in (True, False):
-        model = uf.sparsify(Net(GCNConv), weight_sparsity=0.5, ramp=1, feedback=feedback)
+        model = uf.sparsify(net(GCNConv), weight_sparsity=0.5, ramp=1, feedback=feedback)
         model(x, edge_index).square().sum().backward()
         gone = model.first.lin.weight.grad[~model.first.lin.keep]
         assert bool((gone != 0).any()) == feedback
@@ -377,7 +357,7 @@ def test_removed_weights_learn_by_feedback_only():
 def test_masks_go_with_the_model(entries):
     """state_dict, deepcopy and a saved file bring masks along; the authors' code loses them."""
     x, edge_index = graph()
-    for build in (lambda: Net(GCNConv), lambda: Net(GraphConv), Deep):
+    for build in (lambda: net(GCNConv), lambda: net(GraphConv), deep):
         how = dict(edge_sparsity=0.5, weight_sparsity=0.5, entries=entries, ramp=1)
         model = uf.sparsify(build(), **how)
         train(model, x, edge_index)
@@ -398,7 +378,7 @@ def test_masks_go_with_the_model(entries):
 
 def test_desparsified_models_are_ordinary_again():
     x, edge_index = graph()
-    for build in (lambda: Net(GCNConv), lambda: Net(GraphConv), Deep, lambda: GIN(20, 32, 2, 7)):
+    for build in (lambda: net(GCNConv), lambda: net(GraphConv), deep, lambda: GIN(20, 32, 2, 7)):
         plain = build()
         model = uf.sparsify(plain, weight_sparsity=0.5, ramp=1)
         train(model, x, edge_index)
@@ -411,7 +391,7 @@ def test_desparsified_models_are_ordinary_again():
 
 
 def test_the_given_model_stays_as_it_was_unless_in_place():
-    model = Net(GCNConv)
+    model = net(GCNConv)
     assert uf.sparsify(model) is not model
     assert type(model.first) is GCNConv
     assert uf.sparsify(model, inplace=True) is model
@@ -422,7 +402,7 @@ def test_the_given_model_stays_as_it_was_unless_in_place():
 def test_mini_batches_of_a_neighbour_loader():
     """Sampled by hand: PyG's loader needs a compiled extra. Every batch is another graph with other numbers of nodes."""
     x, edge_index = graph(200, 1500)
-    model = uf.sparsify(Net(SAGEConv), edge_sparsity=0.5, weight_sparsity=0.5, ramp=2)
+    model = uf.sparsify(net(SAGEConv), edge_sparsity=0.5, weight_sparsity=0.5, ramp=2)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for batch in range(4):
         chosen = torch.randperm(200, generator=torch.Generator().manual_seed(batch))[: 100 + batch]
@@ -452,7 +432,7 @@ def test_two_sets_of_nodes():
 
 def test_gcnii_prunes_weights_by_the_input_axis():
     x, edge_index = graph()
-    model = uf.sparsify(Deep(1), weight_sparsity=0.5, ramp=1)
+    model = uf.sparsify(deep(1), weight_sparsity=0.5, ramp=1)
     with torch.no_grad():
         model.into.weight[:12] = 0
         model.into.bias[:12] = 0  # twelve input columns of the first layer are nothing but their neighbours' nothing
@@ -464,7 +444,7 @@ def test_gcnii_prunes_weights_by_the_input_axis():
 
 def test_gcnii_is_judged_with_the_weights_that_were_just_trained():
     x, edge_index = graph()
-    model = uf.sparsify(Deep(2), weight_sparsity=0.5, ramp=1)
+    model = uf.sparsify(deep(2), weight_sparsity=0.5, ramp=1)
     train(model, x, edge_index, 1)
     conv = model.convs[0]
     torch.testing.assert_close(conv.weight1_mask.effective, conv.weight1 * conv.weight1_mask.keep)
@@ -472,7 +452,7 @@ def test_gcnii_is_judged_with_the_weights_that_were_just_trained():
 
 def test_a_node_lock_counts_the_edges_it_locks():
     x, edge_index = graph()
-    model = uf.sparsify(Net(GCNConv), edge_sparsity=0.9, entries="node")
+    model = uf.sparsify(net(GCNConv), edge_sparsity=0.9, entries="node")
     train(model, x, edge_index, 1)
     model.eval()(x, edge_index)
     honest = uf.trace(model)
@@ -490,16 +470,16 @@ def test_self_loops_are_never_pruned_nor_counted():
     x, edge_index = graph()
     loops = edge_index[:, edge_index[0] == edge_index[1]]
     for entries in ("unit", "node", "block", "feature"):
-        model = uf.sparsify(Net(GCNConv), edge_sparsity=0.9, entries=entries)
+        model = uf.sparsify(net(GCNConv), edge_sparsity=0.9, entries=entries)
         model(x, loops)
         assert uf.trace(model).dense_macs == 0
-        torch.testing.assert_close(model(x, loops), Net(GCNConv)(x, loops), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(model(x, loops), net(GCNConv)(x, loops), rtol=1e-4, atol=1e-4)
 
 
 def test_masks_are_known_by_the_ends_of_edges():
     x, edge_index = graph()
     edge_index = torch.unique(edge_index, dim=1)
-    model = uf.sparsify(Net(GCNConv), edge_sparsity=0.5, entries="node")
+    model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, entries="node")
     train(model, x, edge_index, 1)
     model.eval()
     shuffled = edge_index[:, torch.randperm(edge_index.shape[1], generator=torch.Generator().manual_seed(3))]
@@ -521,23 +501,23 @@ def test_counts_do_not_wrap():
     [
         (lambda: uf.sparsify(nn.Linear(3, 3)), "no PyG message-passing"),
         (lambda: uf.sparsify("gcn"), "is a str"),
-        (lambda: uf.sparsify(Net(GCNConv), edge_sparsity=50), "edge_sparsity"),
-        (lambda: uf.sparsify(Net(GCNConv), edge_sparsity=0.5, edge_threshold=0.5), "not both"),
-        (lambda: uf.sparsify(Net(GCNConv), entries="blok"), "Did you mean 'block'"),
-        (lambda: uf.sparsify(Net(GCNConv, classes=1, width=2), weight_sparsity=0.9), "all 2 weights of second"),
-        (lambda: uf.sparsify(uf.sparsify(Net(GCNConv))), "already"),
-        (lambda: uf.sparsify(Net(lambda a, b: SAGEConv(-1, b))), "lazy"),
-        (lambda: uf.trace(Net(GCNConv)), "not sparsified"),
-        (lambda: uf.trace(uf.sparsify(Net(GCNConv))), "not been called"),
-        (lambda: uf.desparsify(Net(GCNConv)), "not sparsified"),
-        (lambda: uf.set_schedule(uf.sparsify(Net(GCNConv)), "grow"), "regrow"),
-        (lambda: uf.sparsify(Net(GCNConv))(graph()[0].half(), graph()[1]), "x.float"),
-        (lambda: uf.sparsify(Net(GCNConv))(graph()[0], graph()[1].float()), "whole numbers"),
-        (lambda: uf.sparsify(Net(GCNConv))(graph()[0], graph()[1].T), r"\[2, edges\]"),
-        (lambda: uf.sparsify(Net(GCNConv))(graph()[0], [1, 2]), "list"),
-        (lambda: uf.sparsify(Net(GCNConv))(graph()[0], graph()[1] + 50), "names node"),
-        (lambda: uf.sparsify(Net(GCNConv))(graph()[0], graph()[1], torch.ones(3)), "one each"),
-        (lambda: uf.sparsify(Net(GCNConv))(graph()[0], torch.eye(3).to_sparse_csr()), "60 rows"),
+        (lambda: uf.sparsify(net(GCNConv), edge_sparsity=50), "edge_sparsity"),
+        (lambda: uf.sparsify(net(GCNConv), edge_sparsity=0.5, edge_threshold=0.5), "not both"),
+        (lambda: uf.sparsify(net(GCNConv), entries="blok"), "Did you mean 'block'"),
+        (lambda: uf.sparsify(net(GCNConv, classes=1, width=2), weight_sparsity=0.9), "all 2 weights of second"),
+        (lambda: uf.sparsify(uf.sparsify(net(GCNConv))), "already"),
+        (lambda: uf.sparsify(net(lambda a, b: SAGEConv(-1, b))), "lazy"),
+        (lambda: uf.trace(net(GCNConv)), "not sparsified"),
+        (lambda: uf.trace(uf.sparsify(net(GCNConv))), "not been called"),
+        (lambda: uf.desparsify(net(GCNConv)), "not sparsified"),
+        (lambda: uf.set_schedule(uf.sparsify(net(GCNConv)), "grow"), "regrow"),
+        (lambda: uf.sparsify(net(GCNConv))(graph()[0].half(), graph()[1]), "x.float"),
+        (lambda: uf.sparsify(net(GCNConv))(graph()[0], graph()[1].float()), "whole numbers"),
+        (lambda: uf.sparsify(net(GCNConv))(graph()[0], graph()[1].T), r"\[2, edges\]"),
+        (lambda: uf.sparsify(net(GCNConv))(graph()[0], [1, 2]), "list"),
+        (lambda: uf.sparsify(net(GCNConv))(graph()[0], graph()[1] + 50), "names node"),
+        (lambda: uf.sparsify(net(GCNConv))(graph()[0], graph()[1], torch.ones(3)), "one each"),
+        (lambda: uf.sparsify(net(GCNConv))(graph()[0], torch.eye(3).to_sparse_csr()), "60 rows"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_in_a_sentence(act, message):
@@ -547,7 +527,7 @@ def test_mistakes_are_told_in_a_sentence(act, message):
 
 def test_masks_of_another_graph():
     x, edge_index = graph()
-    model = uf.sparsify(Net(GCNConv), edge_sparsity=0.5, entries="node")
+    model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, entries="node")
     train(model, x, edge_index, 1)
     with pytest.raises(GraphError, match="chosen on a graph of 60 nodes and this one has 40"):
         model.eval()(*graph(40, 100))

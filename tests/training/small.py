@@ -41,3 +41,12 @@ def with_test_labels(data, split, labels):
     y = data.y.copy()
     y[split.test] = labels
     return replace(data, y=y)
+
+
+def without_times(record):
+    """A record, but for what may differ when a run is repeated."""
+    plain = {name: value for name, value in record.items() if name not in ("finished", "seconds", "machine")}
+    plain["seeds"] = [{k: v for k, v in seed.items() if k != "seconds"} for seed in plain["seeds"]]
+    trace = {name: value for name, value in plain["trace"].items() if not name.endswith("seconds")}
+    trace["hops"] = [{k: v for k, v in hop.items() if k != "seconds"} for hop in trace["hops"]]
+    return plain | {"trace": trace}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.sparse import csr_array
-from small import small, with_test_labels
+from small import small, with_test_labels, without_times
 
 import unifews as uf
 from unifews.core.graph import Graph
@@ -26,15 +26,6 @@ DATA = small()
 EDGES, N = DATA.graph.num_edges, 120
 HOW = dict(width=16, epochs=12, patience=0, lr=1e-2)
 BOTH = dict(edge_sparsity=0.5, weight_sparsity=0.7)
-
-
-def without_times(record):
-    """A record, but for what may differ when a run is repeated."""
-    plain = {name: value for name, value in record.items() if name not in ("finished", "seconds", "machine")}
-    plain["seeds"] = [{k: v for k, v in seed.items() if k != "seconds"} for seed in plain["seeds"]]
-    trace = {name: value for name, value in plain["trace"].items() if not name.endswith("seconds")}
-    trace["hops"] = [{k: v for k, v in hop.items() if k != "seconds"} for hop in trace["hops"]]
-    return plain | {"trace": trace}
 
 
 # ---------------------------------------------------------------------------------------------------------------- counts

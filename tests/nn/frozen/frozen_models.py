@@ -3,26 +3,8 @@
 from __future__ import annotations
 
 import torch
+import torch_geometric.nn as pyg
 from torch import nn
-from torch_geometric.nn import (
-    APPNP,
-    GAT,
-    GCN,
-    GIN,
-    ChebConv,
-    GATConv,
-    GATv2Conv,
-    GCN2Conv,
-    GCNConv,
-    GINConv,
-    GraphConv,
-    GraphSAGE,
-    MixHopConv,
-    SAGEConv,
-    SGConv,
-    TAGConv,
-    TransformerConv,
-)
 
 import unifews as uf
 from unifews.nn.zoo import build
@@ -30,10 +12,10 @@ from unifews.nn.zoo import build
 FEATURES, CLASSES = 20, 5
 
 
-def graph(n=400, m=600, seed=0):
+def graph(n=400, m=600, seed=0, *, alone=20):
     """Sparse enough that few nodes reach all others; loops, duplicates and isolated nodes among its directed edges."""
     made = torch.Generator().manual_seed(seed)
-    edge_index = torch.randint(0, n - 20, (2, m), generator=made)
+    edge_index = torch.randint(0, n - alone, (2, m), generator=made)
     edge_index[:, :5] = edge_index[:1, :5]
     edge_index[:, 7] = edge_index[:, 8]
     return torch.randn(n, FEATURES, generator=made), edge_index
@@ -46,9 +28,9 @@ def mlp(a, b):
 class Two(nn.Module):
     """Two layers of one kind."""
 
-    def __init__(self, conv, width=24):
+    def __init__(self, conv, width=24, classes=CLASSES):
         super().__init__()
-        self.first, self.second = conv(FEATURES, width), conv(width, CLASSES)
+        self.first, self.second = conv(FEATURES, width), conv(width, classes)
 
     def forward(self, x, edge_index, *rest):
         return self.second(self.first(x, edge_index, *rest).relu(), edge_index, *rest)
@@ -60,7 +42,7 @@ class Own(nn.Module):
     def __init__(self, width=24):
         super().__init__()
         self.into, self.out = nn.Linear(FEATURES, width), nn.Linear(2 * width, CLASSES)
-        self.convs = nn.ModuleList([GCNConv(width, width), SAGEConv(width, width)])
+        self.convs = nn.ModuleList([pyg.GCNConv(width, width), pyg.SAGEConv(width, width)])
         self.norms = nn.ModuleList([nn.BatchNorm1d(width), nn.LayerNorm(width)])
         self.gate = nn.Parameter(torch.tensor(0.3))
         self.tilt = nn.Parameter(torch.linspace(-1, 1, width))
@@ -78,7 +60,7 @@ class Far(nn.Module):
 
     def __init__(self, conv, width=24):
         super().__init__()
-        self.into, self.conv, self.out = nn.Linear(FEATURES, width), conv, GCNConv(width, CLASSES)
+        self.into, self.conv, self.out = nn.Linear(FEATURES, width), conv, pyg.GCNConv(width, CLASSES)
 
     def forward(self, x, edge_index, *rest):
         return self.out(self.conv(self.into(x).relu(), edge_index, *rest), edge_index, *rest)
@@ -87,10 +69,10 @@ class Far(nn.Module):
 class Deep(nn.Module):
     """GCNII."""
 
-    def __init__(self, shared=True, width=24):
+    def __init__(self, layers=3, shared=True, width=24, classes=CLASSES):
         super().__init__()
-        self.into, self.out = nn.Linear(FEATURES, width), nn.Linear(width, CLASSES)
-        self.convs = nn.ModuleList(GCN2Conv(width, 0.1, 0.5, i + 1, shared_weights=shared) for i in range(3))
+        self.into, self.out = nn.Linear(FEATURES, width), nn.Linear(width, classes)
+        self.convs = nn.ModuleList(pyg.GCN2Conv(width, 0.1, 0.5, i + 1, shared_weights=shared) for i in range(layers))
 
     def forward(self, x, edge_index):
         x = start = self.into(x).relu()
@@ -104,15 +86,17 @@ def _of(kind, **more):
 
 
 HOPS = {
-    "graph": lambda: Two(GraphConv),
-    "sg": lambda: Two(lambda a, b: SGConv(a, b, K=2)),
-    "tag": lambda: Two(lambda a, b: TAGConv(a, b, K=2)),
-    "appnp": lambda: Far(APPNP(K=3, alpha=0.2, dropout=0.3)),
-    "cheb": lambda: Two(lambda a, b: ChebConv(a, b, K=3)),
-    "mixhop": lambda: Two(lambda a, b: MixHopConv(a, b, powers=[0, 2]) if b > 5 else GCNConv(2 * a, b)),
+    "graph": lambda: Two(pyg.GraphConv),
+    "sg": lambda: Two(lambda a, b: pyg.SGConv(a, b, K=2)),
+    "tag": lambda: Two(lambda a, b: pyg.TAGConv(a, b, K=2)),
+    "appnp": lambda: Far(pyg.APPNP(K=3, alpha=0.2, dropout=0.3)),
+    "cheb": lambda: Two(lambda a, b: pyg.ChebConv(a, b, K=3)),
+    "mixhop": lambda: Two(lambda a, b: pyg.MixHopConv(a, b, powers=[0, 2]) if b > 5 else pyg.GCNConv(2 * a, b)),
 }
 """Layers without a fused path that become steps."""
-CODE = {"transformer": lambda: Two(lambda a, b: TransformerConv(a, b, heads=2, concat=False) if b > 5 else GCNConv(a, b))}
+CODE = {
+    "transformer": lambda: Two(lambda a, b: pyg.TransformerConv(a, b, heads=2, concat=False) if b > 5 else pyg.GCNConv(a, b))
+}
 """A layer that keeps its own code."""
 MODELS = {
     "gcn": _of("gcn"),
@@ -122,18 +106,18 @@ MODELS = {
     "gin": _of("gin"),
     "own": Own,
     "deep, two weights": lambda: Deep(shared=False),
-    "gcn improved": lambda: Two(lambda a, b: GCNConv(a, b, improved=True)),
-    "gcn as it is": lambda: Two(lambda a, b: GCNConv(a, b, normalize=False, bias=False)),
-    "gcn backwards": lambda: Two(lambda a, b: GCNConv(a, b, flow="target_to_source")),
-    "sage sum": lambda: Two(lambda a, b: SAGEConv(a, b, aggr="add", root_weight=False, normalize=True)),
-    "gin that learns": lambda: Two(lambda a, b: GINConv(mlp(a, b), train_eps=True)),
-    "gat one": lambda: Two(lambda a, b: GATConv(a, b, heads=3, concat=False)),
-    "gat shared": lambda: Two(lambda a, b: GATv2Conv(a, b, heads=2, concat=False, share_weights=True, residual=True)),
-    "gat no loops": lambda: Two(lambda a, b: GATv2Conv(a, b, heads=2, concat=False, add_self_loops=False)),
-    "GCN": lambda: GCN(FEATURES, 16, 3, CLASSES, norm="batch", dropout=0.5, act="leaky_relu"),
-    "GAT, jumping": lambda: GAT(FEATURES, 16, 2, CLASSES, jk="max", v2=True, heads=2),
-    "GraphSAGE, jumping": lambda: GraphSAGE(FEATURES, 16, 2, CLASSES, jk="cat", project=True),
-    "GIN": lambda: GIN(FEATURES, 16, 2, CLASSES),
+    "gcn improved": lambda: Two(lambda a, b: pyg.GCNConv(a, b, improved=True)),
+    "gcn as it is": lambda: Two(lambda a, b: pyg.GCNConv(a, b, normalize=False, bias=False)),
+    "gcn backwards": lambda: Two(lambda a, b: pyg.GCNConv(a, b, flow="target_to_source")),
+    "sage sum": lambda: Two(lambda a, b: pyg.SAGEConv(a, b, aggr="add", root_weight=False, normalize=True)),
+    "gin that learns": lambda: Two(lambda a, b: pyg.GINConv(mlp(a, b), train_eps=True)),
+    "gat one": lambda: Two(lambda a, b: pyg.GATConv(a, b, heads=3, concat=False)),
+    "gat shared": lambda: Two(lambda a, b: pyg.GATv2Conv(a, b, heads=2, concat=False, share_weights=True, residual=True)),
+    "gat no loops": lambda: Two(lambda a, b: pyg.GATv2Conv(a, b, heads=2, concat=False, add_self_loops=False)),
+    "GCN": lambda: pyg.GCN(FEATURES, 16, 3, CLASSES, norm="batch", dropout=0.5, act="leaky_relu"),
+    "GAT, jumping": lambda: pyg.GAT(FEATURES, 16, 2, CLASSES, jk="max", v2=True, heads=2),
+    "GraphSAGE, jumping": lambda: pyg.GraphSAGE(FEATURES, 16, 2, CLASSES, jk="cat", project=True),
+    "GIN": lambda: pyg.GIN(FEATURES, 16, 2, CLASSES),
     **{name: make for kinds in (HOPS, CODE) for name, make in kinds.items()},
 }
 FORMS = {

@@ -12,7 +12,7 @@ from typing import Any
 from unifews.errors import FileFormatError, InputError
 from unifews.nn.frozen.program import Program, Step, Unsound
 from unifews.nn.saved import folder as folders
-from unifews.nn.saved.arrays import Arrays, Parts, packed, unpacked
+from unifews.nn.saved.arrays import Arrays, packed, unpacked, unpacked_all
 from unifews.nn.saved.folder import FROZEN, TENSORS, TRAINING
 
 Loaded = tuple[Program, str, dict[str, Any] | None]
@@ -87,10 +87,8 @@ def _step(number: int, words: Any, arrays: Arrays) -> Step:
     shapes = isinstance(op, str) and isinstance(inputs, list) and isinstance(settings, dict) and isinstance(described, dict)
     if not shapes:
         raise Unsound(f"has a step {number} that is no step")
-    found = {}
-    for name, how in described.items():
-        try:
-            found[name] = unpacked(how, Parts(f"{number}.{name}.", arrays))
-        except Unsound as problem:
-            raise Unsound(f"step {number} has a {name[:40]!r} that {problem}") from None
+    try:
+        found = unpacked_all(described, f"{number}.", arrays, unpacked)
+    except Unsound as problem:
+        raise Unsound(f"step {number} {problem}") from None
     return Step(str(op), tuple(inputs), settings, found)  # type: ignore[arg-type]

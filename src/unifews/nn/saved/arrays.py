@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ _NUMBERS: dict[str, tuple[torch.dtype, type]] = {
 Arrays = dict[str, NDArray[Any]]
 Packed = tuple[dict[str, Any], Arrays]
 """How an array is stored, in words, and the parts that are."""
+Unpacked = TypeVar("Unpacked")
 
 
 class Parts:
@@ -43,6 +45,19 @@ class Parts:
         if length is not None and len(flat) != length:
             raise Unsound(f"has {len(flat):,} {part}, not {length:,}")
         return flat
+
+
+def unpacked_all(
+    said: dict[str, Any], prefix: str, arrays: Arrays, unpack: Callable[[Any, Parts], Unpacked]
+) -> dict[str, Unpacked]:
+    """Everything that is described by name, taken out of `arrays`; what is wrong with one is told with its name."""
+    found = {}
+    for name, how in said.items():
+        try:
+            found[name] = unpack(how, Parts(f"{prefix}{name}.", arrays))
+        except Unsound as problem:
+            raise Unsound(f"has a {name[:60]!r} that {problem}") from None
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------------- packing

@@ -18,7 +18,7 @@ from unifews.nn.frozen.program import Unsound
 from unifews.nn.linear import PrunedWeight
 from unifews.nn.pruning import Phase, Pruning
 from unifews.nn.saved import folder as folders
-from unifews.nn.saved.arrays import Arrays, Parts, packed_exactly, unpacked_exactly
+from unifews.nn.saved.arrays import Arrays, packed_exactly, unpacked_all, unpacked_exactly
 from unifews.nn.saved.folder import TENSORS, TRAINING
 from unifews.nn.saved.optimizer import optimizer_words, put_into
 from unifews.nn.saved.rebuild import rebuilt, words_of
@@ -179,13 +179,7 @@ def _read(config: dict[str, Any], arrays: Arrays, into: nn.Module | None, folder
 def _state(said: Any, arrays: Arrays) -> State:
     if not isinstance(said, dict):
         raise Unsound("has no state")
-    state = {}
-    for name, how in said.items():
-        try:
-            state[name] = unpacked_exactly(how, Parts(f"{name}.", arrays))
-        except Unsound as problem:
-            raise Unsound(f"has a {name[:60]!r} that {problem}") from None
-    return state
+    return unpacked_all(said, "", arrays, unpacked_exactly)
 
 
 def _pruning(said: Any) -> Pruning | None:
