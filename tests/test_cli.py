@@ -57,6 +57,15 @@ class TestPropagate:
         fine("propagate", "edges.parquet", "-x", "x.npy", "-o", "p.npy", "--hops", 3)
         assert np.array_equal(np.load("p.npy"), uf.propagate(GRAPH, X, hops=3).embedding)
 
+    def test_a_dataset_folder_holds_features_too(self, folder):
+        fine("data", "generate", "powerlaw", "--nodes", 300, "--edges", 3000, "--features", 20, "--out", "made")
+        fine("propagate", "made", "--out", "p.npy", "--hops", 3)
+        expected = uf.propagate(uf.Graph.open("made/graph"), np.load("made/x.npy"), "appnp", 3).embedding
+        assert np.array_equal(np.load("p.npy"), expected)
+        np.save("other.npy", np.load("made/x.npy")[:, :5])
+        fine("propagate", "made", "-x", "other.npy", "--out", "p.npy", "--hops", 3, "--overwrite")
+        assert np.load("p.npy").shape == (300, 5)
+
     def test_features_may_come_with_the_graph(self, folder):
         fine("propagate", "both.npz", "--out", "p.npy", "--hops", 3)
         assert np.array_equal(np.load("p.npy"), uf.propagate(GRAPH, X, hops=3).embedding)

@@ -464,6 +464,30 @@ def test_pruned_hop(case, shares, by_feature, inherit, accumulate, certify):
         same_bytes(first.setdefault(name.split(",")[0], (*walk.state(), *walk.bills())), (*walk.state(), *walk.bills()))
 
 
+@settings(max_examples=30)
+@given(case=cases(most=130), seed=st.integers(0, 2**16), octaves=st.sampled_from([0, 3, 12, 40]), exact=st.booleans())
+def test_sizes_of_any_range_and_cuts_that_are_met_exactly(case, seed, octaves, exact):
+    """Codes of sizes are coarse and have few values; what is kept must not show it."""
+    rng = np.random.default_rng(seed)
+    case.x *= np.exp2(rng.uniform(-octaves, octaves, (case.n, 1))).astype(np.float32)
+    oracle, thresholds = Walk(case, reference, 1, False, False, True, False), []
+    for _ in range(3):
+        messages = oracle.messages()
+        some = messages[messages > 0]
+        met = exact and len(some)
+        thresholds.append(float(np.float32(rng.choice(some))) if met else in_a_gap(messages, rng.uniform()))
+        oracle.step(thresholds[-1])
+    at_this_level: dict[str, Walk] = {}
+    for name, kernels, threads in runs():
+        walk = Walk(case, kernels, threads, False, False, True, False)
+        for delta in thresholds:
+            walk.step(delta)
+        first = at_this_level.setdefault(name.split(",")[0], walk)
+        assert walk.counts == first.counts and np.array_equal(walk.stamp, first.stamp), name
+        # The oracle's product of the same factors may fall on the other side of a cut that is met exactly.
+        assert exact or walk.counts == oracle.counts, name
+
+
 @settings(max_examples=20)
 @given(case=cases(), shares=SHARES, by_feature=st.booleans(), inherit=st.booleans())
 def test_adding_up_what_is_removed_changes_nothing_else(case, shares, by_feature, inherit):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def propagate(
     graph: Annotated[
         Path,
-        typer.Argument(metavar="GRAPH", help="Graph folder, .npz, .npy [2, m], .csv, .tsv, .txt (or .gz), or .parquet."),
+        typer.Argument(metavar="GRAPH", help="Folder (graph or dataset), .npz, .npy [2, m], .csv, .tsv, .txt (.gz), .parquet."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="P.npy", help="Where the embedding goes.")],
     features: Annotated[
@@ -208,15 +208,17 @@ def _check_threads(threads: int | None) -> None:
 def _load(path: Path, features: Path | None, undirected: bool, rank: int | None) -> tuple[Graph, Any]:
     """Graph and features, the sizes of which fit."""
     from unifews.core.files import read_matrix
+    from unifews.datasets.folder import KIND, open_dataset
     from unifews.datasets.tables import check_there, is_edge_list, read_fitting_graph
 
     check_there(path)
-    if features is None and not _holds_features(path):
+    dataset = open_dataset(path) if KIND.describes(path) else None
+    if dataset is None and features is None and not _holds_features(path):
         raise InputError(f"{path} holds no features; give them with --features X.npy.")
-    x = read_matrix(features or path, dense=False)
+    x = dataset.x if dataset and features is None else read_matrix(features or path, dense=False)
     if rank is not None and rank > x.shape[1]:
         raise InputError(f"--rank {rank} is more than the {x.shape[1]:,} features there are.")
-    g = read_fitting_graph(path, x.shape, str(features or "x"))
+    g = read_fitting_graph(path / "graph" if dataset else path, x.shape, str(features or "x"))
     if undirected:
         g = g.undirected()
     elif is_edge_list(path) and not g.is_symmetric:

@@ -83,13 +83,18 @@ inline void prefetch(const float* p, int blocks) {
 template <int kBlocks>
 inline unsigned reaching(const float* size, float weight, float level) {
 #if defined(__AVX2__)
-  const __m256 m = _mm256_mul_ps(_mm256_loadu_ps(size), _mm256_set1_ps(weight));
-  return unsigned(_mm256_movemask_ps(_mm256_cmp_ps(m, _mm256_set1_ps(level), _CMP_GE_OQ))) & ((1u << kBlocks) - 1);
-#else
+  // No wider than need be: a load across two cache lines waits for both.
+  if constexpr (kBlocks > 4) {
+    const __m256 m = _mm256_mul_ps(_mm256_loadu_ps(size), _mm256_set1_ps(weight));
+    return unsigned(_mm256_movemask_ps(_mm256_cmp_ps(m, _mm256_set1_ps(level), _CMP_GE_OQ))) & ((1u << kBlocks) - 1);
+  } else if constexpr (kBlocks > 2) {
+    const __m128 m = _mm_mul_ps(_mm_loadu_ps(size), _mm_set1_ps(weight));
+    return unsigned(_mm_movemask_ps(_mm_cmpge_ps(m, _mm_set1_ps(level)))) & ((1u << kBlocks) - 1);
+  }
+#endif
   unsigned flags = 0;
   for (int b = 0; b < kBlocks; b++) flags |= unsigned(size[b] * weight >= level) << b;
   return flags;
-#endif
 }
 
 // The set bits of every byte, in order: lets eight entries be listed with one store and no branch.

@@ -333,33 +333,105 @@ void rouse(const PrunedHop& h) {
 // Messages reach δ when  A[u,v]·size[v] ≥ cut(u) = δ / target[u].  Exact zeros never do: they cost nothing to skip.
 inline float cut(const PrunedHop& h, int64_t u) { return std::max(h.delta / h.target[u], 1e-45f); }
 
-// One bit per node: may it send anything at this hop? A bit per node fits a cache that a float per node does not, so when
-// few may, asking here first makes passing over the others cheap.
-struct Senders {
-  std::vector<uint32_t> bits;
-  int64_t count = 0;
-  explicit Senders(const PrunedHop& h) : bits((h.edges.n + 31) / 32) {
+#if defined(__AVX2__)
+// Stores the flagged ones of eight numbers, in order; how many. There must be room for eight.
+inline int append(__m256i values, unsigned flags, uint32_t* to) {
+  const __m128i order = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kBitLists.bits[flags]));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permutevar8x32_epi32(values, _mm256_cvtepu8_epi32(order)));
+  return __builtin_popcount(flags);
+}
+#endif
+
+// The size of every block as a code of four bits: half octaves from the lowest cut on, 0 for a block that can send nothing. Looking
+// a size up in memory costs as much as fetching the block that it is about; codes are an eighth of the sizes and stay in a
+// cache. They only grow with sizes: a block whose code exceeds that of a cut reaches the cut, one whose code is less does not, and
+// only those with the same code need their size looked up.
+template <int kBlocks>
+class Codes {
+ public:
+  static constexpr int kBits = kBlocks == 1 ? 4 : kBlocks == 2 ? 8 : kBlocks <= 4 ? 16 : 32;  // of a node
+  static constexpr int kNodes = 32 / kBits, kShift = kNodes == 8 ? 3 : kNodes == 4 ? 2 : kNodes == 2 ? 1 : 0;  // in a word
+  static constexpr uint32_t kMask = kBits == 32 ? ~0u : (1u << kBits % 32) - 1;
+  int64_t senders = 0;
+
+  explicit Codes(const PrunedHop& h) : words_(size_t((h.edges.n + kNodes - 1) / kNodes)) {
+    float most = 0;
+#pragma omp parallel for schedule(static) num_threads(h.threads) reduction(max : most)
+    for (int64_t u = 0; u < h.edges.n; u++) most = std::max(most, h.target[u]);
+    lowest_ = half_octaves(std::max(h.delta / most, 1e-45f));
     int64_t total = 0;
 #pragma omp parallel for schedule(static) num_threads(h.threads) reduction(+ : total)
-    for (int64_t w = 0; w < int64_t(bits.size()); w++) {
+    for (int64_t w = 0; w < int64_t(words_.size()); w++) {
       uint32_t word = 0;
-      const int64_t first = w * 32, last = std::min(h.edges.n, first + 32);
-      for (int64_t v = first; v < last; v++)
-        word |= uint32_t(may_send(h.top[v], h.reach[v], h.delta)) << (v - first);
-      bits[w] = word;
-      total += __builtin_popcount(word);
+      const int64_t first = w * kNodes, last = std::min(h.edges.n, first + kNodes);
+      for (int64_t v = first; v < last; v++) {
+        if (!may_send(h.top[v], h.reach[v], h.delta)) continue;
+        total++;
+        for (int b = 0; b < kBlocks; b++) {
+          const float size = h.size[v * kBlocks + b];
+          if (may_send(size, h.reach[v], h.delta)) word |= of(size) << (kBits * (v - first) + 4 * b);
+        }
+      }
+      words_[size_t(w)] = word;
     }
-    count = total;
+    senders = total;
   }
-  bool has(int64_t v) const { return bits[v >> 5] >> (v & 31) & 1; }
+
+  uint32_t of(float size) const { return uint32_t(std::clamp(half_octaves(size) - lowest_, 0, 14) + 1); }
+
+  // Bit b: the code of block b is at least `least`, of 1 to 16.
+  unsigned reaching(int64_t v, uint32_t least) const {
+    const uint32_t codes = words_[size_t(v >> kShift)] >> kBits * (v & (kNodes - 1)) & kMask;
+    const uint32_t add = (16 - least) * 0x01010101u;  // carries into the fifth bit of those that do
+    const uint32_t even = (codes & 0x0f0f0f0fu) + add, odd = (codes >> 4 & 0x0f0f0f0fu) + add;
+    const uint32_t pairs = (even >> 4 & 0x01010101u) | (odd >> 3 & 0x02020202u);
+    return (pairs | pairs >> 6 | pairs >> 12 | pairs >> 18) & ((1u << kBlocks) - 1);
+  }
+
+  // Lists the sources of a row that have a block with at least this code. Branch-free: eight at a time where the processor can gather.
+  template <class Index>
+  int64_t list(const Index* from, int64_t count, uint32_t least, uint32_t* to) const {
+    int64_t i = 0, k = 0;
+#if defined(__AVX2__)
+    if constexpr (sizeof(Index) == 4) {
+      const int* words = reinterpret_cast<const int*>(words_.data());
+      const __m256i nibbles = _mm256_set1_epi8(15), below = _mm256_set1_epi8(char(least - 1));
+      for (; i + 8 <= count; i += 8) {
+        const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
+        __m256i codes = _mm256_i32gather_epi32(words, _mm256_srli_epi32(v, kShift), 4);
+        if (kNodes > 1) {
+          const __m256i place = _mm256_and_si256(v, _mm256_set1_epi32(kNodes - 1));
+          codes = _mm256_and_si256(_mm256_srlv_epi32(codes, _mm256_mullo_epi32(place, _mm256_set1_epi32(kBits))),
+                                   _mm256_set1_epi32(int(kMask)));
+        }
+        const __m256i largest = _mm256_max_epu8(_mm256_and_si256(codes, nibbles),
+                                                _mm256_and_si256(_mm256_srli_epi16(codes, 4), nibbles));
+        const __m256i none = _mm256_cmpeq_epi32(_mm256_cmpgt_epi8(largest, below), _mm256_setzero_si256());
+        const unsigned flags = ~unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(none))) & 255;
+        k += append(v, flags, to + k);
+      }
+    }
+#endif
+    for (; i < count; i++) {
+      to[k] = uint32_t(from[i]);
+      k += reaching(from[i], least) != 0;
+    }
+    return k;
+  }
+
+ private:
+  static int half_octaves(float size) {
+    uint32_t bits;
+    std::memcpy(&bits, &size, sizeof bits);
+    return int(bits >> 22);
+  }
+  std::vector<uint32_t> words_;
+  int lowest_;
 };
 
-// Lists the sources of a row that may matter: those in `senders` if given, else those whose largest block reaches `level`.
-// Branch-free: eight at a time where the processor can gather. With `kRest`, and without `senders`, `rest` becomes the sum of
-// the largest blocks of the others.
-template <bool kRest, class Index>
-inline int64_t list_sources(const Index* from, int64_t count, const Senders* senders, const float* top, float level,
-                            uint32_t* to, float* rest) {
+// Lists the sources of a row whose largest block reaches `level`; `rest` becomes the sum of the largest blocks of the others.
+template <class Index>
+inline int64_t list_by_size(const Index* from, int64_t count, const float* top, float level, uint32_t* to, float* rest) {
   int64_t i = 0, k = 0;
   float others = 0;
 #if defined(__AVX2__)
@@ -367,34 +439,21 @@ inline int64_t list_sources(const Index* from, int64_t count, const Senders* sen
     __m256 passed_over{};
     for (; i + 8 <= count; i += 8) {
       const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
-      unsigned flags;
-      if (senders) {
-        const int* bits = reinterpret_cast<const int*>(senders->bits.data());
-        const __m256i word = _mm256_i32gather_epi32(bits, _mm256_srli_epi32(v, 5), 4);
-        const __m256i shift = _mm256_andnot_si256(v, _mm256_set1_epi32(31));  // 31 - v % 32: moves the bit to the sign
-        flags = unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_sllv_epi32(word, shift))));
-        if (!flags) continue;
-      } else {
-        const __m256 size = _mm256_i32gather_ps(top, v, 4);
-        const __m256 reaches = _mm256_cmp_ps(size, _mm256_set1_ps(level), _CMP_GE_OQ);
-        flags = unsigned(_mm256_movemask_ps(reaches));
-        if (kRest) passed_over += _mm256_andnot_ps(reaches, size);
-      }
-      const __m128i order = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kBitLists.bits[flags]));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + k), _mm256_permutevar8x32_epi32(v, _mm256_cvtepu8_epi32(order)));
-      k += __builtin_popcount(flags);
+      const __m256 size = _mm256_i32gather_ps(top, v, 4);
+      const __m256 reaches = _mm256_cmp_ps(size, _mm256_set1_ps(level), _CMP_GE_OQ);
+      passed_over += _mm256_andnot_ps(reaches, size);
+      k += append(v, unsigned(_mm256_movemask_ps(reaches)), to + k);
     }
-    if (kRest)
-      for (int lane = 0; lane < 8; lane++) others += passed_over[lane];
+    for (int lane = 0; lane < 8; lane++) others += passed_over[lane];
   }
 #endif
   for (; i < count; i++) {
+    const bool yes = top[from[i]] >= level;
     to[k] = uint32_t(from[i]);
-    const bool yes = senders ? senders->has(from[i]) : top[from[i]] >= level;
-    if (kRest && !senders && !yes) others += top[from[i]];
+    others += yes ? 0 : top[from[i]];
     k += yes;
   }
-  if (kRest) *rest = others;
+  *rest = others;
   return k;
 }
 
@@ -486,14 +545,20 @@ struct Looked {
 
 // A thread's lists for a few rows: the sources that may matter, then the cache lines that do.
 struct Survivors {
-  std::vector<uint32_t> source;   // candidates: node
+  std::vector<uint32_t> source;   // candidates: node,
+  std::vector<uint8_t> sure;      // blocks that reach the cut by their code alone
+  std::vector<uint8_t> doubtful;  // and those that may
   std::vector<int64_t> position;  // and edge, where an edge has a weight or a memory
   std::vector<uint32_t> line;     // cache lines: node
   std::vector<uint8_t> which;     // and block
   std::vector<float> weight;
   void reserve(int64_t edges, int blocks, bool positions, bool weighted) {
     const size_t room = size_t(edges) + 64;
-    if (source.size() < room) source.resize(2 * room);
+    if (source.size() < room) {
+      source.resize(2 * room);
+      sure.resize(2 * room);
+      doubtful.resize(2 * room);
+    }
     if (positions && position.size() < room) position.resize(2 * room);
     if (line.size() < room * blocks) {
       line.resize(2 * room * blocks);
@@ -515,8 +580,9 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
   const bool inherit = alive != nullptr;
   int64_t kept[kMaxBlocks] = {}, zero[kMaxBlocks] = {};
   float lagging = 0;
-  const Senders senders(h);
-  const bool few = senders.count * 2 < e.n;
+  const Codes<kBlocks> codes(h);
+  // A bound is tighter that knows all sizes. Weights and memories of edges need their own look at every edge.
+  const bool asked = kCertify && codes.senders * 2 >= e.n, coded = !kWeighted && !inherit && !asked;
   const bool forgets = h.delta > 0;  // a zero reaches δ = 0, so it is passed over but not removed for good
   Bill bill(e.n, kCertify);
   constexpr int kSizesAhead = 24, kLinesAhead = 24;
@@ -527,12 +593,13 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
     float level[kRows], rest[kRows];
     int64_t candidates_end[kRows], lines_end[kRows];
     unsigned touched[kRows];
-    alignas(64) float sum[kBlocks * kLanes];
+    alignas(64) float sum[kBlocks * kLanes] = {};
 #pragma omp for schedule(dynamic, 1)
     for (int64_t first = 0; first < e.n; first += kRows) {
       const int64_t rows = std::min(e.n - first, kRows);
       list.reserve(e.end[first + rows - 1] - e.start[first], kBlocks, kWeighted || inherit, kWeighted);
       uint32_t* source = list.source.data();
+      uint8_t *sure = list.sure.data(), *doubtful = list.doubtful.data();
       int64_t* position = list.position.data();
       uint32_t* line = list.line.data();
       uint8_t* which = list.which.data();
@@ -544,11 +611,13 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
         level[r] = cut(h, u);
         rest[r] = 0;
         if (!kWeighted && !inherit) {
-          const int64_t before = candidates;
-          if (!few || senders.count)
-            candidates += list_sources<kCertify>(indices + e.start[u], e.end[u] - e.start[u], few ? &senders : nullptr, h.top,
-                                                 level[r], source + before, rest + r);
-          if (few) {  // bits only say who may send to somebody: ask again for this row
+          const Index* from = indices + e.start[u];
+          const int64_t count = e.end[u] - e.start[u], before = candidates;
+          if (asked)
+            candidates += list_by_size(from, count, h.top, level[r], source + before, rest + r);
+          else if (codes.senders)
+            candidates += codes.list(from, count, codes.of(level[r]), source + before);
+          if (kCertify && !asked) {  // sources that only seem to reach the cut are passed over like all others
             const int64_t listed = candidates;
             candidates = before;
             for (int64_t j = before; j < listed; j++) {
@@ -576,6 +645,17 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
         candidates_end[r] = candidates;
       }
 
+      if (coded && !kCertify)
+        for (int64_t r = 0, j = 0; r < rows; r++) {
+          const uint32_t least = codes.of(level[r]);
+          for (; j < candidates_end[r]; j++) {
+            const int64_t v = source[j];
+            sure[j] = uint8_t(codes.reaching(v, least + 1));
+            doubtful[j] = uint8_t(codes.reaching(v, least) & ~sure[j]);
+            __builtin_prefetch(h.size + (v & -int64_t(doubtful[j] != 0)) * kBlocks);
+          }
+        }
+
       int64_t k = 0;
       for (int j = 0; j < kSizesAhead; j++) source[candidates + j] = candidates ? source[candidates - 1] : 0;
       for (int64_t r = 0, j = 0; r < rows; r++) {
@@ -584,8 +664,14 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
         for (; j < candidates_end[r]; j++) {
           const uint32_t v = source[j];
           const float w = kWeighted ? e.weight[position[j]] : 1.0f;
-          __builtin_prefetch(h.size + int64_t(source[j + kSizesAhead]) * kBlocks);
-          unsigned flags = reaching<kBlocks>(h.size + int64_t(v) * kBlocks, w, level[r]);
+          unsigned flags;
+          if (coded && !kCertify) {
+            const int64_t in_doubt = -int64_t(doubtful[j] != 0);  // others look at node 0, which is at hand
+            flags = sure[j] | (reaching<kBlocks>(h.size + (v & in_doubt) * kBlocks, w, level[r]) & doubtful[j]);
+          } else {
+            __builtin_prefetch(h.size + int64_t(source[j + kSizesAhead]) * kBlocks);
+            flags = reaching<kBlocks>(h.size + int64_t(v) * kBlocks, w, level[r]);
+          }
           if (inherit) {
             flags &= alive[position[j]];
             if (forgets) alive[position[j]] = uint8_t(flags);
@@ -610,18 +696,22 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
       }
 
       for (int j = 0; j < kLinesAhead; j++) line[k + j] = k ? line[k - 1] : 0, which[k + j] = 0;
+      for (int j = 0; j < kLinesAhead; j++) __builtin_prefetch(q + (int64_t(line[j]) * kBlocks + which[j]) * kLanes);
       for (int64_t r = 0, j = 0; r < rows; r++) {
         if (touched[r]) {
           for (int b = 0; b < kBlocks; b++) block(sum + b * kLanes) = Block{};
+          Block only{};  // where there is one block, its sum stays in registers
           for (; j < lines_end[r]; j++) {
             __builtin_prefetch(q + (int64_t(line[j + kLinesAhead]) * kBlocks + which[j + kLinesAhead]) * kLanes);
             const Block& value = block(q + (int64_t(line[j]) * kBlocks + which[j]) * kLanes);
+            Block& to = kBlocks == 1 ? only : block(sum + which[j] * kLanes);
             if (kWeighted)
-              block(sum + which[j] * kLanes).add(weight[j], value);
+              to.add(weight[j], value);
             else
-              block(sum + which[j] * kLanes) += value;
-            kept[which[j]]++;
+              to += value;
+            kept[kBlocks == 1 ? 0 : which[j]]++;
           }
+          if (kBlocks == 1) block(sum) = only;
         }
         settle<false, kBlocks>(h, first + r, touched[r], sum, tally);
       }
@@ -632,7 +722,7 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
   std::copy(kept, kept + kMaxBlocks, count->kept);
   std::copy(zero, zero + kMaxBlocks, count->zero);
   count->lagging = lagging;
-  if (kCertify) bill.settle(count, !few || kWeighted || inherit);
+  if (kCertify) bill.settle(count, !coded);
 }
 
 template <class Index, bool kWeighted>
