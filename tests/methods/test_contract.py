@@ -20,6 +20,7 @@ from unifews.methods.door import CLOSE
 FOLDER = Path(os.environ.get("UNIFEWS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 GRAPH, X = graph_of(), words()
 QUICK = {"width": 16, "batch": 32, "epochs": 12, "patience": 0, "lr": 1e-2}
+ON_CORA = {"width": 64, "epochs": 25}
 
 every_pair = pytest.mark.parametrize("name, model", PAIRS)
 every_rival = pytest.mark.parametrize("name", RIVALS)
@@ -116,7 +117,7 @@ def test_a_model_is_trained_and_repeats_its_scores(name, model):
 
 @pytest.fixture(scope="module")
 def without_edges():
-    return uf.train(FOLDER / "cora-lcc.npz", "mlp", epochs=25).accuracy.test
+    return uf.train(FOLDER / "cora-lcc.npz", "mlp", **ON_CORA).accuracy.test
 
 
 @pytest.mark.data
@@ -128,12 +129,12 @@ class TestOnCora:
 
     @pytest.mark.parametrize("name, model", [pair for pair in PAIRS if pair[0] in ("ndls", "nigcn")])
     def test_it_is_better_than_a_model_that_sees_no_edges(self, name, model, without_edges):
-        assert uf.train("cora-lcc", model, name, epochs=25).accuracy.test > without_edges + 4
+        assert uf.train("cora-lcc", model, name, **ON_CORA).accuracy.test > without_edges + 4
 
     @pytest.mark.parametrize("name, model", [pair for pair in PAIRS if pair[0] not in ("ndls", "nigcn")])
     def test_so_are_those_that_push(self, name, model, without_edges):
         """At five hops, with the same settings: twenty take four times as long."""
-        assert uf.train("cora-lcc", model, name, epochs=25, hops=5).accuracy.test > without_edges + 4
+        assert uf.train("cora-lcc", model, name, hops=5, **ON_CORA).accuracy.test > without_edges + 4
 
     @pytest.mark.parametrize("model, thr, share", [("sgc", 1e-3, 0.459), ("appnp", 1e-5, 0.326)])
     def test_the_authors_push_multiplies_as_often_as_theirs(self, model, thr, share):

@@ -78,17 +78,15 @@ def test_a_claim(method, model):
     assert run.trace.dense_macs == unpruned.trace.dense_macs
     assert run.trace.dense_transform_macs == unpruned.trace.dense_transform_macs
 
-    again = uf.train(DATA, model, method, seed=643, **HOW, **shares(method))
+
+@pytest.mark.parametrize("method, model", CLAIMS)
+def test_accuracy_and_cost_are_of_the_same_pass_and_the_same_again(method, model):
+    run, again = (uf.train(DATA, model, method, seed=647, **HOW | {"epochs": 12}, **shares(method)) for _ in range(2))
     assert torch.equal(run.model.keep, again.model.keep)
     for one, two in zip(run.model.weights, again.model.weights, strict=True):
         assert torch.equal(one.keep, two.keep) and torch.equal(one.matrix, two.matrix)
         assert bool((one.matrix[~one.keep] == 0).all())
     assert run.accuracy == again.accuracy
-
-
-@pytest.mark.parametrize("method, model", CLAIMS)
-def test_accuracy_and_cost_are_of_the_same_pass(method, model):
-    run = uf.train(DATA, model, method, seed=647, **HOW | {"epochs": 12}, edge_sparsity=0.5)
     with torch.no_grad():
         given = OnTensors()
         scores = run.model(given.x, given.edge_index)
@@ -455,9 +453,10 @@ def cora():
     from unifews.errors import UnifewsError
 
     try:
-        return uf.load_dataset("cora-lcc", source="local")
+        data = uf.load_dataset("cora-lcc", source="local")
     except UnifewsError:
         pytest.skip("the real graphs are not on this machine (UNIFEWS_DATA)")
+    return replace(data, x=data.x[:, :600])  # enough words: GIN takes them dense, and each of nineteen is trained
 
 
 @pytest.fixture(scope="module")
