@@ -341,6 +341,7 @@ class Walk:
     hops: int = 6
     hop: int = 0
     lagging: float = 0.0
+    cached: int = 1 << 22
     counts: list[Any] = field(default_factory=list)
 
     def __post_init__(self):
@@ -373,7 +374,7 @@ class Walk:
             target=case.target, reach=self.reach, fanout=self.fanout, delta=delta, rouse=self.lagging >= delta,
             by_feature=self.by_feature, size=self.size[now], top=self.top[now], size_out=self.size[1 - now],
             top_out=self.top[1 - now], alive=self.alive, even=self.buffers[0], odd=self.buffers[1], stamp=self.stamp,
-            out=self.out, coefficient=self.coefficient, threads=self.threads, **self.bill,
+            out=self.out, coefficient=self.coefficient, threads=self.threads, cached=self.cached, **self.bill,
         )  # fmt: skip
         if self.certify:
             # Less than everything they send would cost, as differences of sums are known to a share of the sums only.
@@ -426,8 +427,9 @@ SHARES = st.lists(st.sampled_from([0.0, 0.2, 0.6, 0.9, 0.99, 2.0]), min_size=4, 
     inherit=st.booleans(),
     accumulate=st.booleans(),
     certify=st.booleans(),
+    cached=st.sampled_from([0, 1 << 22]),
 )
-def test_pruned_hop(case, shares, by_feature, inherit, accumulate, certify):
+def test_pruned_hop(case, shares, by_feature, inherit, accumulate, certify, cached):
     """Over several hops and thresholds that fall and rise, so blocks are left behind and roused."""
     oracle = Walk(case, reference, 1, by_feature, inherit, accumulate, certify)
     thresholds, expected = [], []
@@ -443,7 +445,7 @@ def test_pruned_hop(case, shares, by_feature, inherit, accumulate, certify):
 
     first = {}
     for name, kernels, threads in runs():
-        walk = Walk(case, kernels, threads, by_feature, inherit, accumulate, certify)
+        walk = Walk(case, kernels, threads, by_feature, inherit, accumulate, certify, cached=cached)
         for delta, (values, output, stamp, flags) in zip(thresholds, expected, strict=True):
             walk.step(delta)
             scale = max(float(np.abs(values).max()), 1e-30)
@@ -479,7 +481,7 @@ def test_sizes_of_any_range_and_cuts_that_are_met_exactly(case, seed, octaves, e
         oracle.step(thresholds[-1])
     at_this_level: dict[str, Walk] = {}
     for name, kernels, threads in runs():
-        walk = Walk(case, kernels, threads, False, False, True, False)
+        walk = Walk(case, kernels, threads, False, False, True, False, cached=0)
         for delta in thresholds:
             walk.step(delta)
         first = at_this_level.setdefault(name.split(",")[0], walk)

@@ -112,6 +112,7 @@ def pruned_hop(
     size: Floats, top: Floats, size_out: Floats, top_out: Floats, alive: NDArray[np.uint8] | None, even: Floats,
     odd: Floats, stamp: NDArray[np.uint16], out: Floats | None, coefficient: Floats, threads: int, cost: Floats | None = None,
     charge: NDArray[np.float64] | None = None, toll: Floats | None = None, removed: NDArray[np.float64] | None = None,
+    cached: int = 1 << 22,
 ) -> tuple[list[int], list[int], float]:  # fmt: skip
     """One hop over the entries that reach δ:  q'[u] = keep[u]·q[u] + gain[u]·Σ_v A[u,v]·q[v]  over those with
 
@@ -121,7 +122,8 @@ def pruned_hop(
     whose bit is set take part, and those that fall short of δ lose it. An exact zero falls short of every δ > 0.
 
     Blocks are lazy: one that receives nothing and can send nothing stays as it is, with an older `stamp`. `size_out` and
-    `top_out` hold every block's size after this hop all the same.
+    `top_out` hold every block's size after this hop all the same. `cached` says beyond how many
+    sizes coarse codes of them are asked first, which changes the time and nothing else.
 
     With `cost`, `charge` = Aᵀ·cost and `toll`, all [n], `removed` [blocks] becomes the price of the entries not used, (√a+√b)²:
     a = Σ_u toll[u]·(Σ_v A[u,v]·size)² over those of the sources that row u looks at, that is, of which some block (by feature:

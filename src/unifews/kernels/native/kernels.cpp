@@ -333,6 +333,27 @@ void rouse(const PrunedHop& h) {
 // Messages reach δ when  A[u,v]·size[v] ≥ cut(u) = δ / target[u].  Exact zeros never do: they cost nothing to skip.
 inline float cut(const PrunedHop& h, int64_t u) { return std::max(h.delta / h.target[u], 1e-45f); }
 
+// One bit per node: may it send anything at this hop? A bit per node fits a cache that a float per node does not, so when
+// few may, asking here first makes passing over the others cheap.
+struct Senders {
+  std::vector<uint32_t> bits;
+  int64_t count = 0;
+  Senders(const PrunedHop& h, bool wanted) : bits(wanted ? size_t((h.edges.n + 31) / 32) : 0) {
+    int64_t total = 0;
+#pragma omp parallel for schedule(static) num_threads(h.threads) reduction(+ : total)
+    for (int64_t w = 0; w < int64_t(bits.size()); w++) {
+      uint32_t word = 0;
+      const int64_t first = w * 32, last = std::min(h.edges.n, first + 32);
+      for (int64_t v = first; v < last; v++)
+        word |= uint32_t(may_send(h.top[v], h.reach[v], h.delta)) << (v - first);
+      bits[w] = word;
+      total += __builtin_popcount(word);
+    }
+    count = total;
+  }
+  bool has(int64_t v) const { return bits[v >> 5] >> (v & 31) & 1; }
+};
+
 #if defined(__AVX2__)
 // Stores the flagged ones of eight numbers, in order; how many. There must be room for eight.
 inline int append(__m256i values, unsigned flags, uint32_t* to) {
@@ -344,7 +365,7 @@ inline int append(__m256i values, unsigned flags, uint32_t* to) {
 
 // The size of every block as a code of four bits: half octaves from the lowest cut on, 0 for a block that can send nothing. Looking
 // a size up in memory costs as much as fetching the block that it is about; codes are an eighth of the sizes and stay in a
-// cache. They only grow with sizes: a block whose code exceeds that of a cut reaches the cut, one whose code is less does not, and
+// cache, so they pay where sizes do not. They only grow with sizes: a block whose code exceeds that of a cut reaches the cut, one whose code is less does not, and
 // only those with the same code need their size looked up.
 template <int kBlocks>
 class Codes {
@@ -354,7 +375,8 @@ class Codes {
   static constexpr uint32_t kMask = kBits == 32 ? ~0u : (1u << kBits % 32) - 1;
   int64_t senders = 0;
 
-  explicit Codes(const PrunedHop& h) : words_(size_t((h.edges.n + kNodes - 1) / kNodes)) {
+  explicit Codes(const PrunedHop& h, bool wanted) : words_(wanted ? size_t((h.edges.n + kNodes - 1) / kNodes) : 0) {
+    if (!wanted) return;
     float most = 0;
 #pragma omp parallel for schedule(static) num_threads(h.threads) reduction(max : most)
     for (int64_t u = 0; u < h.edges.n; u++) most = std::max(most, h.target[u]);
@@ -426,12 +448,15 @@ class Codes {
     return int(bits >> 22);
   }
   std::vector<uint32_t> words_;
-  int lowest_;
+  int lowest_ = 0;
 };
 
-// Lists the sources of a row whose largest block reaches `level`; `rest` becomes the sum of the largest blocks of the others.
-template <class Index>
-inline int64_t list_by_size(const Index* from, int64_t count, const float* top, float level, uint32_t* to, float* rest) {
+// Lists the sources of a row that may matter: those in `senders` if given, else those whose largest block reaches `level`.
+// Branch-free: eight at a time where the processor can gather. With `kRest`, and without `senders`, `rest` becomes the sum of
+// the largest blocks of the others.
+template <bool kRest, class Index>
+inline int64_t list_sources(const Index* from, int64_t count, const Senders* senders, const float* top, float level,
+                            uint32_t* to, float* rest) {
   int64_t i = 0, k = 0;
   float others = 0;
 #if defined(__AVX2__)
@@ -439,21 +464,32 @@ inline int64_t list_by_size(const Index* from, int64_t count, const float* top, 
     __m256 passed_over{};
     for (; i + 8 <= count; i += 8) {
       const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
-      const __m256 size = _mm256_i32gather_ps(top, v, 4);
-      const __m256 reaches = _mm256_cmp_ps(size, _mm256_set1_ps(level), _CMP_GE_OQ);
-      passed_over += _mm256_andnot_ps(reaches, size);
-      k += append(v, unsigned(_mm256_movemask_ps(reaches)), to + k);
+      unsigned flags;
+      if (senders) {
+        const int* bits = reinterpret_cast<const int*>(senders->bits.data());
+        const __m256i word = _mm256_i32gather_epi32(bits, _mm256_srli_epi32(v, 5), 4);
+        const __m256i shift = _mm256_andnot_si256(v, _mm256_set1_epi32(31));  // 31 - v % 32: moves the bit to the sign
+        flags = unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_sllv_epi32(word, shift))));
+        if (!flags) continue;
+      } else {
+        const __m256 size = _mm256_i32gather_ps(top, v, 4);
+        const __m256 reaches = _mm256_cmp_ps(size, _mm256_set1_ps(level), _CMP_GE_OQ);
+        flags = unsigned(_mm256_movemask_ps(reaches));
+        if (kRest) passed_over += _mm256_andnot_ps(reaches, size);
+      }
+      k += append(v, flags, to + k);
     }
-    for (int lane = 0; lane < 8; lane++) others += passed_over[lane];
+    if (kRest)
+      for (int lane = 0; lane < 8; lane++) others += passed_over[lane];
   }
 #endif
   for (; i < count; i++) {
-    const bool yes = top[from[i]] >= level;
     to[k] = uint32_t(from[i]);
-    others += yes ? 0 : top[from[i]];
+    const bool yes = senders ? senders->has(from[i]) : top[from[i]] >= level;
+    if (kRest && !senders && !yes) others += top[from[i]];
     k += yes;
   }
-  *rest = others;
+  if (kRest) *rest = others;
   return k;
 }
 
@@ -546,8 +582,8 @@ struct Looked {
 // A thread's lists for a few rows: the sources that may matter, then the cache lines that do.
 struct Survivors {
   std::vector<uint32_t> source;   // candidates: node,
-  std::vector<uint8_t> sure;      // blocks that reach the cut by their code alone
-  std::vector<uint8_t> doubtful;  // and those that may
+  std::vector<uint8_t> sure;      // blocks that reach the cut by their code alone,
+  std::vector<uint8_t> doubtful;  // those that may
   std::vector<int64_t> position;  // and edge, where an edge has a weight or a memory
   std::vector<uint32_t> line;     // cache lines: node
   std::vector<uint8_t> which;     // and block
@@ -580,9 +616,11 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
   const bool inherit = alive != nullptr;
   int64_t kept[kMaxBlocks] = {}, zero[kMaxBlocks] = {};
   float lagging = 0;
-  const Codes<kBlocks> codes(h);
-  // A bound is tighter that knows all sizes. Weights and memories of edges need their own look at every edge.
-  const bool asked = kCertify && codes.senders * 2 >= e.n, coded = !kWeighted && !inherit && !asked;
+  // Weights and memories of edges, and bounds, need their own look at every edge.
+  const bool coded = !kWeighted && !kCertify && !inherit && e.n * kBlocks > h.cached;
+  const Codes<kBlocks> codes(h, coded);
+  const Senders senders(h, !coded);
+  const bool few = !coded && senders.count * 2 < e.n;
   const bool forgets = h.delta > 0;  // a zero reaches δ = 0, so it is passed over but not removed for good
   Bill bill(e.n, kCertify);
   constexpr int kSizesAhead = 24, kLinesAhead = 24;
@@ -611,13 +649,17 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
         level[r] = cut(h, u);
         rest[r] = 0;
         if (!kWeighted && !inherit) {
-          const Index* from = indices + e.start[u];
-          const int64_t count = e.end[u] - e.start[u], before = candidates;
-          if (asked)
-            candidates += list_by_size(from, count, h.top, level[r], source + before, rest + r);
-          else if (codes.senders)
-            candidates += codes.list(from, count, codes.of(level[r]), source + before);
-          if (kCertify && !asked) {  // sources that only seem to reach the cut are passed over like all others
+          const int64_t before = candidates;
+          if (coded) {
+            if (codes.senders)
+              candidates += codes.list(indices + e.start[u], e.end[u] - e.start[u], codes.of(level[r]), source + before);
+            candidates_end[r] = candidates;
+            continue;
+          }
+          if (!few || senders.count)
+            candidates += list_sources<kCertify>(indices + e.start[u], e.end[u] - e.start[u], few ? &senders : nullptr, h.top,
+                                                 level[r], source + before, rest + r);
+          if (few) {  // bits only say who may send to somebody: ask again for this row
             const int64_t listed = candidates;
             candidates = before;
             for (int64_t j = before; j < listed; j++) {
@@ -645,7 +687,7 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
         candidates_end[r] = candidates;
       }
 
-      if (coded && !kCertify)
+      if (coded)
         for (int64_t r = 0, j = 0; r < rows; r++) {
           const uint32_t least = codes.of(level[r]);
           for (; j < candidates_end[r]; j++) {
@@ -665,7 +707,7 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
           const uint32_t v = source[j];
           const float w = kWeighted ? e.weight[position[j]] : 1.0f;
           unsigned flags;
-          if (coded && !kCertify) {
+          if (coded) {
             const int64_t in_doubt = -int64_t(doubtful[j] != 0);  // others look at node 0, which is at hand
             flags = sure[j] | (reaching<kBlocks>(h.size + (v & in_doubt) * kBlocks, w, level[r]) & doubtful[j]);
           } else {
@@ -722,7 +764,7 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
   std::copy(kept, kept + kMaxBlocks, count->kept);
   std::copy(zero, zero + kMaxBlocks, count->zero);
   count->lagging = lagging;
-  if (kCertify) bill.settle(count, !coded);
+  if (kCertify) bill.settle(count, !few || kWeighted || inherit);
 }
 
 template <class Index, bool kWeighted>

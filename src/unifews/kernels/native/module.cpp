@@ -173,13 +173,13 @@ NB_MODULE(_native, m) {
          float delta, bool rouse, bool by_feature, Input<float> size, Input<float> top, Array<float> size_out,
          Array<float> top_out, Maybe<Array<uint8_t>> alive, Array<float> even, Array<float> odd,
          Array<uint16_t> stamp, Maybe<Array<float>> out, Input<float> coefficient, int threads, Maybe<Input<float>> cost,
-         Maybe<Input<double>> charge, Maybe<Input<float>> toll, Maybe<Array<double>> removed) {
+         Maybe<Input<double>> charge, Maybe<Input<float>> toll, Maybe<Array<double>> removed, int64_t cached) {
         PrunedCount count{};
         const PrunedHop h{edges(start, end, indices, weight), blocks, hop, keep.data(), gain.data(), target.data(),
                           reach.data(), fanout.data(), delta, rouse, size.data(), top.data(), size_out.data(),
                           top_out.data(), data(alive),
                           Lazy{{even.data(), odd.data()}, stamp.data(), data(out), out ? coefficient.data() : nullptr},
-                          threads, data(cost), data(charge), data(toll)};
+                          threads, data(cost), data(charge), data(toll), cached};
         {
           nb::gil_scoped_release free;
           if (by_feature)
@@ -194,7 +194,7 @@ NB_MODULE(_native, m) {
       "start"_a, "end"_a, "indices"_a, "weight"_a.none(), "blocks"_a, "width"_a, "hop"_a, "keep"_a, "gain"_a,
       "target"_a, "reach"_a, "fanout"_a, "delta"_a, "rouse"_a, "by_feature"_a, "size"_a, "top"_a, "size_out"_a, "top_out"_a,
       "alive"_a.none(), "even"_a, "odd"_a, "stamp"_a, "out"_a.none(), "coefficient"_a, "threads"_a, "cost"_a = nb::none(),
-      "charge"_a = nb::none(), "toll"_a = nb::none(), "removed"_a = nb::none());
+      "charge"_a = nb::none(), "toll"_a = nb::none(), "removed"_a = nb::none(), "cached"_a = int64_t(4) << 20);
 
   m.def(
       "select_edges",
