@@ -305,29 +305,31 @@ LOOSEST = {
 FOLDER = Path(os.environ.get("UNIFEWS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
 
+@pytest.fixture(scope="module", params=LOOSEST)
+def real(request):
+    """Its name, the graph, features and, by scheme, the unpruned embedding."""
+    path = FOLDER / f"{request.param}.npz"
+    graph, x = read_graph(path), read_matrix(path, dense=False)
+    return request.param, graph, x, {scheme: uf.propagate(graph, x, scheme).embedding for scheme in ("appnp", "sgc")}
+
+
 @pytest.mark.data
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="the real graphs are not on this machine (UNIFEWS_DATA)")
 class TestOnRealGraphs:
     """What is promised, and by what factor the bound is too large; benchmarks/certified.py prints all of them."""
 
-    @staticmethod
-    def real(name):
-        path = FOLDER / f"{name}.npz"
-        return read_graph(path), read_matrix(path, dense=False)
-
     @pytest.mark.parametrize("scheme", ["appnp", "sgc"])
-    @pytest.mark.parametrize("name", LOOSEST)
-    def test_the_bound_holds_and_is_not_far_off(self, name, scheme):
-        graph, x = self.real(name)
-        exact = uf.propagate(graph, x, scheme).embedding
+    def test_the_bound_holds_and_is_not_far_off(self, real, scheme):
+        name, graph, x, exact = real
         out = uf.propagate(graph, x, scheme, edge_sparsity=0.5, certify=True)
-        error = float(np.linalg.norm(out.embedding - exact))
+        error = float(np.linalg.norm(out.embedding - exact[scheme]))
         assert error <= out.error_bound <= LOOSEST[name][scheme == "sgc"] * error
 
-    @pytest.mark.parametrize("name", LOOSEST)
-    def test_a_tenth_is_a_tenth(self, name):
-        graph, x = self.real(name)
-        exact = uf.propagate(graph, x).embedding
+    def test_a_tenth_is_a_tenth(self, real):
+        name, graph, x, exact = real
+        exact = exact["appnp"]
+        if name == "citeseer":  # all of its words take as long as all other graphs; as many as cora-lcc has are as telling
+            x, exact = x[:, :1500], exact[:, :1500]
         out = uf.propagate(graph, x, max_error=0.1)
         error, norm = float(np.linalg.norm(out.embedding - exact)), float(np.linalg.norm(exact))
         assert error <= out.error_bound and error / norm <= out.relative_error_bound <= 0.1
