@@ -59,6 +59,11 @@ class Diffusion:
         """T[u, u] = 1 / d(u); float32 [n]."""
         return _frozen((1 / self.degree).astype(np.float32))
 
+    def release(self) -> None:
+        """Give up what the factors were made from, 12 bytes a node; it is made again when it is asked for."""
+        self.__dict__.pop("degree", None)
+        self.__dict__.pop("diagonal", None)
+
     def to_scipy(self, loops: bool = True) -> Any:
         """T as a float64 scipy CSR array, with or without its diagonal: for tests and small experiments."""
         from scipy.sparse import diags_array

@@ -36,6 +36,11 @@ class Operator:
     def gain(self) -> Floats:
         return self.diffusion.target * self.diffusion.source
 
+    def release(self) -> None:
+        """Keep no more than hops need."""
+        _ = self.keep, self.gain, self.diffusion.target, self.diffusion.source
+        self.diffusion.release()
+
     @cached_property
     def coefficients(self) -> Floats:
         return self.scheme.coefficients(self.hops).astype(np.float32)

@@ -220,6 +220,7 @@ class _Run:
         if len(done) == len(self.groups):
             return
         budgets = self._budgets(view)
+        self.op.release()
         for number, shape in enumerate(reversed(self.groups)):
             if str(shape.column) in done:
                 continue

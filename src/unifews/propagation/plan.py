@@ -19,7 +19,8 @@ from unifews.propagation.local import LARGE, PILOT_HOPS
 from unifews.propagation.operator import Operator
 from unifews.propagation.tiles import Shape, cut
 
-_NODE = 72  # bytes of factors, degrees and tables of one number per node
+_NODE = 40  # bytes of factors and counts, one number per node each
+_CARRIED = 28  # bytes while hops of the stationary part are added up, where there are any
 _FIXED = 80 << 20  # bytes of rows on their way, whatever the graph
 _TRIAL = 8 << 20  # bytes written to see how fast the disk is
 
@@ -42,12 +43,17 @@ class Needs:
         large = self.budget is not None and self.op.diffusion.graph.num_nodes * self.features.f * 4 > LARGE
         return 2 if large else 1
 
+    @property
+    def carries(self) -> bool:
+        """Whether the stationary part has hops of its own."""
+        return self.deflate and self.op.scheme.skip != "diagonal"
+
     def state(self, blocks: int) -> int:
         """Bytes that hops of a group change."""
         graph, copies = self.op.diffusion.graph, 3 if self.op.accumulate else 2
         size = graph.num_nodes * 4 * LANES * blocks * copies
         if self.budget is not None:
-            size += graph.num_nodes * (10 * blocks + 8)
+            size += graph.num_nodes * (11 * blocks + 8)
             if self.inherit:
                 size += graph.num_edges * (2 * blocks if self.by_feature else 1)
         return size
@@ -59,7 +65,10 @@ class Needs:
     def memory(self, blocks: int, outside: bool = False) -> int:
         """Bytes of memory while a group is propagated, its output in memory or outside."""
         graph, f = self.op.diffusion.graph, self.features.f
-        size = self.state(blocks) + graph.num_nodes * _NODE + _FIXED + 24 * f * f - (self.sum(blocks) if outside else 0)
+        node = _NODE + (_CARRIED if self.carries else 0)
+        size = self.state(blocks) + graph.num_nodes * node + _FIXED + 24 * f * f
+        if outside:
+            size -= self.sum(blocks)
         if graph.weight is not None:
             size += 8 * graph.num_edges  # while degrees are summed up
         if self.by_feature:
@@ -134,7 +143,7 @@ def _described(needs: Needs, shapes: list[Shape], memory: int, outside: bool) ->
     divided = isinstance(needs.budget, Target) and count > 1
     passes = count * op.hops + (needs.budget is not None)
     passes += count * min(PILOT_HOPS + 1, op.hops) if divided else 0
-    passes += count * op.hops if needs.deflate and op.scheme.skip != "diagonal" else 0
+    passes += count * op.hops if needs.carries else 0
     over_features = 2 + needs.rotate + needs.deflate + (count if divided else 0)
     edges = graph.num_edges * (graph.indices.itemsize + (4 if graph.weight is not None else 0)) + 8 * n
     read = passes * edges + over_features * n * _row_bytes(features) + laid + values
