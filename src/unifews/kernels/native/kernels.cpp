@@ -410,6 +410,37 @@ class Codes {
     return (pairs | pairs >> 6 | pairs >> 12 | pairs >> 18) & ((1u << kBlocks) - 1);
   }
 
+  // With one block: lists the sources of a row with at least this code behind the first k of `to`, and the places of those with just this
+  // code behind the first d of `doubt`.
+  template <class Index>
+  void list_apart(const Index* from, int64_t count, uint32_t least, uint32_t* to, int64_t& k, uint32_t* doubt, int64_t& d) const {
+    int64_t i = 0;
+#if defined(__AVX2__) && defined(__BMI2__)
+    if constexpr (sizeof(Index) == 4) {
+      const int* words = reinterpret_cast<const int*>(words_.data());
+      const __m256i low = _mm256_set1_epi32(7), below = _mm256_set1_epi32(int(least) - 1), equal = _mm256_set1_epi32(int(least));
+      for (; i + 8 <= count; i += 8) {
+        const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
+        const __m256i word = _mm256_i32gather_epi32(words, _mm256_srli_epi32(v, 3), 4);
+        const __m256i shift = _mm256_slli_epi32(_mm256_and_si256(v, low), 2);
+        const __m256i code = _mm256_and_si256(_mm256_srlv_epi32(word, shift), _mm256_set1_epi32(15));
+        const unsigned flags = unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(code, below))));
+        const unsigned same = unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(code, equal))));
+        const __m256i place = _mm256_set1_epi32(int(k));
+        k += append(v, flags, to + k);
+        d += append(_mm256_add_epi32(place, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)), _pext_u32(same, flags), doubt + d);
+      }
+    }
+#endif
+    for (; i < count; i++) {
+      const uint32_t code = words_[size_t(from[i] >> 3)] >> 4 * (from[i] & 7) & 15;
+      to[k] = uint32_t(from[i]);
+      doubt[d] = uint32_t(k);
+      d += code == least;
+      k += code >= least;
+    }
+  }
+
   // Lists the sources of a row that have a block with at least this code. Branch-free: eight at a time where the processor can gather.
   template <class Index>
   int64_t list(const Index* from, int64_t count, uint32_t least, uint32_t* to) const {
@@ -604,6 +635,50 @@ struct Survivors {
   }
 };
 
+// A few rows where there is one block and codes decide: most sources need no look at their size, and what is listed is what is added
+// up. Those that turn out not to reach the cut stay in the list as nobody, who sends zeros.
+template <class Index>
+void coded_rows(const PrunedHop& h, const Codes<1>& codes, int64_t first, int64_t rows, Survivors& list, Tally& tally,
+                int64_t& kept) {
+  constexpr uint32_t kNobody = ~0u;
+  constexpr int kAhead = 24;
+  alignas(64) static constexpr float kNothing[kLanes] = {};
+  const Edges& e = h.edges;
+  const Index* indices = static_cast<const Index*>(e.indices);
+  const float* q = h.state.buffer[h.hop & 1];
+  uint32_t *source = list.source.data(), *doubt = list.line.data();
+  int64_t source_end[kRows], doubt_end[kRows], k = 0, d = 0;
+  for (int64_t r = 0; r < rows; r++) {
+    const int64_t u = first + r;
+    if (codes.senders)
+      codes.list_apart(indices + e.start[u], e.end[u] - e.start[u], codes.of(cut(h, u)), source, k, doubt, d);
+    source_end[r] = k;
+    doubt_end[r] = d;
+  }
+  for (int64_t j = 0; j < d; j++) __builtin_prefetch(h.size + source[doubt[j]]);
+  for (int j = 0; j < kAhead; j++) source[k + j] = k ? source[k - 1] : 0;
+  for (int j = 0; j < kAhead; j++) __builtin_prefetch(q + int64_t(source[j]) * kLanes);
+  for (int64_t r = 0, j = 0, i = 0; r < rows; r++) {
+    const float level = cut(h, first + r);
+    int64_t used = source_end[r] - j;
+    for (; i < doubt_end[r]; i++) {
+      const uint32_t v = source[doubt[i]];
+      const bool yes = h.size[v] >= level;
+      source[doubt[i]] = yes ? v : kNobody;
+      used -= !yes;
+    }
+    Block sum{};
+    if (used)
+      for (; j < source_end[r]; j++) {
+        __builtin_prefetch(q + int64_t(source[j + kAhead]) * kLanes);
+        sum += block(source[j] == kNobody ? kNothing : q + int64_t(source[j]) * kLanes);
+      }
+    j = source_end[r];
+    kept += used;
+    settle<false, 1>(h, first + r, used > 0, reinterpret_cast<const float*>(&sum), tally);
+  }
+}
+
 // Phases, because deciding and gathering in one loop stalls on every mispredicted branch. For a few rows at a time: list
 // the sources whose largest block reaches the cut; list their cache lines that reach it (both branch-free); add the lines
 // up with the next ones on their way; settle.
@@ -617,7 +692,7 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
   int64_t kept[kMaxBlocks] = {}, zero[kMaxBlocks] = {};
   float lagging = 0;
   // Weights and memories of edges, and bounds, need their own look at every edge.
-  const bool coded = !kWeighted && !kCertify && !inherit && e.n * kBlocks > h.cached;
+  const bool coded = !kWeighted && !kCertify && !inherit && e.n * kBlocks > h.cached && e.n < 0xffffffff;
   const Codes<kBlocks> codes(h, coded);
   const Senders senders(h, !coded);
   const bool few = !coded && senders.count * 2 < e.n;
@@ -636,6 +711,11 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
     for (int64_t first = 0; first < e.n; first += kRows) {
       const int64_t rows = std::min(e.n - first, kRows);
       list.reserve(e.end[first + rows - 1] - e.start[first], kBlocks, kWeighted || inherit, kWeighted);
+      if constexpr (kBlocks == 1)
+        if (coded) {
+          coded_rows<Index>(h, codes, first, rows, list, tally, kept[0]);
+          continue;
+        }
       uint32_t* source = list.source.data();
       uint8_t *sure = list.sure.data(), *doubtful = list.doubtful.data();
       int64_t* position = list.position.data();
