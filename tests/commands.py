@@ -43,8 +43,8 @@ def wrong(*arguments, says):
     return result.err
 
 
-def spawn(*arguments, **environment):
+def spawn(*arguments, cwd=None, **environment):
     return subprocess.run(
         [sys.executable, "-m", "unifews", *map(str, arguments)],
-        capture_output=True, text=True, timeout=120, env={**os.environ, **environment},
+        capture_output=True, text=True, timeout=120, cwd=cwd, env={**os.environ, **environment},
     )  # fmt: skip

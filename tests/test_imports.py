@@ -1,6 +1,6 @@
 """The layers of the library, as a test: imports point downwards, and torch starts high up.
 
-cli → report → experiments → training → methods → {nn, datasets} → propagation → kernels → core; theory → core
+cli → report → {experiments, distributed} → training → methods → {nn, datasets} → propagation → kernels → core; theory → core
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ HEIGHT = dict(
     training=5,
     experiments=6,
     bench=6,
+    distributed=6,
     report=7,
     demo=8,
     cli=9,

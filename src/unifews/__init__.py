@@ -81,6 +81,8 @@ __all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "distributed":  # a part with doors of its own, which imports torch
+        return import_module("unifews.distributed")
     if name not in _HOME:
         raise AttributeError(f"module 'unifews' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

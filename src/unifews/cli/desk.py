@@ -13,6 +13,7 @@ from unifews.cli.run import Interrupted
 if TYPE_CHECKING:
     from unifews.datasets.dataset import Dataset
     from unifews.training.api import Watch
+    from unifews.training.hands import Hands
     from unifews.training.loop import Epoch
     from unifews.training.run import Run
     from unifews.training.spec import TrainSpec
@@ -21,11 +22,23 @@ if TYPE_CHECKING:
 class Desk:
     """Trains on one dataset and keeps the records in a folder, with a run file beside them for each."""
 
-    def __init__(self, data: Dataset, where: str, runs: Path, keep: bool, again: bool, log: str | None) -> None:
-        """`where`: what the dataset was loaded by, a name or a path."""
+    def __init__(
+        self,
+        data: Dataset,
+        where: str,
+        runs: Path,
+        keep: bool,
+        again: bool,
+        log: str | None,
+        embedding: Path | None = None,
+        hands: Hands | None = None,
+    ) -> None:
+        """`where`: what the dataset was loaded by, a name or a path; `embedding`: what took the place of its features."""
         from unifews.training.ledger import Ledger
 
         self.data, self.where, self.runs, self.again, self.log = data, where, runs, again, log
+        self.embedding, self.hands = embedding, hands
+        self.speaks = hands is None or hands.is_first
         self.book: Ledger | None = Ledger(runs / "ledger.jsonl") if keep else None
         self.files: list[Path] = []
         self.trained: Run | None = None
@@ -41,14 +54,15 @@ class Desk:
         book = self.book
         if book:
             found = None if self.again else book.find(name)
-            self._keep(spec, name)
+            if self.embedding is None:  # a run file would not lead to it
+                self._keep(spec, name)
             if found is not None and not model:
-                output.note(f"the {what} run {name} of {found['finished']} is in {book.path}; --again repeats it.")
+                self._note(f"the {what} run {name} of {found['finished']} is in {book.path}; --again repeats it.")
                 return found
             if self.again or model:  # the best seed's model may be that of any seed
                 book.drop_partial(name)
             if found is not None:
-                output.note(f"the {what} run {name} is in {book.path}, which holds no models; it is trained again for --save.")
+                self._note(f"the {what} run {name} is in {book.path}, which holds no models; it is trained again for --save.")
                 book = None
         warm_up()
         if spec.is_layered:
@@ -59,12 +73,13 @@ class Desk:
             with ExitStack() as stack:
                 first = "starting" if spec.is_layered else "propagating"
                 progress, watch = stack.enter_context(live.training(what, spec.seed, spec.seeds, first))
-                if self.log:
+                if self.log and self.speaks:
                     from unifews.training.log import TensorBoard
 
                     board = stack.enter_context(TensorBoard(self.runs / "tensorboard" / name, spec.seed))
                     watch = _both(watch, board)
-                self.trained = train(self.data, **settings, ledger=book, progress=progress, watch=watch)
+                watch = watch if self.speaks else None
+                self.trained = train(self.data, **settings, ledger=book, progress=progress, watch=watch, hands=self.hands)
                 return self.trained.to_dict()
         except KeyboardInterrupt as error:
             if self.book is None:
@@ -72,6 +87,10 @@ class Desk:
             raise Interrupted(
                 f"interrupted; what was finished is in {self.runs}, and the same command goes on from there."
             ) from error
+
+    def _note(self, sentence: str) -> None:
+        if self.speaks:
+            output.note(sentence)
 
     def _keep(self, spec: TrainSpec, name: str) -> None:
         """The settings as a run file, written first: whatever stops the run, what it was is known."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unifews.cli import output
+from unifews.cli.crew import Crew, crew
 from unifews.cli.generate import Again, resumable
 from unifews.errors import InputError, MissingFileError, unknown_name
 
@@ -74,6 +76,16 @@ def propagate(
         bool,
         typer.Option("--coordinates", help="Write principal coordinates to P.npy and the axes to P.basis.npy."),
     ] = False,
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WAY", help="Under torchrun, what workers share: columns (unless given), nodes, metis, or FILE.npy [n]."
+        ),
+    ] = None,
+    groups: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Under torchrun: groups that columns are cut into, as many as workers unless given."),
+    ] = None,
     memory: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Work through files with no more memory than this, such as 12GB; can be resumed."),
@@ -82,36 +94,76 @@ def propagate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the trace as JSON.")] = False,
 ) -> None:  # fmt: skip
-    """Propagate features over a graph, skipping the entries that do not matter."""
-    from unifews.core.work import folder_of
-    from unifews.propagation.api import propagate as run
+    """Propagate features over a graph, skipping the entries that do not matter.
 
-    if memory is not None:
-        _check_beyond_memory(memory, coordinates, undirected)
-    resumed = memory is not None and folder_of(out).exists()  # then a result may be there, moved in place by a killed call
-    targets = _targets(out, coordinates, overwrite or resumed, inputs=(graph, features or graph))
-    chosen = _scheme(scheme, alpha, skip, tail, hops, r)
-    pruned = _check_pruning(edge_sparsity, threshold, relative_threshold, max_error, inherit)
-    _check_axes(entries, basis, rank, coordinates, pruned)
-    _check_threads(threads)
-    g, x = _load(graph, features, undirected, rank)
-    beyond: dict[str, Any] = {}
-    if memory is not None:
-        tell = lambda plan: output.note(f"plan: {plan}.")  # noqa: E731
-        beyond = {"out": out, "memory": memory, "overwrite": overwrite, "again": again, "plan": tell}
-    with output.bar("propagating") as progress, resumable(out) if beyond else nullcontext():
-        result = run(
-            g, x, chosen, hops, r,
-            edge_sparsity=edge_sparsity, threshold=threshold, relative_threshold=relative_threshold,
-            max_error=max_error, certify=certify,
-            entries=entries, basis=basis, rank=rank, deflate=deflate, inherit=inherit,  # type: ignore[arg-type]
-            threads=threads, progress=progress, **beyond,
-        )  # fmt: skip
-    shape = [int(side) for side in result.embedding.shape] if beyond else _write(result, targets, overwrite)
-    if as_json:
-        output.print_json(_report(graph, g, result, shape, targets))
-    else:
-        _show(g, chosen, result, shape, targets)
+    Several workers share the work where torchrun starts them: torchrun --nproc-per-node=4 -m unifews propagate GRAPH ...
+    """
+    from unifews.core.work import folder_of
+
+    with crew(partition is not None or groups is not None) as workers:
+        with workers.agreed():
+            if workers.group is not None:
+                _check_workers(memory, coordinates, rank, relative_threshold, max_error, certify)
+            if memory is not None:
+                _check_beyond_memory(memory, coordinates, undirected)
+            through_files = memory is not None or workers.group is not None
+            resumed = through_files and folder_of(out).exists()  # then a result may be there, moved in place by a killed call
+            targets = _targets(out, coordinates, overwrite or resumed, inputs=(graph, features or graph))
+            chosen = _scheme(scheme, alpha, skip, tail, hops, r)
+            pruned = _check_pruning(edge_sparsity, threshold, relative_threshold, max_error, inherit)
+            _check_axes(entries, basis, rank, coordinates, pruned)
+            _check_threads(threads)
+            g, x = _load(graph, features, undirected, rank)
+        how: dict[str, Any] = {}
+        if through_files:
+            how |= {"out": out, "overwrite": overwrite, "again": again}
+        if workers.group is not None:
+            how |= {"partition": partition or "columns", "groups": groups}
+        else:
+            how |= {"relative_threshold": relative_threshold, "max_error": max_error, "certify": certify, "rank": rank}
+        if memory is not None:
+            how |= {"memory": memory, "plan": lambda plan: output.note(f"plan: {plan}.")}
+        with output.bar("propagating") as progress, resumable(out) if through_files else nullcontext():
+            result = _propagator(workers)(
+                g, x, chosen, hops, r, edge_sparsity=edge_sparsity, threshold=threshold,
+                entries=entries, basis=basis, deflate=deflate, inherit=inherit,
+                threads=threads, progress=progress if workers.is_first else None, **how,
+            )  # fmt: skip
+        if not workers.is_first:
+            return
+        shape = [int(side) for side in result.embedding.shape] if through_files else _write(result, targets, overwrite)
+        if as_json:
+            output.print_json(_report(graph, g, result, shape, targets))
+        else:
+            _show(g, chosen, result, shape, targets)
+
+
+def _propagator(workers: Crew) -> Callable[..., Propagated]:
+    if workers.group is not None:
+        from unifews.distributed import propagate as by_all
+
+        return by_all
+    from unifews.propagation.api import propagate as alone
+
+    return alone
+
+
+def _check_workers(
+    memory: str | None,
+    coordinates: bool,
+    rank: int | None,
+    relative_threshold: float | None,
+    max_error: float | None,
+    certify: bool,
+) -> None:
+    """What workers do not have."""
+    given = {
+        "--memory": memory is not None, "--coordinates": coordinates, "--rank": rank is not None, "--certify": certify,
+        "--relative-threshold": relative_threshold is not None, "--max-error": max_error is not None,
+    }  # fmt: skip
+    for option, is_given in given.items():
+        if is_given:
+            raise InputError(f"{option} is for one process alone; leave it out, or leave out torchrun.")
 
 
 def _check_beyond_memory(memory: str, coordinates: bool, undirected: bool) -> None:
@@ -275,6 +327,8 @@ def _show(g: Graph, scheme: Scheme, result: Propagated, shape: list[int], target
         )
     if trace.certified:
         console.print(f"certified: {trace.certified}")
+    if trace.traffic:
+        console.print(str(trace.traffic))
     console.print(f"kernel: {trace.kernel}")
     for note in trace.notes:
         console.print(f"note: {note}")

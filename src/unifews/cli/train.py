@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unifews.cli import output
+from unifews.cli.crew import crew
 from unifews.cli.desk import Desk
 from unifews.cli.run import share_cores
 from unifews.errors import InputError, MissingFileError, unknown_name
@@ -35,6 +36,10 @@ def train(
     run_file: Annotated[
         Path | None,
         typer.Option("--run-file", "-f", metavar="RUN.toml", help="Settings; an option given here wins over the file."),
+    ] = None,
+    embedding: Annotated[
+        Path | None,
+        typer.Option(metavar="P.npy", help="Train on what unifews propagate wrote, not on what a model propagates now."),
     ] = None,
     model: Annotated[
         str | None,
@@ -136,6 +141,9 @@ def train(
 
     What the ledger already has is not trained again, and finished seeds of an interrupted run are kept: the same command
     goes on where it stopped. Recipe options not given are those of unifews.training.recipe, one setting for all datasets.
+
+    Where torchrun starts several workers, they share the rows of an embedding: torchrun --nproc-per-node=4 -m unifews train
+    DATASET --embedding P.npy.
     """
     share_cores()
     given = {
@@ -147,30 +155,45 @@ def train(
         "weight_decay": weight_decay, "task": task, "budget": budget, "absolute": absolute, "node_lock": node_lock,
         "settle": settle, "heads": heads, "theta": theta,
     }  # fmt: skip
-    _check_log(log)
-    settings = _settings(dataset, run_file, {name: value for name, value in given.items() if value is not None}, paper_form)
-    if save is not None:
-        _check_save(save, _spec(settings))
-    keeps = ledger or log is not None
-    if keeps:
-        _check_runs(runs)
-    data = _load(settings["dataset"])
-    where, settings["dataset"] = settings["dataset"], data.name
-    desk = Desk(data, where, runs, ledger, again, log)
-    spec = _spec(settings)
-    if spec.rank is not None and spec.rank > data.num_features:
-        raise InputError(f"--rank {spec.rank} is more than the {data.num_features:,} features of {data.name}.")
-    records = [desk.run(spec.unpruned())] if baseline and spec.prunes else []
-    records.append(desk.run(spec, model=save is not None))
-    saved = None if save is None else _save(desk, data, save)
-    if as_json:
-        output.print_json(_report(records, desk) | ({} if saved is None else {"model": saved}))
-    else:
-        _show(data, records, desk)
-        if saved is not None:
-            kept, whole = saved["weights_kept"], saved["weights"]
-            what = f"the model of seed {saved['seed']}, {kept:,} of {whole:,} weights, {saved['bytes']:,} bytes"
-            output.console().print(f"wrote {save}: {what}", soft_wrap=True, markup=False)
+    given = {name: value for name, value in given.items() if value is not None}
+    with crew() as workers:
+        with workers.agreed():
+            _check_log(log)
+            if workers.group is not None or embedding is not None:
+                _check_embedding(embedding, given, save)
+            settings = _settings(dataset, run_file, given, paper_form)
+            if save is not None:
+                _check_save(save, _spec(settings))
+            if ledger or log is not None:
+                _check_runs(runs)
+            data = _load(settings["dataset"])
+            where, settings["dataset"] = settings["dataset"], data.name
+            if embedding is not None:
+                from unifews.distributed.head import on_embedding
+
+                data = on_embedding(data, embedding)
+            spec = _spec(settings)
+            if spec.rank is not None and spec.rank > data.num_features:
+                raise InputError(f"--rank {spec.rank} is more than the {data.num_features:,} features of {data.name}.")
+        hands = None
+        if workers.group is not None:
+            from unifews.distributed.head import many
+
+            hands = many(workers.group, data, spec)
+        desk = Desk(data, where, runs, ledger, again, log, embedding, hands)
+        records = [desk.run(spec.unpruned())] if baseline and spec.prunes else []
+        records.append(desk.run(spec, model=save is not None))
+        if not workers.is_first:
+            return
+        saved = None if save is None else _save(desk, data, save)
+        if as_json:
+            output.print_json(_report(records, desk) | ({} if saved is None else {"model": saved}))
+        else:
+            _show(data, records, desk)
+            if saved is not None:
+                kept, whole = saved["weights_kept"], saved["weights"]
+                what = f"the model of seed {saved['seed']}, {kept:,} of {whole:,} weights, {saved['bytes']:,} bytes"
+                output.console().print(f"wrote {save}: {what}", soft_wrap=True, markup=False)
 
 
 # ------------------------------------------------------------------------------------------------------------- settings
@@ -223,6 +246,19 @@ def _check_sense(spec: TrainSpec, given: dict[str, Any]) -> None:
         raise InputError("--inherit and --paper-form remove nothing by themselves; add --edge-sparsity or --edge-threshold.")
     if spec.rank is not None and spec.basis == "input":
         raise InputError("--rank counts principal axes; leave out --basis input, or --rank.")
+
+
+def _check_embedding(embedding: Path | None, given: dict[str, Any], save: Path | None) -> None:
+    """A head on an embedding, which sees no graph; workers train no other."""
+    if embedding is None:
+        raise InputError(
+            "workers train a head on an embedding: write it with torchrun -m unifews propagate, and give it with --embedding "
+            "P.npy."
+        )
+    if given.setdefault("model", "mlp") != "mlp":
+        raise InputError(f"--embedding is what a model has propagated; leave out --model {given['model']}, or --embedding.")
+    if save is not None:
+        raise InputError("--save writes models that propagate; with --embedding leave it out.")
 
 
 def _check_log(log: str | None) -> None:
@@ -317,8 +353,8 @@ def _show(data: Dataset, records: list[dict[str, Any]], desk: Desk) -> None:
     for note in dict.fromkeys(note for record in records for note in record["trace"]["notes"]):
         console.print(f"note: {note}", soft_wrap=True, markup=False)
     if desk.book:
-        files = " and ".join(map(str, desk.files))
-        console.print(f"kept in {desk.book.path}; settings in {files}", soft_wrap=True, markup=False)
+        settings = f"; settings in {' and '.join(map(str, desk.files))}" if desk.files else ""
+        console.print(f"kept in {desk.book.path}{settings}", soft_wrap=True, markup=False)
 
 
 def _layers(spec: dict[str, Any]) -> str:

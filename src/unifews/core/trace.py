@@ -10,6 +10,8 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from unifews.core.sizes import in_words
+
 
 @dataclass(frozen=True)
 class HopTrace:
@@ -61,6 +63,32 @@ class LayerTrace:
 
 
 @dataclass(frozen=True)
+class Traffic:
+    """What workers that each hold some of the nodes sent to each other, in bytes."""
+
+    workers: int
+    sent: tuple[int, ...]
+    """At each hop: blocks of boundary nodes that some entry of another worker needs, and which they are."""
+    unpruned: tuple[int, ...]
+    """At each hop, what all rows of boundary nodes take."""
+
+    @property
+    def share(self) -> float:
+        """Sent, of what unpruned hops send."""
+        return sum(self.sent) / sum(self.unpruned) if sum(self.unpruned) else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "workers": self.workers, "sent_bytes": sum(self.sent), "unpruned_bytes": sum(self.unpruned), "share": self.share,
+            "hops": [{"sent_bytes": sent, "unpruned_bytes": all_} for sent, all_ in zip(self.sent, self.unpruned, strict=True)],
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        sent, unpruned = in_words(sum(self.sent)), in_words(sum(self.unpruned))
+        return f"{self.workers} workers sent each other {sent}, {self.share:.1%} of the {unpruned} of unpruned hops"
+
+
+@dataclass(frozen=True)
 class Trace:
     """What a propagation did, hop by hop, and the layers after it, if there are any. Prints as a table."""
 
@@ -86,6 +114,8 @@ class Trace:
     """And ‖P̂ - P‖_F / ‖P‖_F at most this; infinite where the bound is no smaller than ‖P̂‖_F and says nothing."""
     layers: tuple[LayerTrace, ...] = ()
     """The transformation, layer by layer, where a model was trained on the embedding."""
+    traffic: Traffic | None = None
+    """Between workers, where each of them had some of the nodes."""
 
     @property
     def edge_sparsity(self) -> float:
@@ -149,6 +179,7 @@ class Trace:
             ],
             **({} if self.error_bound is None else self._certified()),
             **({} if not self.layers else self._transformation()),
+            **({} if self.traffic is None else {"traffic": self.traffic.to_dict()}),
         }
 
     def _certified(self) -> dict[str, Any]:
@@ -190,6 +221,7 @@ class Trace:
                 f"norm left out {self.dropped_norm:.3g}"
             )
         lines += [f"certified: {self.certified}"] if self.certified else []
+        lines += [] if self.traffic is None else [str(self.traffic)]
         lines += [
             f"layer {layer.index}: {layer.kept:,} of {layer.weights:,} weights kept, {layer.macs:,} MACs"
             for layer in self.layers

@@ -56,8 +56,12 @@ class PrunedWeight(nn.Module):
         self.rows = x.numel() // x.shape[-1] if x.shape[-1] else 0
         if self.due is not None:
             how, self.due = self.due, None
-            self.decide(_column_norms(x.detach()), **how)
+            self.decide(self.norms(x.detach()), **how)
         return self.effective
+
+    def norms(self, x: Tensor) -> Tensor:
+        """Of the columns of an input [rows, inputs]."""
+        return _column_norms(x)
 
     @property
     def effective(self) -> Tensor:

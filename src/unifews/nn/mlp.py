@@ -38,9 +38,12 @@ class Mlp(nn.Module):
         """Scores [rows, outputs]."""
         x = (x - self.mean) * self.scale
         for layer, norm in zip(self.layers, self.norms, strict=False):
-            x = nn.functional.dropout(norm(layer(x).relu()), self.dropout, self.training)
+            x = self.drop(norm(layer(x).relu()))
         scores: Tensor = self.layers[-1](x)
         return scores
+
+    def drop(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(x, self.dropout, self.training)
 
     @torch.no_grad()
     def standardise(self, rows: Tensor, *, per_column: bool = True) -> None:

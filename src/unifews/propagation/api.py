@@ -113,10 +113,10 @@ def propagate(
             f"`graph` is a {type(graph).__name__}; build one with Graph.from_edge_index(...) or Graph.from_pyg(...)."
         )
     scheme, hops = resolve(scheme, hops)
-    _check_choice("entries", entries, get_args(Entries))
-    _check_choice("basis", basis, get_args(Axes))
+    check_choice("entries", entries, get_args(Entries))
+    check_choice("basis", basis, get_args(Axes))
     diffusion = Diffusion(graph, r)
-    budget = _budget(edge_sparsity, threshold, relative_threshold, max_error, scheme, hops, inherit, focus)
+    budget = budget_of(edge_sparsity, threshold, relative_threshold, max_error, scheme, hops, inherit, focus)
     allowed = None if max_error is None else check_error("max_error", max_error)
     op = Operator(diffusion, scheme, hops, threads_to_use(threads))
     if out is not None and memory is not None:
@@ -260,7 +260,7 @@ def _with_mean_axis(
     return np.concatenate([values, column[:, None]], axis=1), np.concatenate([axes, axis], axis=1)
 
 
-def _budget(
+def budget_of(
     edge_sparsity: float | None,
     threshold: float | None,
     relative_threshold: float | None,
@@ -340,33 +340,41 @@ def _beyond_memory(
     progress: Progress | None,
 ) -> Propagated:
     """From files to a file; what is mapped of them counts as memory too, and is given back in time."""
-    graph, rotate = op.diffusion.graph, asked["basis"] == "principal" and budget is not None
-    deflate = rotate if deflate is None else deflate
-    pages = Pages()
+    graph, pages = op.diffusion.graph, Pages()
     pages.add(graph.indptr, graph.indices, graph.weight, np.asanyarray(x) if not hasattr(x, "detach") else None)
     with pages.within(order.memory):
-        features = Features(x, graph.num_nodes)
-        if rotate and features.f > GRAM_LIMIT:
-            raise InputError(
-                f"`memory` with principal axes takes up to {GRAM_LIMIT:,} features, and `x` has {features.f:,}; "
-                f"write basis='input'."
-            )
-        spent = isinstance(budget, Target) and np.ceil((1 - budget.sparsity) * features.f) >= features.f
-        needs = Needs(
-            op, features, None if spent else budget, rotate, deflate, asked["entries"] == "feature", asked["inherit"]
-        )  # fmt: skip
-        task = {
-            "task": "propagate", "scheme": _described(op.scheme, op), "hops": op.hops, "r": float(op.diffusion.r), **asked,
-            "deflate": bool(deflate), "focus": budget.focus if isinstance(budget, Target) else None,
-        }  # fmt: skip
-        inputs = []
-        given = {"indptr": graph.indptr, "indices": graph.indices, "weight": graph.weight}
-        for name, array in {**given, "x": features.dense if features.is_torch else np.asanyarray(x)}.items():
-            if array is not None:
-                files, facts = known_by(name, array)
-                inputs += files
-                task |= facts
+        needs, task, inputs = posed(op, x, budget, deflate, asked, "`memory`")
         return beyond_memory(needs, order, task, inputs, pages, progress)
+
+
+def posed(
+    op: Operator, x: Any, budget: Budget | None, deflate: bool | None, asked: dict[str, Any], door: str
+) -> tuple[Needs, dict[str, Any], list[Path]]:
+    """What a propagation through files needs, and what its result depends on: facts for JSON, and input files.
+
+    `asked` are the caller's edge_sparsity, threshold, entries, basis and inherit; `door` is what it asked for files with.
+    """
+    graph, rotate = op.diffusion.graph, asked["basis"] == "principal" and budget is not None
+    deflate = rotate if deflate is None else deflate
+    features = Features(x, graph.num_nodes)
+    if rotate and features.f > GRAM_LIMIT:
+        raise InputError(
+            f"{door} with principal axes takes up to {GRAM_LIMIT:,} features, and `x` has {features.f:,}; write basis='input'."
+        )
+    spent = isinstance(budget, Target) and np.ceil((1 - budget.sparsity) * features.f) >= features.f
+    needs = Needs(op, features, None if spent else budget, rotate, deflate, asked["entries"] == "feature", asked["inherit"])
+    task = {
+        "task": "propagate", "scheme": _described(op.scheme, op), "hops": op.hops, "r": float(op.diffusion.r), **asked,
+        "deflate": bool(deflate), "focus": budget.focus if isinstance(budget, Target) else None,
+    }  # fmt: skip
+    inputs = []
+    given = {"indptr": graph.indptr, "indices": graph.indices, "weight": graph.weight}
+    for name, array in {**given, "x": features.dense if features.is_torch else np.asanyarray(x)}.items():
+        if array is not None:
+            files, facts = known_by(name, array)
+            inputs += files
+            task |= facts
+    return needs, task, inputs
 
 
 def _described(scheme: Scheme, op: Operator) -> str:
@@ -378,7 +386,7 @@ def _number(value: float | None) -> float | None:
     return None if value is None else float(value)
 
 
-def _check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise unknown_name(f"`{name}`", value, known)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
@@ -15,9 +16,12 @@ from unifews.core import spill
 from unifews.core.budget import Budget, Target
 from unifews.core.trace import HopTrace
 from unifews.core.work import Work
+from unifews.kernels import aligned
 from unifews.propagation import local
-from unifews.propagation.engines import BlockEngine, Engine
-from unifews.propagation.tiles import Shape
+from unifews.propagation.engines import BlockEngine, Carried, Engine, take
+from unifews.propagation.operator import Operator
+from unifews.propagation.tiles import Room, Shape, Tile
+from unifews.propagation.view import View
 
 _WORTH = 5.0  # hops go on for so many times the seconds that keeping their state takes before it is kept again
 
@@ -84,6 +88,35 @@ class Checkpoint:
     def clear(work: Work) -> None:
         for file in work.folder.glob("state-*"):
             file.unlink()
+
+
+def whole(
+    op: Operator,
+    view: View,
+    shape: Shape,
+    state: Checkpoint,
+    tell: Callable[[int], None],
+    *,
+    room: Room = aligned,
+    before: Callable[[Tile, int], None] = lambda tile, hop: None,
+) -> local.Outcome:
+    """All hops of one group of columns, unpruned, from where they stand; `before` is called with the tile before each hop."""
+    n = op.diffusion.graph.num_nodes
+    tile = Tile(n, shape, accumulate=op.accumulate, lazy=False, room=room)
+    local.begin(op, view, tile)
+    square = np.zeros(n, dtype=np.float32) if op.grows else None
+    arrays = [*tile.buffers, *([] if tile.out is None else [tile.out])]
+    kept = state.load(arrays)
+    hops, growth = (kept["hops"], kept["growth"]) if kept else ([], 0)
+    for hop in range(len(hops), op.hops):
+        began = perf_counter()
+        before(tile, hop)
+        growth += local.whole_hop(op, tile, hop, square)
+        hops.append(local.whole_trace(op, view, hop, shape.width, perf_counter() - began))
+        if hop + 1 < op.hops:
+            state.save(arrays, hops, {"growth": growth})
+        tell(hop + 1)
+    return local.Outcome(take(tile, op, Carried.of(op, view, growth)), hops, growth)
 
 
 def told(budget: Budget | None) -> dict[str, Any] | None:

@@ -201,7 +201,7 @@ class BlockEngine(Engine):
 
     def rescale(self) -> None:
         peak = max((float(tile.top[self.current].max(initial=0.0)) for tile in self.tiles), default=0.0)
-        if peak < HUGE:
+        if self.op.most(peak) < HUGE:
             return
         for tile in self.tiles:
             self._rouse(tile)

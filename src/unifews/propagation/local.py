@@ -101,7 +101,7 @@ def whole_hop(
         _add_sent(op, tile, sent)
     if square is None:
         return 0
-    shift = tile.shrink() if float(square.max(initial=0.0)) > HUGE**2 else 0
+    shift = tile.shrink() if op.most(float(square.max(initial=0.0))) > HUGE**2 else 0
     square[:] = 0
     return shift
 
@@ -111,7 +111,7 @@ def whole_trace(op: Operator, view: View, hop: int, width: int, seconds: float) 
 
     Counted against the input's own axes: those that were dropped are entries too, and removed ones.
     """
-    m, f = op.diffusion.graph.num_edges, view.features.f
+    m, f = op.graph.num_edges, view.features.f
     return HopTrace(hop, m * f, m * width, 0, m * width, m * f, 0, None if view.basis is None else 0.0, seconds)
 
 
@@ -184,11 +184,11 @@ def divided(op: Operator, view: View, groups: list[list[Shape]], budget: Budget)
         return [budget] * len(groups)
     sample = Sample(op, inherit=False)
     weight = float(op.scheme.influence(op.hops)[0])
-    fading = np.stack([_fading(op, view, shapes, sample) for shapes in groups], axis=1)
+    fading = np.stack([fades(op, view, shapes, sample) for shapes in groups], axis=1)
     return [*budget.divide([sample.first(view, shapes, weight) for shapes in groups], fading)]
 
 
-def _fading(op: Operator, view: View, shapes: list[Shape], sample: Sample) -> NDArray[np.float64]:
+def fades(op: Operator, view: View, shapes: list[Shape], sample: Sample) -> NDArray[np.float64]:
     """How large messages of these columns are at each hop, as multiples of the first; float64 [hops].
 
     Seen on one random combination of the columns over the first hops, and expected to go on like the last of them.
@@ -199,10 +199,8 @@ def _fading(op: Operator, view: View, shapes: list[Shape], sample: Sample) -> ND
     q = view.column(mix) * op.diffusion.source
     seen = []
     for _ in range(min(PILOT_HOPS, op.hops - 1) + 1):
-        seen.append(float(sample.factor @ np.abs(q[sample.source])))
-        after = np.empty_like(q)
-        native.column_hop(**op.edges, keep=op.keep, gain=op.gain, q=q, q_out=after, threads=op.threads)
-        q = after
+        seen.append(float(sample.factor @ np.abs(op.at(q, sample.source))))
+        q = op.column_hop(q)
     last = seen[-1] / max(seen[-2], 1e-30) if len(seen) > 1 else 1.0
     size = np.array(seen + [seen[-1] * last**k for k in range(1, op.hops - len(seen) + 1)])
     return np.asarray(size / max(size[0], 1e-30))
@@ -302,19 +300,19 @@ class Sample:
     """Edges spread evenly over the edge list; their messages stand for all of them."""
 
     def __init__(self, op: Operator, inherit: bool) -> None:
-        graph = op.diffusion.graph
+        graph = op.graph
         count = min(graph.num_edges, _SAMPLE_EDGES)
         rng = np.random.default_rng(907)
         at = ((np.arange(count) + rng.random(count)) * (graph.num_edges / max(count, 1))).astype(np.int64)
         at = np.minimum(at, max(graph.num_edges - 1, 0))
         self.source = np.asarray(graph.indices[at])
         row = np.searchsorted(graph.indptr, at, side="right") - 1
-        self.factor = op.diffusion.target[row]
+        self.factor = op.at(op.diffusion.target, row)
         self.row, self.weight = row, None if graph.weight is None else graph.weight[at]
         if self.weight is not None:
             self.factor = self.factor * self.weight
         self.share = graph.num_edges / max(count, 1)
-        self.fade = np.square(op.keep[self.source], dtype=np.float64)
+        self.fade = np.square(op.at(op.keep, self.source), dtype=np.float64)
         self.alive: NDArray[np.bool_] | None = None
         self.inherit = inherit
 

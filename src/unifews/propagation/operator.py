@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core.diffusion import Diffusion
+from unifews.core.graph import Graph
 from unifews.core.schemes import Scheme, keep_factor
 from unifews.kernels import native
 from unifews.propagation.tiles import SHIFT, Floats
@@ -56,6 +57,19 @@ class Operator:
         return self.scheme.skip.startswith("identity") and self.hops > 30
 
     @property
+    def graph(self) -> Graph:
+        """All edges there are; those of `edges` are the ones that are summed up here."""
+        return self.diffusion.graph
+
+    def at(self, values: NDArray[Any], nodes: NDArray[Any]) -> NDArray[Any]:
+        """Values of some nodes, one row of `values` each."""
+        return np.asarray(values[nodes])
+
+    def most(self, value: float) -> float:
+        """The largest of what any part of the graph finds; here all of it is one part."""
+        return value
+
+    @property
     def edges(self) -> dict[str, Any]:
         graph = self.diffusion.graph
         return {
@@ -87,12 +101,16 @@ class Operator:
         q, exponent = phi * source, 0
         yield phi, 0
         for _ in range(self.hops):
-            after = np.empty_like(q)
-            native.column_hop(**self.edges, keep=self.keep, gain=self.gain, q=q, q_out=after, threads=self.threads)
-            q = after
-            if float(q.max(initial=0.0)) > HUGE:
+            q = self.column_hop(q)
+            if self.most(float(q.max(initial=0.0))) > HUGE:
                 q, exponent = q * np.float32(2.0**-SHIFT), exponent + SHIFT
             yield q / source, exponent
+
+    def column_hop(self, q: Floats) -> Floats:
+        """One hop of a single column of scaled values; float32 [n]."""
+        after = np.empty_like(q)
+        native.column_hop(**self.edges, keep=self.keep, gain=self.gain, q=q, q_out=after, threads=self.threads)
+        return after
 
     def column(self, phi: Floats, exponent: int) -> Floats:
         """h(S)φ = Σ θ_l S^l φ over 2^exponent; float32 [n]."""

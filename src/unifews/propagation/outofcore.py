@@ -15,6 +15,7 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -34,8 +35,8 @@ from unifews.errors import InputError
 from unifews.kernels import LANES, SLACK, aligned, describe
 from unifews.propagation import local, plan
 from unifews.propagation.basis import Basis, principal, stationary_mean
-from unifews.propagation.checkpoint import Checkpoint, plain, told
-from unifews.propagation.engines import BlockEngine, Carried, take
+from unifews.propagation.checkpoint import Checkpoint, plain, told, whole
+from unifews.propagation.engines import BlockEngine
 from unifews.propagation.features import Floats
 from unifews.propagation.operator import stationary
 from unifews.propagation.plan import Needs, Plan
@@ -134,6 +135,9 @@ class _Run:
         if self.progress:
             self.progress(done, self.steps)
 
+    def _after(self, before: int, hop: int) -> None:
+        self._tell(before + hop)
+
     # ---------------------------------------------------------------------------------------------------------- basis
 
     def _view(self) -> View:
@@ -226,15 +230,15 @@ class _Run:
                 continue
             own = budgets[-number - 1]
             state = Checkpoint(self.work, shape)
-            before = 1 + number * self.op.hops
+            tell = partial(self._after, 1 + number * self.op.hops)
             if own is None:
-                values, hops, growth = self._whole(view, shape, state, before)
+                outcome = whole(self.op, view, shape, state, tell, room=self._room)
             else:
-                outcome = self._pruned(view, shape, own, state, before)
-                values, hops, growth = outcome.values, outcome.hops, outcome.growth
+                outcome = self._pruned(view, shape, own, state, tell)
+            values, hops, growth = outcome.values, outcome.hops, outcome.growth
             peak = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
             crc = spill.save(self._file("coordinates", shape), [values])
-            del values
+            del values, outcome
             if number + 1 < len(self.groups) and own is not None:
                 following = budgets[-number - 2]
                 assert following is not None
@@ -270,27 +274,12 @@ class _Run:
         self.pages.add(room)
         return room[: n * columns].reshape(n, columns)
 
-    def _pruned(self, view: View, shape: Shape, budget: Budget, state: Checkpoint, before: int) -> local.Outcome:
+    def _pruned(
+        self, view: View, shape: Shape, budget: Budget, state: Checkpoint, tell: Callable[[int], None]
+    ) -> local.Outcome:
         by_feature = self.needs.by_feature
         engine = BlockEngine(self.op, view, [shape], self.needs.inherit, by_feature=by_feature, room=self._room)
-        return local.run(self.op, engine, budget, False, lambda done: self._tell(before + done), state)
-
-    def _whole(self, view: View, shape: Shape, state: Checkpoint, before: int) -> tuple[Floats, list[HopTrace], int]:
-        op = self.op
-        tile = Tile(view.features.n, shape, accumulate=op.accumulate, lazy=False, room=self._room)
-        local.begin(op, view, tile)
-        square = np.zeros(view.features.n, dtype=np.float32) if op.grows else None
-        arrays = _given(*tile.buffers, tile.out)
-        kept = state.load(arrays)
-        hops, growth = (kept["hops"], kept["growth"]) if kept else ([], 0)
-        for hop in range(len(hops), op.hops):
-            began = perf_counter()
-            growth += local.whole_hop(op, tile, hop, square)
-            hops.append(local.whole_trace(op, view, hop, shape.width, perf_counter() - began))
-            if hop + 1 < op.hops:
-                state.save(arrays, hops, {"growth": growth})
-            self._tell(before + hop + 1)
-        return take(tile, op, Carried.of(op, view, growth)), hops, growth
+        return local.run(self.op, engine, budget, False, tell, state)
 
     # ------------------------------------------------------------------------------------------------------- rotation
 

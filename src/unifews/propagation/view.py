@@ -56,8 +56,7 @@ class View:
         square = self.square if square is None else square
         columns = slice(shape.column, shape.column + shape.width)
         if self.basis is not None:
-            axes = aligned(features.f, shape.blocks * LANES, zero=True)
-            axes[:, : shape.width] = self.basis.axes[:, columns]
+            axes = self.axes(shape)
             rotated = tile.buffers[1]
             features.times_into(axes, rotated, self.threads)
             self.macs += features.nnz * shape.width
@@ -69,6 +68,13 @@ class View:
                 self._ingest(tile, features.rows(first, last), first, shape.column, square)
         self.seconds += perf_counter() - began
 
+    def axes(self, shape: Shape) -> Floats:
+        """Those of a tile, with whole blocks of columns."""
+        assert self.basis is not None
+        axes = aligned(self.features.f, shape.blocks * LANES, zero=True)
+        axes[:, : shape.width] = self.basis.axes[:, shape.column : shape.column + shape.width]
+        return axes
+
     def column(self, mix: Floats) -> Floats:
         """Z · mix, one column; float32 [n]."""
         v = mix if self.basis is None else self.basis.axes @ mix
@@ -77,17 +83,25 @@ class View:
 
     def sizes(self, nodes: NDArray[Any], shapes: list[Shape]) -> tuple[Floats, Floats]:
         """Block sizes of some nodes before the first hop, as tiles would hold them [k, blocks], and the features in each."""
-        values = self.features.some(nodes)
+        values, source = self.some(nodes), self.at(self.diffusion.source, nodes)
         if self.phi is not None and self.mean is not None:
-            values = values - self.phi[nodes][:, None] * self.mean
+            values = values - self.at(self.phi, nodes)[:, None] * self.mean
         values = values if self.basis is None else values @ self.basis.axes
         size, width = [], []
         for shape in shapes:
             for block, columns in enumerate(shape.widths().tolist()):
                 at = shape.column + block * LANES
-                size.append(np.linalg.norm(values[:, at : at + columns], axis=1) * self.diffusion.source[nodes])
+                size.append(np.linalg.norm(values[:, at : at + columns], axis=1) * source)
                 width.append(columns)
         return np.stack(size, axis=1), np.array(width, dtype=np.float32)
+
+    def some(self, nodes: NDArray[Any]) -> Floats:
+        """X of some nodes, as it is; float32 [k, f]."""
+        return self.features.some(nodes)
+
+    def at(self, values: Floats, nodes: NDArray[Any]) -> Floats:
+        """Values of some nodes, one row of `values` each."""
+        return np.asarray(values[nodes])
 
     def _ingest(self, tile: Tile, rows: Floats, first: int, column: int, square: Floats | None) -> None:
         shape = tile.shape

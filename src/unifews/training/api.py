@@ -25,6 +25,7 @@ from unifews.nn.decoupled import Decoupled, Propagator, dense_rows
 from unifews.nn.mlp import Mlp
 from unifews.propagation import propagate
 from unifews.propagation.basis import GRAM_LIMIT
+from unifews.training.hands import Hands
 from unifews.training.ledger import Ledger
 from unifews.training.loop import Epoch, fit, seeded
 from unifews.training.metrics import judge
@@ -32,6 +33,7 @@ from unifews.training.recipe import WeightPruning
 from unifews.training.run import Run, SeedResult
 from unifews.training.spec import TrainSpec
 
+_ROWS = 1 << 16  # of features that are looked through at a time
 _FEWEST = 48  # axes of SGC: fewer tell too little about many classes
 
 Progress = Callable[[int, int], None]
@@ -47,6 +49,7 @@ def train(
     ledger: Ledger | str | PathLike[str] | None = None,
     progress: Progress | None = None,
     watch: Watch | None = None,
+    hands: Hands | None = None,
     **settings: Any,
 ) -> Run:
     """Train and judge a model over one or several seeds: on an embedding propagated once, or on the whole graph.
@@ -60,6 +63,7 @@ def train(
         ledger: file (or folder) the record is appended to; finished seeds of an interrupted run are taken from there.
         progress: called with (steps done, steps in all) while propagating.
         watch: called after every epoch.
+        hands: who trains, this process alone unless given; `unifews.distributed.train` has several share the rows.
         **settings: of `TrainSpec` and `Recipe`:
             edge_sparsity | edge_threshold: share of edge products to remove, or δ; neither = unpruned.
             weight_sparsity | weight_threshold: share of weights to remove, or δ_w relative to the layer's input.
@@ -93,7 +97,8 @@ def train(
         done = _finished(book, run_id)
 
     began = perf_counter()
-    work = _work(data, spec, splits, progress)
+    hands = hands or Hands()
+    work = _work(data, spec, splits, progress, hands)
     propagate_seconds = 0.0 if spec.is_layered else perf_counter() - began
 
     best: tuple[float, torch.nn.Module] | None = None
@@ -102,13 +107,13 @@ def train(
         if best is None or result.val > best[0]:
             best = result.val, trained
         done.append(result)
-        if book and len(done) < spec.seeds:
+        if book and hands.is_first and len(done) < spec.seeds:
             book.save_partial(run_id, [asdict(seed) for seed in done])
     run = Run(
         spec, run_id, work.metric, done, work.trace(done), work.sizes(done), _describe(data), propagate_seconds,
         best[1] if best else None,
     )  # fmt: skip
-    if book:
+    if book and hands.is_first:
         book.append(run.to_dict())
         book.drop_partial(run_id)
     return run
@@ -135,9 +140,9 @@ class _Work(Protocol):
     def sizes(self, seeds: Sequence[SeedResult]) -> tuple[int, ...]: ...
 
 
-def _work(data: Dataset, spec: TrainSpec, splits: list[Split], progress: Progress | None) -> _Work:
+def _work(data: Dataset, spec: TrainSpec, splits: list[Split], progress: Progress | None, hands: Hands) -> _Work:
     if not spec.is_layered:
-        return _OnEmbedding(data, spec, splits, _feed(data, spec, progress))
+        return _OnEmbedding(data, spec, splits, _feed(data, spec, progress), hands)
     from unifews.training.iterative import OnGraph  # PyG: decoupled models do without
     from unifews.training.links import OnLinks
 
@@ -147,8 +152,8 @@ def _work(data: Dataset, spec: TrainSpec, splits: list[Split], progress: Progres
 class _OnEmbedding:
     """What was propagated once, for a head that is trained on it."""
 
-    def __init__(self, data: Dataset, spec: TrainSpec, splits: list[Split], fed: _Feed) -> None:
-        self.data, self.spec, self.splits, self.fed = data, spec, splits, fed
+    def __init__(self, data: Dataset, spec: TrainSpec, splits: list[Split], fed: _Feed, hands: Hands) -> None:
+        self.data, self.spec, self.splits, self.fed, self.hands = data, spec, splits, fed, hands
         self.inputs = fed.rows.shape[1]
 
     @property
@@ -157,7 +162,7 @@ class _OnEmbedding:
 
     def one_seed(self, number: int, seed: int, watch: Callable[[Epoch], None] | None) -> tuple[SeedResult, Decoupled]:
         data, spec, fed = self.data, self.spec, self.fed
-        result, head = _one_seed(data, spec, fed.rows, self.splits[number], seed, watch)
+        result, head = _one_seed(data, spec, fed.rows, self.splits[number], seed, watch, self.hands)
         how = _propagation(spec, data.num_features)
         return result, Decoupled(head, fed.axes, how, fed.exponent, by=_propagator(spec)).eval()
 
@@ -184,7 +189,7 @@ def _feed(data: Dataset, spec: TrainSpec, progress: Progress | None) -> _Feed:
     how = _propagation(spec, data.num_features)
     if how is None:
         rows = dense_rows(data.x)
-        if not bool(rows.isfinite().all()):
+        if not all(bool(part.isfinite().all()) for part in torch.split(rows, _ROWS)):
             raise InputError(f"the features of {data.name} hold NaN or infinite values; replace them first.")
         return _Feed(rows, None, 0, Trace(()))
     out = _propagator(spec)(data.graph, data.x, **how, progress=progress)
@@ -228,18 +233,24 @@ def _axes(spec: TrainSpec, features: int) -> int | None:
 
 
 def _one_seed(
-    data: Dataset, spec: TrainSpec, rows: Tensor, split: Split, seed: int, watch: Callable[[Epoch], None] | None
+    data: Dataset,
+    spec: TrainSpec,
+    rows: Tensor,
+    split: Split,
+    seed: int,
+    watch: Callable[[Epoch], None] | None,
+    hands: Hands,
 ) -> tuple[SeedResult, Mlp]:
     recipe = spec.recipe
     with seeded(seed):
-        head = Mlp(rows.shape[1], data.num_classes, width=recipe.width, layers=recipe.layers, dropout=recipe.dropout)
-    head.standardise(rows[torch.tensor(split.train)], per_column=spec.standardise == "column")
+        head = hands.head(rows.shape[1], data.num_classes, width=recipe.width, layers=recipe.layers, dropout=recipe.dropout)
+    hands.standardise(head, rows, torch.tensor(split.train), per_column=spec.standardise == "column")
     fitted = fit(
         head, rows, data.y, split, recipe, metric=data.about.metric, pruning=_pruning(data, spec, rows.shape[1]), seed=seed,
-        watch=watch,
+        watch=watch, hands=hands,
     )  # fmt: skip
     kept = tuple(layer.kept for layer in head.linears())
-    return SeedResult(seed=seed, **asdict(fitted), kept=kept), head.eval()
+    return SeedResult(seed=seed, **asdict(fitted), kept=kept), hands.plain(head).eval()
 
 
 def _pruning(data: Dataset, spec: TrainSpec, inputs: int) -> WeightPruning:

@@ -22,7 +22,8 @@ from unifews.nn.decoupled import dense_rows
 from unifews.nn.sparsify import set_node_lock, set_schedule, sparsify, trace
 from unifews.nn.trace import ModelTrace
 from unifews.nn.zoo import build, own_settings
-from unifews.training.loop import Watch, climb, loss_of, seeded
+from unifews.training.hands import loss_of
+from unifews.training.loop import Watch, climb, seeded
 from unifews.training.metrics import judge
 from unifews.training.run import Fitted, SeedResult
 from unifews.training.spec import TrainSpec

@@ -18,6 +18,7 @@ from unifews.datasets.splits import Split
 from unifews.errors import InputError
 from unifews.nn.linear import PrunedWeight
 from unifews.nn.mlp import Mlp
+from unifews.training.hands import Hands, loss_of
 from unifews.training.metrics import judge
 from unifews.training.recipe import Recipe, WeightPruning
 from unifews.training.run import Fitted
@@ -53,6 +54,7 @@ def fit(
     pruning: WeightPruning | None = None,
     seed: int = 0,
     watch: Watch | None = None,
+    hands: Hands | None = None,
 ) -> Fitted:
     """Train `model` on rows [n, f] and leave it at its best epoch.
 
@@ -61,7 +63,7 @@ def fit(
     generator is left as it was found, and what `watch` draws from it changes nothing.
     """
     with seeded(seed):
-        return _fit(model, rows, y, split, recipe, metric, pruning or WeightPruning(), watch)
+        return _fit(model, rows, y, split, recipe, metric, pruning or WeightPruning(), watch, hands or Hands())
 
 
 @contextmanager
@@ -81,22 +83,30 @@ def _fit(
     metric: str,
     pruning: WeightPruning,
     watch: Watch | None,
+    hands: Hands,
 ) -> Fitted:
     began = perf_counter()
     # Copies: labels may be a read-only memory map or of a narrower type, and torch takes neither.
     labels = torch.from_numpy(y.astype(np.int64 if y.ndim == 1 else np.float32))
     train, val, test = (torch.from_numpy(part.astype(np.int64)) for part in split)
-    val_rows, val_labels = rows[val], labels[val]
+    val_here = hands.mine(val)
+    val_rows, val_labels = rows[val[val_here]], labels[val]
+    net = hands.stepping(model)
 
     def learn(number: int, optimizer: torch.optim.Optimizer) -> float:
-        return _epoch(model, rows, labels, train, optimizer, recipe, pruning, number)
+        return _epoch(model, net, rows, labels, train, optimizer, recipe, pruning, number, hands)
 
     def look() -> tuple[float, float]:
-        scores = predict(model, val_rows)
+        scores = hands.all(predict(model, val_rows), val_here, len(val))
         return judge(metric, scores.numpy(), y[split.val]), float(loss_of(scores, val_labels))
 
     best_epoch, epochs = climb(model, recipe, learn, look, counts=lambda i: pruning.reached(i, recipe.epochs), watch=watch)
-    at = [judge(metric, predict(model, rows[part]).numpy(), y[part.numpy()]) for part in (train, val, test)]
+
+    def scored(part: Tensor) -> float:
+        here = hands.mine(part)
+        return judge(metric, hands.all(predict(model, rows[part[here]]), here, len(part)).numpy(), y[part.numpy()])
+
+    at = [scored(part) for part in (train, val, test)]
     return Fitted(at[0], at[1], at[2], best_epoch, epochs, perf_counter() - began)
 
 
@@ -153,6 +163,7 @@ def climb(
 
 def _epoch(
     model: Mlp,
+    net: nn.Module,
     rows: Tensor,
     labels: Tensor,
     train: Tensor,
@@ -160,6 +171,7 @@ def _epoch(
     recipe: Recipe,
     pruning: WeightPruning,
     number: int,
+    hands: Hands,
 ) -> float:
     """All training rows once, in random order; the mean loss."""
     model.train()
@@ -170,24 +182,18 @@ def _epoch(
     if len(batches) > 1 and len(batches[-1]) < 2:
         batches[-2:] = [torch.cat(batches[-2:])]
     for i, batch in enumerate(batches):
-        x = rows[batch]
+        at = hands.mine(batch)
+        x = rows[batch[at]]
         if i == 0 and pruning.active:
             for layer in model.linears():
                 layer.due = pruning.at(number, recipe.epochs)
                 layer.feedback = pruning.feedback and not layer.due["monotone"]
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(model(x), labels[batch])
+        loss = hands.loss(net, x, labels[batch[at]], at, len(batch))
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         total += float(loss.detach()) * len(batch)
-    return total / len(order)
-
-
-def loss_of(scores: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of class numbers [rows], or of 0/1 columns [rows, labels]."""
-    if labels.ndim == 2:
-        return nn.functional.binary_cross_entropy_with_logits(scores, labels)
-    return nn.functional.cross_entropy(scores, labels)
+    return hands.total(total) / len(order)
 
 
 @torch.no_grad()

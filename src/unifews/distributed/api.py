@@ -1,0 +1,163 @@
+"""`propagate` by many workers: the same result, from files to a file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.core.atomic import check_place
+from unifews.core.diffusion import Diffusion
+from unifews.core.entry import Entries
+from unifews.core.graph import Graph
+from unifews.core.npy import open_array
+from unifews.core.schemes import Scheme, resolve
+from unifews.core.work import fingerprint, known_by
+from unifews.distributed.assemble import RESULT, trace_of
+from unifews.distributed.columns import by_columns
+from unifews.distributed.desk import Order, shared
+from unifews.distributed.group import Group, workers
+from unifews.distributed.nodes import by_nodes
+from unifews.errors import GraphError, InputError, unknown_name
+from unifews.kernels import threads_to_use
+from unifews.propagation.api import Axes, Progress, budget_of, check_choice, posed
+from unifews.propagation.operator import Operator
+from unifews.propagation.plan import Needs
+from unifews.propagation.result import Propagated
+
+
+def propagate(
+    graph: Graph,
+    x: Any,
+    scheme: str | Scheme = "appnp",
+    hops: int | None = None,
+    r: float = 0.5,
+    *,
+    out: str | PathLike[str],
+    partition: str | PathLike[str] | NDArray[Any] = "columns",
+    groups: int | None = None,
+    edge_sparsity: float | None = None,
+    threshold: float | None = None,
+    entries: Entries = "block",
+    basis: Axes = "principal",
+    deflate: bool | None = None,
+    inherit: bool = False,
+    focus: float | None = None,
+    progress: Progress | None = None,
+    threads: int | None = None,
+    overwrite: bool = False,
+    again: bool = False,
+) -> Propagated:
+    """`unifews.propagate` by all the workers that torchrun has started; each of them calls this with the same arguments.
+
+    Args:
+        graph, x: the same for all workers, best as files that are mapped (`Graph.open`, ``np.load(…, mmap_mode="r")``).
+        out: the ``.npy`` file the embedding is written to, on a disk that all workers share. What is done stays in a folder
+            beside it: after a restart (``torchrun --max-restarts``), or another call, it goes on from the last hop kept.
+        partition: what is dealt out. ``"columns"``: each worker has the whole graph and some of the columns. ``"nodes"``: each
+            has some of the rows, in ranges with as many edges, and the rows of others that its edges begin at are sent to it
+            hop by hop, as far as some entry needs them (``out.trace.traffic``); for graphs beyond the memory of one machine.
+            ``"metis"``: the same with rows chosen by METIS so that fewer edges are cut (pymetis; reads the graph whole).
+            Or the worker of each node, an array [n] or a ``.npy`` file of one.
+        groups: with columns, how many groups they are cut into, as many as workers unless given. Each group has a threshold of
+            its own where a sparsity is asked for, so it is on the groups, not on the workers, that the result depends.
+        overwrite, again: replace `out`; start afresh instead of going on with what was interrupted.
+
+    Everything else is as in `unifews.propagate`. Returns the embedding as a memory map of the file written, to every worker.
+    """
+    with workers() as group:
+        with group.agreed():
+            needs, order = _asked(
+                graph, x, scheme, hops, r, out, edge_sparsity, threshold, entries, basis, deflate, inherit, focus, threads,
+                overwrite, again,
+            )  # fmt: skip
+            way, facts = _way(partition, groups, group.size)
+            order = replace(order, task=order.task | facts)
+            files = {f"the contents of {file.name}": fingerprint(file)["ends"] for file in order.inputs}
+        group.check_same({**order.task, **files})
+        return _propagated(group, needs, order, way, groups, progress)
+
+
+def _propagated(
+    group: Group, needs: Needs, order: Order, way: str | NDArray[Any], groups: int | None, progress: Progress | None
+) -> Propagated:
+    out = order.out
+    with shared(group, order) as desk:
+        finished = group.tell(desk.is_first and out.exists() and not (desk.folder / RESULT).exists())[0]
+        if not (finished and desk.get("summary")):  # else killed after the last step
+            with group.agreed():
+                check_place(out, order.overwrite)
+            if isinstance(way, str) and way == "columns":
+                by_columns(desk, needs, groups, progress)
+            else:
+                by_nodes(desk, needs, way, progress)
+            if desk.is_first:
+                (desk.folder / RESULT).replace(out)
+        summary = desk.get("summary")
+        desk.remove()
+        group.wait()
+    return Propagated(open_array(out), None, trace_of(summary), summary["exponent"], None, lambda array: array)
+
+
+def _asked(
+    graph: Graph,
+    x: Any,
+    scheme: str | Scheme,
+    hops: int | None,
+    r: float,
+    out: str | PathLike[str],
+    edge_sparsity: float | None,
+    threshold: float | None,
+    entries: Entries,
+    basis: Axes,
+    deflate: bool | None,
+    inherit: bool,
+    focus: float | None,
+    threads: int | None,
+    overwrite: bool,
+    again: bool,
+) -> tuple[Needs, Order]:
+    if not isinstance(graph, Graph):
+        raise GraphError(f"`graph` is a {type(graph).__name__}; open one with Graph.open(...).")
+    if Path(out).suffix != ".npy":
+        raise InputError(f"`out` is {str(out)!r}; it must end in .npy, the format it is written in.")
+    if hasattr(x, "tocsr") or str(getattr(x, "layout", "torch.strided")) != "torch.strided":
+        raise InputError("`x` is sparse, and workers take dense features; write them as a dense .npy and map it.")
+    scheme, hops = resolve(scheme, hops)
+    check_choice("entries", entries, get_args(Entries))
+    check_choice("basis", basis, get_args(Axes))
+    if entries == "node":
+        raise InputError("entries='node' decides by all columns of a node at once, and workers do not; write entries='block'.")
+    budget = budget_of(edge_sparsity, threshold, None, None, scheme, hops, inherit, focus)
+    op = Operator(Diffusion(graph, r), scheme, hops, threads_to_use(threads))
+    asked = {
+        "edge_sparsity": None if edge_sparsity is None else float(edge_sparsity),
+        "threshold": None if threshold is None else float(threshold),
+        "entries": entries, "basis": basis, "inherit": bool(inherit),
+    }  # fmt: skip
+    needs, task, inputs = posed(op, x, budget, deflate, asked, "propagating by many workers")
+    return needs, Order(Path(out), task, inputs, overwrite, again)
+
+
+def _way(
+    partition: str | PathLike[str] | NDArray[Any], groups: int | None, workers: int
+) -> tuple[str | NDArray[Any], dict[str, Any]]:
+    """What is dealt out: a name, or the worker of each node; and what that says about the result, for JSON."""
+    if groups is not None and not (isinstance(partition, str) and partition == "columns"):
+        raise InputError("`groups` is about columns that are dealt out; leave it out where nodes are.")
+    if groups is not None and (not isinstance(groups, int) or isinstance(groups, bool) or groups < 1):
+        raise InputError(f"`groups` is how many groups of columns there are, at least 1; got {groups!r}.")
+    if isinstance(partition, str) and partition == "columns":
+        return partition, {"partition": partition, "groups": groups}
+    if isinstance(partition, str) and partition in ("nodes", "metis"):
+        return partition, {"partition": partition, "workers": workers}
+    if isinstance(partition, str | PathLike):
+        if Path(partition).suffix != ".npy":
+            raise unknown_name("way to deal out work", str(partition), ("columns", "nodes", "metis", "FILE.npy"))
+        partition = open_array(Path(partition))
+    array = np.asarray(partition.detach().cpu() if hasattr(partition, "detach") else partition)
+    return array, {"partition": known_by("partition", np.array(array))[1]["partition"], "workers": workers}

@@ -1,0 +1,148 @@
+"""Columns dealt out: every worker has the whole graph and some of the columns, and needs to ask nobody during its hops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.core import spill
+from unifews.core.budget import Budget, Target
+from unifews.core.trace import HopTrace
+from unifews.core.work import Work, folder_of, working
+from unifews.distributed.assemble import Done, assembled, axes_of
+from unifews.distributed.desk import Desk, Tell, later
+from unifews.kernels import LANES, MAX_BLOCKS
+from unifews.propagation import local
+from unifews.propagation.checkpoint import Checkpoint, told, whole
+from unifews.propagation.engines import BlockEngine
+from unifews.propagation.features import Floats
+from unifews.propagation.operator import stationary
+from unifews.propagation.plan import Needs
+from unifews.propagation.tiles import Shape
+from unifews.propagation.view import View
+
+Progress = Callable[[int, int], None]
+_COORDINATES = "coordinates"
+
+
+def dealt(width: int, least: int, workers: int) -> list[Shape]:
+    """Groups of columns, of like size: at least so many, and as many for each worker."""
+    blocks = -(-width // LANES)
+    count = max(-(-blocks // MAX_BLOCKS), least, workers)
+    count = min(-(-count // workers) * workers, blocks)
+    ends = [number * blocks // count for number in range(count + 1)]
+    return [Shape(LANES * a, min(LANES * b, width) - LANES * a, b - a) for a, b in pairwise(ends)]
+
+
+def by_columns(desk: Desk, needs: Needs, groups: int | None, progress: Progress | None) -> None:
+    """Propagate into the working folder; the manifest then has a `summary`."""
+    began, group, op, width = perf_counter(), desk.group, needs.op, needs.features.f
+    shapes = _shapes(desk, needs, groups)
+    blocks = sum(shape.blocks for shape in shapes)
+    if group.size > len(shapes):
+        raise group.refuse(
+            f"{group.size} workers are too many for {len(shapes)} group{'s' if len(shapes) > 1 else ''} of columns ({width:,} "
+            f"features make {blocks} of {LANES} at most); start {len(shapes)}, or deal out the nodes with partition='nodes' "
+            f"(--partition nodes)."
+        )
+    desk.keep(shapes=[[shape.column, shape.width, shape.blocks] for shape in shapes])
+    axes = axes_of(desk, needs)
+    phi = stationary(op.diffusion) if needs.deflate else None
+    view = View(needs.features, axes.basis, phi, axes.mean, op.diffusion, op.threads)
+    budgets = _budgets(desk, needs, view, shapes)
+    op.release()
+    mine = list(range(len(shapes)))[group.rank :: group.size]
+    done: dict[int, Done] = {}
+    with group.agreed():
+        for turn, number in enumerate(mine):
+            tell = later(progress, turn * op.hops, len(mine) * op.hops)
+            done[number] = _one(desk, needs, view, shapes[number], budgets[number], tell)
+    everybody = group.tell({number: each.to_dict() for number, each in done.items()})
+    by_worker = [{int(number): Done.of_dict(kept) for number, kept in worker.items()} for worker in everybody]
+    parts = [worker[number] for number in range(len(shapes)) for worker in by_worker if number in worker]
+    assembled(desk, needs, axes, parts, _together(by_worker, parts), _rows(desk, needs, shapes), began)
+
+
+def _shapes(desk: Desk, needs: Needs, groups: int | None) -> list[Shape]:
+    """The groups of the call that was interrupted, or of this one: on them the result depends, not on the workers."""
+    kept = desk.get("shapes")
+    if kept:
+        return [Shape(*each) for each in kept]
+    least, workers = (needs.grouped, desk.group.size) if groups is None else (groups, 1)
+    return dealt(needs.features.f, least, workers)
+
+
+def _budgets(desk: Desk, needs: Needs, view: View, shapes: list[Shape]) -> list[Budget | None]:
+    """One plan for all groups. Nothing is handed over from one that is done to the next, as it is where they come one after
+    the other: they are under way at the same time, and results must not depend on how many workers there are."""
+    budget, group, op = needs.budget, desk.group, needs.op
+    if not isinstance(budget, Target) or len(shapes) == 1:
+        return [None if budget is None else replace(budget) if isinstance(budget, Target) else budget for _ in shapes]
+    kept = desk.get("budgets")
+    if kept is None:
+        sample = local.Sample(op, inherit=False)
+        weight = float(op.scheme.influence(op.hops)[0])
+        fading = np.zeros((op.hops, len(shapes)))
+        for number in range(group.rank, len(shapes), group.size):
+            fading[:, number] = local.fades(op, view, [shapes[number]], sample)
+        group.add(fading)
+        divided = budget.divide([sample.first(view, [shape], weight) for shape in shapes], fading)
+        desk.keep(budgets=[told(each) for each in divided])
+        return [*divided]
+    again = [replace(budget) for _ in shapes]
+    for each, state in zip(again, kept, strict=True):
+        each.resume(state)
+    return [*again]
+
+
+def _one(desk: Desk, needs: Needs, view: View, shape: Shape, budget: Budget | None, tell: Tell) -> Done:
+    """The hops of one group, into a folder of its own."""
+    op = needs.op
+    with _own(desk, shape) as work, work.writing():
+        file = work.folder / _COORDINATES
+        kept = work.get("done")
+        if kept:
+            if spill.checksum(file) != kept["crc"]:
+                raise spill.damaged(file)
+            return Done.of_dict(kept)
+        state = Checkpoint(work, shape)
+        if budget is None:
+            outcome = whole(op, view, shape, state, tell)
+        else:
+            engine = BlockEngine(op, view, [shape], needs.inherit, by_feature=needs.by_feature)
+            outcome = local.run(op, engine, budget, False, tell, state)
+        done = Done.of(outcome, spill.save(file, [outcome.values]))
+        work.keep(done=done.to_dict(), state=None)
+        Checkpoint.clear(work)
+        return done
+
+
+def _name(desk: Desk, shape: Shape) -> Path:
+    return desk.folder / f"columns-{shape.column}"
+
+
+def _own(desk: Desk, shape: Shape) -> AbstractContextManager[Work]:
+    return working(_name(desk, shape), {"columns": [shape.column, shape.width, shape.blocks]})
+
+
+def _together(workers: list[dict[int, Done]], parts: list[Done]) -> list[HopTrace]:
+    """The hops of all groups; a hop takes as long as the worker that needs most for it."""
+    seconds = [local.added([done.hops for done in worker.values()]) for worker in workers if worker]
+    longest = [max(hop.seconds for hop in same) for same in zip(*seconds, strict=True)]
+    hops = local.added([each.hops for each in parts])
+    return [replace(hop, seconds=most) for hop, most in zip(hops, longest, strict=True)]
+
+
+def _rows(desk: Desk, needs: Needs, shapes: list[Shape]) -> Iterator[tuple[NDArray[np.int64], list[Floats]]]:
+    """This worker's share of the rows, with all their columns."""
+    files = [folder_of(_name(desk, shape)) / _COORDINATES for shape in shapes]
+    for first, last in needs.features.chunks()[desk.group.rank :: desk.group.size]:
+        read = [spill.rows(file, first, last, shape.width) for file, shape in zip(files, shapes, strict=True)]
+        yield np.arange(first, last), read

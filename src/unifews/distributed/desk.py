@@ -1,0 +1,100 @@
+"""The working folder of a task that several workers share: the first keeps its manifest, each has folders of its own in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.core import spill
+from unifews.core.work import KIND, Work, folder_of, working
+from unifews.distributed.group import Group
+from unifews.distributed.launch import restarts
+from unifews.errors import InputError
+
+Tell = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Where the result goes, and what it depends on."""
+
+    out: Path
+    task: dict[str, Any]
+    """For JSON."""
+    inputs: Sequence[Path]
+    overwrite: bool = False
+    again: bool = False
+
+
+class Desk:
+    """What all workers know of a task. Every method is called by each of them."""
+
+    def __init__(self, group: Group, folder: Path, work: Work | None) -> None:
+        self.group, self.folder, self._work = group, folder, work
+
+    def get(self, step: str) -> Any:
+        """What the first worker's manifest knows of a step."""
+        return self.group.tell(self._work.get(step) if self._work else None)[0]
+
+    def keep(self, **done: Any) -> None:
+        if self._work:
+            self._work.keep(**done)
+
+    def remove(self) -> None:
+        if self._work:
+            self._work.remove()
+
+    @property
+    def is_first(self) -> bool:
+        return self._work is not None
+
+
+@contextmanager
+def shared(group: Group, order: Order) -> Iterator[Desk]:
+    """The working folder of a result, which all workers must see."""
+    folder = folder_of(order.out)
+    again = order.again and not restarts()
+    with ExitStack() as stack:
+        work = None
+        with group.agreed():
+            if group.rank == 0:
+                work = stack.enter_context(working(order.out, order.task, order.inputs, again=again))
+        with group.agreed():
+            if not KIND.describes(folder):
+                raise InputError(f"there is no {folder} there; all workers need one folder to write to, on a shared disk.")
+        yield Desk(group, folder, work)
+
+
+class Sheet:
+    """A `.npy` matrix of float32 that several workers write rows of."""
+
+    def __init__(self, file: Path, shape: tuple[int, int]) -> None:
+        self.file, self.shape = file, shape
+
+    def create(self) -> None:
+        spill.write_header(self.file, np.dtype(np.float32), self.shape)
+        os.truncate(self.file, spill.HEADER + 4 * self.shape[0] * self.shape[1])
+
+    def put(self, rows: Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]) -> None:
+        """Numbers of rows, ascending, and their values, some at a time; down to the disk."""
+        step = 4 * self.shape[1]
+        with self.file.open("r+b") as out:
+            for numbers, values in rows:
+                ends = np.flatnonzero(np.diff(numbers) != 1) + 1
+                for first, last in zip([0, *ends], [*ends, len(numbers)], strict=True):
+                    out.seek(spill.HEADER + step * int(numbers[first]))
+                    out.write(values[first:last].data)
+            out.flush()
+            os.fsync(out.fileno())
+
+
+def later(progress: Callable[[int, int], None] | None, before: int, steps: int) -> Tell:
+    """Progress of one group of columns, told as that of all."""
+    return lambda done: progress(before + done, steps) if progress else None

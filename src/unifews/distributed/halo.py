@@ -1,0 +1,216 @@
+"""One hop on a part of a graph: what must come from other workers first, and no more than some entry needs.
+
+Owners decide what to send, as the kernels do: for each row that another worker needs, its owner knows the largest factor of
+that worker's edges from it, so ``size · reach < δ`` says that no entry of that worker survives, and nothing is sent. There the
+block counts as one of size zero, which falls short of every δ just the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.core.graph import Graph
+from unifews.distributed.partition import Part
+from unifews.kernels import LANES, native
+from unifews.kernels.reference import MARGIN
+from unifews.propagation.engines import BlockEngine
+from unifews.propagation.features import Floats
+from unifews.propagation.operator import Operator
+from unifews.propagation.tiles import Shape, Tile
+from unifews.propagation.view import View
+
+_COMPANY = 1536  # rows; whatever number of them BLAS takes at a time divides this
+_SURE = np.float32(1e-30)  # below this δ everything is sent that is not zero: products of subnormals round too coarsely
+
+
+@dataclass(frozen=True)
+class PartOperator(Operator):
+    """One hop on the rows of one worker."""
+
+    part: Part
+
+    @property
+    def graph(self) -> Graph:
+        return self.part.whole
+
+    def at(self, values: NDArray[Any], nodes: NDArray[Any]) -> NDArray[Any]:
+        which, rows = self.part.here(nodes)
+        return self.part.gathered(values[rows], which, len(nodes))
+
+    def most(self, value: float) -> float:
+        return self.part.group.most(value)
+
+    @cached_property
+    def keep(self) -> Floats:
+        """0 for rows of others: nothing of them is carried on here, they are sent anew."""
+        keep = super().keep.copy()
+        keep[self.part.owned :] = 0
+        return keep
+
+    @cached_property
+    def _reach(self) -> tuple[Floats, NDArray[np.int64], Floats]:
+        part, n = self.part, self.diffusion.graph.num_nodes
+        reach, fanout = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.int64)
+        native.fan(**self.edges, target=self.diffusion.target, reach=reach, fanout=fanout, threads=self.threads)
+        there = part.give_back(reach[part.owned :])
+        np.add.at(fanout, part.rows, part.give_back(fanout[part.owned :]))
+        np.maximum.at(reach, part.rows, there)
+        fanout[part.owned :] = 0  # their owners count them
+        return reach, fanout, there
+
+    @property
+    def fan(self) -> tuple[Floats, NDArray[np.int64]]:  # type: ignore[override]
+        """Of owned nodes among all workers, of the others among the edges here."""
+        return self._reach[:2]
+
+    @property
+    def there(self) -> Floats:
+        """The largest factor, over the edges of the worker it is sent to, of each row of `part.rows`."""
+        return self._reach[2]
+
+    def column_hop(self, q: Floats) -> Floats:
+        q[self.part.owned :] = self.part.fetch(q)
+        return super().column_hop(q)
+
+
+@dataclass
+class PartView(View):
+    """The rows of one worker, on their way into tiles; those of others are empty until they are sent."""
+
+    part: Part
+
+    def fill(self, tile: Tile, square: Floats | None = None) -> None:
+        for array in (*tile.buffers, *tile.size, *tile.top):
+            array[self.part.owned :] = 0
+        axes = None if self.basis is None else self.axes(tile.shape)
+        for first, rows in self._times(axes):
+            self._ingest(tile, rows, first, tile.shape.column if axes is None else 0, square)
+
+    def column(self, mix: Floats) -> Floats:
+        v = mix if self.basis is None else self.basis.axes @ mix
+        column = np.zeros(len(self.diffusion.source), dtype=np.float32)
+        for first, rows in self._times(np.ascontiguousarray(v[:, None], dtype=np.float32)):
+            column[first : first + len(rows)] = rows[:, 0]
+        return np.asarray(column if self.phi is None or self.mean is None else column - self.phi * (self.mean @ v))
+
+    def some(self, nodes: NDArray[Any]) -> Floats:
+        which, rows = self.part.here(nodes)
+        return self.part.gathered(self.features.some(self.part.nodes[rows]), which, len(nodes))
+
+    def at(self, values: Floats, nodes: NDArray[Any]) -> Floats:
+        which, rows = self.part.here(nodes)
+        return self.part.gathered(values[rows], which, len(nodes))
+
+    def _times(self, v: Floats | None) -> Iterator[tuple[int, Floats]]:
+        """X · v of the owned rows, or X itself, some at a time, and the number of the first of them.
+
+        BLAS rounds a row by its place among others: those of a range come in the company that they have in the whole matrix,
+        and what is not owned goes again.
+        """
+        features, nodes, own = self.features, self.part.nodes, self.part.own
+        step = -(-features.chunks()[0][1] // _COMPANY) * _COMPANY
+        if isinstance(own, slice):
+            for first in range(own.start - own.start % _COMPANY, own.stop, step):
+                last = min(first + step, -(-own.stop // _COMPANY) * _COMPANY, features.n)
+                rows = features.rows(first, last) if v is None else features.rows(first, last) @ v
+                begin = max(first, own.start)
+                yield begin - own.start, rows[begin - first : own.stop - first]
+        else:
+            for first in range(0, len(nodes), step):
+                rows = features.some(nodes[first : first + step])
+                yield first, rows if v is None else rows @ v
+
+
+class PartEngine(BlockEngine):
+    """Blocks of the rows of one worker."""
+
+    op: PartOperator
+
+    def __init__(self, op: PartOperator, view: PartView, shape: Shape, inherit: bool, *, by_feature: bool) -> None:
+        super().__init__(op, view, [shape], inherit, by_feature=by_feature)
+        self.part = op.part
+        self.sent: list[int] = []
+        """Bytes that all workers sent at each hop."""
+
+    def sizes(self, nodes: NDArray[Any]) -> tuple[Floats, Floats]:
+        which, rows = self.part.here(nodes)
+        size, width = super().sizes(rows)
+        return self.part.gathered(size, which, len(nodes)), width
+
+    def hop(self, hop: int, delta: float) -> tuple[int, int, int, int, int, int]:
+        sent = 0 if math.isinf(delta) else sum(self._refresh(tile, hop, np.float32(delta)) for tile in self.tiles)
+        total = self.part.group.add(np.array([*super().hop(hop, delta), sent], dtype=np.int64)).tolist()
+        self.sent.append(total.pop())
+        return tuple(total)  # type: ignore[return-value]
+
+    def _refresh(self, tile: Tile, hop: int, delta: np.float32) -> int:
+        """Bring the blocks that some entry here needs, as of this hop; the bytes sent."""
+        part, now, owned = self.part, self.current, self.part.owned
+        size = tile.size[now][part.rows]
+        needed = (size > 0) & ((size * self.op.there[:, None] * MARGIN >= delta) | (delta < _SURE))
+        flags = np.packbits(needed, axis=1)
+        row, block = np.nonzero(needed)
+        lines = np.empty((len(row), 1 + LANES), dtype=np.float32)
+        lines[:, 0], lines[:, 1:] = size[row, block], self._blocks(tile, part.rows[row], block, hop)
+        real = _real(tile.shape, block)  # the last block may be short
+        going = lines[real]
+
+        arriving = np.unpackbits(part.group.swap(flags, part.sent, part.received), axis=1, count=tile.shape.blocks)
+        sent = _by_worker(row, real, part.sent)
+        row, block = np.nonzero(arriving)
+        real = _real(tile.shape, block)
+        lines = np.zeros((len(row), 1 + LANES), dtype=np.float32)
+        lines[real] = part.group.swap(going, sent, _by_worker(row, real, part.received))
+        assert tile.stamp is not None
+        tile.buffers[hop % 2].reshape(-1, tile.shape.blocks, LANES)[owned + row, block] = lines[:, 1:]
+        tile.size[now][owned + row, block] = lines[:, 0]
+        tile.stamp[owned + row, block] = hop
+        tile.top[now][owned:] = tile.size[now][owned:].max(axis=1)
+        return flags.nbytes + going.nbytes
+
+    def _blocks(self, tile: Tile, row: NDArray[np.int64], block: NDArray[np.int64], hop: int) -> Floats:
+        """Owned blocks as they are at this hop, though some were left behind; rounded as the kernels do."""
+        assert tile.stamp is not None
+        by_block = (-1, tile.shape.blocks, LANES)
+        stamp = tile.stamp[row, block]
+        values = tile.buffers[hop % 2].reshape(by_block)[row, block]
+        late = np.flatnonzero(stamp != hop)
+        if len(late):
+            even, odd = (buffer.reshape(by_block)[row[late], block[late]] for buffer in tile.buffers)
+            stored = np.where((stamp[late] % 2 == 0)[:, None], even, odd)
+            keep, age = self.op.keep[row[late]], hop - stamp[late].astype(np.int64)
+            factor = np.ones_like(keep)
+            for step in range(int(age.max())):
+                factor = np.where(step < age, factor * keep, factor)
+            values[late] = factor[:, None] * stored
+        return values
+
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "sent": self.sent}
+
+    def resume(self, facts: dict[str, Any]) -> None:
+        super().resume(facts)
+        self.sent = facts["sent"]
+
+
+def refresh_whole(part: Part, tile: Tile, hop: int) -> None:
+    """Bring all rows of others, as of this hop."""
+    tile.buffers[hop % 2][part.owned :, : tile.shape.width] = part.fetch(tile.buffers[hop % 2][:, : tile.shape.width])
+
+
+def _real(shape: Shape, block: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Of a line for each block, its size and 16 values, those that are no padding."""
+    return np.asarray(np.arange(1 + LANES) <= shape.widths()[block][:, None])
+
+
+def _by_worker(rows: NDArray[np.int64], real: NDArray[np.bool_], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many numbers of the lines of these rows are each worker's, the first `counts[0]` rows being the first one's."""
+    owner = np.searchsorted(np.cumsum(counts), rows, side="right")
+    return np.bincount(owner, real.sum(axis=1), minlength=len(counts)).astype(np.int64)

@@ -1,0 +1,209 @@
+"""Nodes dealt out: every worker has some rows and the edges into them, and hop by hop gets what it needs from others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.core import spill
+from unifews.core.budget import Budget, Target
+from unifews.core.diffusion import Diffusion
+from unifews.core.trace import HopTrace
+from unifews.core.work import Work, working
+from unifews.distributed.assemble import Axes, Done, assembled, axes_of
+from unifews.distributed.desk import Desk, later
+from unifews.distributed.group import Group
+from unifews.distributed.halo import PartEngine, PartOperator, PartView, refresh_whole
+from unifews.distributed.partition import Owners, Part, metis, ranges
+from unifews.propagation import checkpoint, local
+from unifews.propagation.checkpoint import Checkpoint, plain, told, whole
+from unifews.propagation.features import Floats
+from unifews.propagation.operator import stationary
+from unifews.propagation.plan import Needs
+from unifews.propagation.tiles import Shape, cut
+
+Progress = Callable[[int, int], None]
+
+
+def by_nodes(desk: Desk, needs: Needs, way: str | NDArray[Any], progress: Progress | None) -> None:
+    """Propagate into the working folder; the manifest then has a `summary`."""
+    began, group = perf_counter(), desk.group
+    shapes = cut(needs.features.f, needs.grouped)
+    owners = _owners(desk, needs, way)
+    axes = axes_of(desk, needs)
+    needs.op.diffusion.release()
+    part = Part.of(needs.op.graph, owners, group)
+    with working(desk.folder / f"worker-{group.rank}", {"worker": group.rank}) as work, work.writing():
+        run = _Run(desk, work, needs, axes, part, shapes, progress)
+        done = run.all()
+        rows = _rows(work, part, needs, shapes)
+        assembled(desk, needs, axes, done, local.added([each.hops for each in done]), rows, began)
+
+
+def _owners(desk: Desk, needs: Needs, way: str | NDArray[Any]) -> Owners:
+    """Who has which nodes. METIS is asked once: what it says may vary."""
+    group, graph = desk.group, needs.op.graph
+    file, owners = desk.folder / "owners", None
+    with group.agreed():
+        if isinstance(way, np.ndarray):
+            owners = Owners.given(way, graph.num_nodes, group.size)
+        elif way == "nodes":
+            owners = Owners(ranges(graph, group.size))
+    if owners is not None:
+        return owners
+    crc, worker = desk.get("owners"), np.empty(graph.num_nodes, dtype=np.int64)
+    if crc is None:
+        with group.agreed():
+            if group.rank == 0:
+                desk.keep(owners=spill.save(file, [metis(graph, group.size)]))
+        crc = desk.get("owners")
+    with group.agreed():
+        spill.load(file, [worker], crc)
+        return Owners.given(worker, graph.num_nodes, group.size)
+
+
+class _Run:
+    """The groups of columns, one after the other, the trailing ones first, by all workers at once."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        work: Work,
+        needs: Needs,
+        axes: Axes,
+        part: Part,
+        shapes: list[Shape],
+        progress: Progress | None,
+    ) -> None:
+        self.group, self.work, self.needs, self.part, self.shapes = desk.group, work, needs, part, shapes
+        self.progress = progress
+        op = needs.op
+        diffusion = Diffusion(part.graph, op.diffusion.r)
+        self.op = PartOperator(diffusion, op.scheme, op.hops, op.threads, part)
+        phi = stationary(diffusion) if needs.deflate else None
+        self.view = PartView(needs.features, axes.basis, phi, axes.mean, diffusion, op.threads, part)
+
+    def all(self) -> list[Done]:
+        done, states = _agreed(self.group, self.work, [shape.column for shape in reversed(self.shapes)])
+        budgets = self._budgets(done, states)
+        self.op.release()
+        for number, shape in enumerate(reversed(self.shapes)):
+            if number < len(done):
+                continue
+            own, state = budgets[-number - 1], _Together(self.work, shape, self.group, states, budgets)
+            outcome, traffic = self._one(shape, own, state, number)
+            outcome.values = outcome.values[: self.part.owned]
+            if own is not None and number + 1 < len(self.shapes):
+                following = budgets[-number - 2]
+                assert following is not None
+                following.inherit(own)
+            crc = spill.save(_coordinates(self.work, shape.column), [np.ascontiguousarray(outcome.values)])
+            each = Done.of(outcome, crc, traffic)
+            done.append(replace(each, peak=self.group.most(each.peak)))
+            kept = {"column": shape.column, "done": done[-1].to_dict(), "budgets": [told(budget) for budget in budgets]}
+            self.work.keep(groups=[*(self.work.get("groups") or [])[:number], kept])
+            states = []
+        return done[::-1]
+
+    def _budgets(self, done: list[Done], states: list[dict[str, Any]]) -> list[Budget | None]:
+        """Those of the hop, or the group, that all go on from; or new ones."""
+        budget = self.needs.budget
+        if not isinstance(budget, Target):
+            return [budget] * len(self.shapes)
+        kept = states[0]["budgets"] if states else self.work.get("groups")[len(done) - 1]["budgets"] if done else None
+        if kept is None:
+            return [*local.divided(self.op, self.view, [[shape] for shape in self.shapes], budget)]
+        again = [replace(budget) for _ in self.shapes]
+        for each, state in zip(again, kept, strict=True):
+            each.resume(state)
+        return [*again]
+
+    def _one(
+        self, shape: Shape, budget: Budget | None, state: _Together, number: int
+    ) -> tuple[local.Outcome, tuple[list[int], list[int]]]:
+        op, part = self.op, self.part
+        tell = later(self.progress, number * op.hops, len(self.shapes) * op.hops)
+        rows = int(self.group.add(np.array([len(part.rows)]))[0])
+        everything = [4 * shape.width * rows] * op.hops
+        if budget is None:
+            refresh = lambda tile, hop: refresh_whole(part, tile, hop)  # noqa: E731
+            return whole(op, self.view, shape, state, tell, before=refresh), (everything, everything)
+        engine = PartEngine(op, self.view, shape, self.needs.inherit, by_feature=self.needs.by_feature)
+        outcome = local.run(op, engine, budget, False, tell, state)
+        return outcome, (engine.sent, everything)
+
+
+def _coordinates(work: Work, column: int) -> Path:
+    return work.folder / f"coordinates-{column}"
+
+
+def _rows(
+    work: Work, part: Part, needs: Needs, shapes: list[Shape]
+) -> Iterator[tuple[NDArray[np.int64], list[Floats]]]:  # fmt: skip
+    """This worker's rows, with all their columns."""
+    files = [_coordinates(work, shape.column) for shape in shapes]
+    step = max(1, needs.features.chunks()[0][1])
+    for first in range(0, part.owned, step):
+        last = min(first + step, part.owned)
+        yield (
+            part.nodes[first:last],
+            [spill.rows(file, first, last, shape.width) for file, shape in zip(files, shapes, strict=True)],
+        )
+
+
+# -------------------------------------------------------------------------------------------------------- going on
+
+
+class _Together(Checkpoint):
+    """The state of the hops, kept by all workers after the same hops: each has the last two, so that they share one."""
+
+    def __init__(
+        self, work: Work, shape: Shape, group: Group, states: list[dict[str, Any]], budgets: list[Budget | None]
+    ) -> None:
+        super().__init__(work, shape)
+        self.group, self.states, self.budgets = group, states, budgets
+
+    def load(self, arrays: list[NDArray[Any]]) -> dict[str, Any] | None:
+        if not self.states:
+            return None
+        (kept,) = self.states
+        with self.group.agreed():
+            spill.load(self._file(kept["slot"]), arrays, kept["crc"])
+        return {**kept, "hops": [HopTrace(**hop) for hop in kept["hops"]]}
+
+    def save(self, arrays: list[NDArray[Any]], hops: list[HopTrace], facts: dict[str, Any]) -> None:
+        began = perf_counter()
+        if not self.group.most(float(began - self.since >= checkpoint._WORTH * self.cost)):
+            return
+        kept = self.work.get("states") or []
+        slot = 1 - kept[-1]["slot"] if kept else 0
+        state = {
+            "column": self.shape.column, "slot": slot, "hops": [plain(hop) for hop in hops],
+            "crc": spill.save(self._file(slot), arrays), "budgets": [told(budget) for budget in self.budgets], **facts,
+        }  # fmt: skip
+        self.work.keep(states=[*kept[-1:], state])
+        self.since = perf_counter()
+        self.cost = self.since - began
+
+
+def _agreed(group: Group, work: Work, columns: list[int]) -> tuple[list[Done], list[dict[str, Any]]]:
+    """Groups that all workers have done, and the last state within the next one that all of them have, if there is any."""
+    groups, states = work.get("groups") or [], work.get("states") or []
+    finished = min(group.tell(len(groups)))
+    mine = {len(state["hops"]): state for state in states if columns[finished : finished + 1] == [state["column"]]}
+    common = set.intersection(*(set(each) for each in group.tell(sorted(mine))))
+    going_on = [mine[max(common)]] if common else []
+    if states:
+        work.keep(states=going_on)  # the others are written over next, and nobody should want them then
+    done = [Done.of_dict(each["done"]) for each in groups[:finished]]
+    with group.agreed():
+        for each, column in zip(done, columns, strict=False):
+            if spill.checksum(_coordinates(work, column)) != each.crc:
+                raise spill.damaged(_coordinates(work, column))
+    return done, going_on
