@@ -14,6 +14,8 @@ def torchrun(workers, *command, restarts=0, cwd=None, **environment):
         sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}",
         f"--max-restarts={restarts}", *map(str, command),
     ]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", **environment}
+    # As many threads as the process that the results are compared with: products are rounded by how they are divided.
+    threads = os.environ.get("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
+    environment = {**os.environ, "OMP_NUM_THREADS": threads, "OMP_WAIT_POLICY": "PASSIVE", **environment}
     done = subprocess.run(line, capture_output=True, text=True, timeout=400, cwd=cwd, env=environment)
     return SimpleNamespace(code=done.returncode, out=done.stdout, err=done.stderr)
