@@ -31,6 +31,7 @@ UNIFEWS = [sys.executable, "-m", "unifews"]
 DEGREE = 30
 HOPS = 20
 PRODUCTS = (2_449_029, 123_718_280, 100)  # nodes, directed edges, features
+TRAFFIC = ("sent_bytes", "unpruned_bytes", "share")
 CONSOLE = Console(width=130)
 
 
@@ -158,6 +159,23 @@ def kill(folder: Path, edges: int, kills: int) -> list[dict[str, Any]]:
     return rows
 
 
+def workers(folder: Path, nodes: int, edges: int, features: int, partition: str) -> list[dict[str, Any]]:
+    """Bytes sent by 2 and 4 processes that share the nodes, pruned and unpruned."""
+    place, out, rows = graph(folder, nodes, edges, features), folder / "p.npy", []
+    table = Table("workers", "sent at .9", "unpruned", "share", "seconds")
+    for count in (2, 4):
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", *UNIFEWS[1:]]
+        how = f"--partition={partition}", f"--hops={HOPS}", "--edge-sparsity=.9", "--overwrite", "--json"
+        run = process([*launch, "propagate", str(place), f"--out={out}", *how])
+        traffic = run.report["traffic"]
+        rows.append({"workers": count, "seconds": run.seconds, **{key: traffic[key] for key in TRAFFIC}})
+        sent, unpruned = gigabytes(traffic["sent_bytes"]), gigabytes(traffic["unpruned_bytes"])
+        table.add_row(str(count), sent, unpruned, f"{traffic['share']:.3f}", f"{run.seconds:.0f}")
+    out.unlink()
+    CONSOLE.print(table)
+    return rows
+
+
 def digest(file: Path) -> str:
     with file.open("rb") as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
@@ -165,12 +183,13 @@ def digest(file: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["grow", "memory", "kill"])
+    parser.add_argument("part", choices=["grow", "memory", "kill", "workers"])
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--edges", default="15e6,150e6")
     parser.add_argument("--memory", default="12GB")
     parser.add_argument("--scheme", default="appnp")
     parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--partition", default="nodes", help="of workers: nodes, metis, or a file")
     parser.add_argument("--json", type=Path, default=None, help="also write the figures to this file")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -179,8 +198,10 @@ def main() -> None:
         rows = grow(options.folder, sizes, options.memory, options.scheme)
     elif options.part == "memory":
         rows = memory(options.folder, options.trials)
-    else:
+    elif options.part == "kill":
         rows = kill(options.folder, sizes[0], 5)
+    else:
+        rows = workers(options.folder, *PRODUCTS, options.partition)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
 
