@@ -136,9 +136,9 @@ def memory(folder: Path, trials: int) -> list[dict[str, Any]]:
 def kill(folder: Path, edges: int, kills: int) -> list[dict[str, Any]]:
     """Killed at random moments until it is done; against a run that was left alone."""
     place, rng = graph(folder, edges // DEGREE, edges, 32), np.random.default_rng(0)
-    how = f"--hops={HOPS}", "--edge-sparsity=.9", "--memory=1GB"
+    how = f"--hops={HOPS}", "--edge-sparsity=.9", "--memory=1GB", "--overwrite"
     alone, killed = folder / "alone.npy", folder / "killed.npy"
-    seconds = propagate(place, alone, *how, "--overwrite").seconds
+    seconds = propagate(place, alone, *how).seconds
     rows = []
     for _ in range(kills):
         killed.unlink(missing_ok=True)
@@ -148,7 +148,8 @@ def kill(folder: Path, edges: int, kills: int) -> list[dict[str, Any]]:
         )
         sleep(moment)
         child.send_signal(signal.SIGKILL)
-        child.wait()
+        if child.wait() != -signal.SIGKILL:
+            CONSOLE.print("done before it could be killed")
         rest = propagate(place, killed, *how).seconds
         same = digest(killed) == digest(alone)
         rows.append({"killed_at": moment, "rest": rest, "same": same})
