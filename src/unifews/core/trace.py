@@ -84,6 +84,8 @@ class Traffic:
         }  # fmt: skip
 
     def __str__(self) -> str:
+        if self.workers == 1:
+            return "one worker: nothing was sent"
         sent, unpruned = in_words(sum(self.sent)), in_words(sum(self.unpruned))
         return f"{self.workers} workers sent each other {sent}, {self.share:.1%} of the {unpruned} of unpruned hops"
 
