@@ -180,11 +180,11 @@ class TestTheCommand:
         assert report["page"] == "page.html" and "methods side by side" in Path("page.html").read_text(encoding="utf-8")
 
     def test_a_command_that_was_killed_goes_on(self):
-        arguments = ["compare", "mine", *TWO, "--width", 8, "--epochs", 60, "--seeds", 3]
+        arguments = ["compare", "mine", *TWO, "--width", 8, "--epochs", 200, "--seeds", 3]
         process = subprocess.Popen([sys.executable, "-m", "unifews", *map(str, arguments)], stderr=subprocess.DEVNULL)
         ledger, end = Ledger("runs"), time.monotonic() + 300
         while not ledger.records() and time.monotonic() < end:
-            time.sleep(0.05)
+            time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
         kept = ledger.records()

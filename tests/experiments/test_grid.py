@@ -36,8 +36,8 @@ def trained(monkeypatch):
     seeds = []
     work = api._work
 
-    def spied(data, spec, splits, progress):
-        found = work(data, spec, splits, progress)
+    def spied(data, spec, *rest):
+        found = work(data, spec, *rest)
         one_seed = found.one_seed
 
         def counted(number, seed, watch):

@@ -58,8 +58,17 @@ def _default() -> int:
 
 def resident() -> int:
     """Bytes of memory this process has."""
+    return _statm(1, _UNKNOWN)
+
+
+def mapped() -> int:
+    """Bytes of them that are pages of mapped files."""
+    return _statm(2, 0)
+
+
+def _statm(field: int, unknown: int) -> int:
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        pages = int(Path("/proc/self/statm").read_text().split()[field])
     except (OSError, ValueError, IndexError):
-        return _UNKNOWN
+        return unknown
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -15,10 +15,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from unifews.core.memory import resident
+from unifews.core.memory import mapped
 
-_OFTEN = 0.01  # seconds between looks: a pass over edges maps up to ten gigabytes a second
-_SHARE = 1 / 32  # of the limit, kept free for what is mapped between two looks
+_OFTEN = 0.005  # seconds between looks: a pass over edges maps up to ten gigabytes a second
+_SHARE = 1 / 16  # of the limit that mapped pages may take
 
 
 class Pages:
@@ -38,7 +38,7 @@ class Pages:
 
     @contextmanager
     def within(self, limit: float) -> Iterator[None]:
-        """Inside, pages are given back whenever this process comes close to `limit` bytes of memory."""
+        """Inside, pages are given back whenever they take more than a small share of `limit` bytes of memory."""
         if not hasattr(mmap, "MADV_DONTNEED"):  # a system that counts and reclaims in its own way
             yield
             return
@@ -46,7 +46,7 @@ class Pages:
 
         def watch() -> None:
             while not done.wait(_OFTEN):
-                if resident() > (1 - _SHARE) * limit:
+                if mapped() > _SHARE * limit:
                     self.give_back()
 
         thread = Thread(target=watch, name="unifews-pages", daemon=True)
