@@ -181,7 +181,10 @@ class TestTheCommand:
 
     def test_a_command_that_was_killed_goes_on(self):
         arguments = ["compare", "mine", *TWO, "--width", 8, "--epochs", 200, "--seeds", 3]
-        process = subprocess.Popen([sys.executable, "-m", "unifews", *map(str, arguments)], stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "unifews", *map(str, arguments)], stderr=subprocess.DEVNULL,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+        )  # fmt: skip
         ledger, end = Ledger("runs"), time.monotonic() + 300
         while not ledger.records() and time.monotonic() < end:
             time.sleep(0.01)
