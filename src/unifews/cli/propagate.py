@@ -13,6 +13,7 @@ import typer
 from unifews.cli import output
 from unifews.cli.crew import Crew, crew
 from unifews.cli.generate import Again, resumable
+from unifews.distributed.launch import launched
 from unifews.errors import InputError, MissingFileError, unknown_name
 
 if TYPE_CHECKING:
@@ -163,7 +164,8 @@ def _check_workers(
     }  # fmt: skip
     for option, is_given in given.items():
         if is_given:
-            raise InputError(f"{option} is for one process alone; leave it out, or leave out torchrun.")
+            asked = "torchrun" if launched() else "--partition and --groups"
+            raise InputError(f"{option} is for one process alone; leave it out, or leave out {asked}.")
 
 
 def _check_beyond_memory(memory: str, coordinates: bool, undirected: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, get_args
@@ -17,14 +16,14 @@ from unifews.core.graph import Graph
 from unifews.core.npy import open_array
 from unifews.core.schemes import Scheme, resolve
 from unifews.core.work import fingerprint, known_by
-from unifews.distributed.assemble import RESULT, trace_of
 from unifews.distributed.columns import by_columns
-from unifews.distributed.desk import Order, shared
 from unifews.distributed.group import Group, workers
 from unifews.distributed.nodes import by_nodes
+from unifews.distributed.shared import Order, shared
 from unifews.errors import GraphError, InputError, unknown_name
 from unifews.kernels import threads_to_use
 from unifews.propagation.api import Axes, Progress, budget_of, check_choice, posed
+from unifews.propagation.assembly import RESULT, trace_of
 from unifews.propagation.operator import Operator
 from unifews.propagation.plan import Needs
 from unifews.propagation.result import Propagated
@@ -71,12 +70,29 @@ def propagate(
     """
     with workers() as group:
         with group.agreed():
-            needs, order = _asked(
-                graph, x, scheme, hops, r, out, edge_sparsity, threshold, entries, basis, deflate, inherit, focus, threads,
-                overwrite, again,
-            )  # fmt: skip
+            if not isinstance(graph, Graph):
+                raise GraphError(f"`graph` is a {type(graph).__name__}; open one with Graph.open(...).")
+            if Path(out).suffix != ".npy":
+                raise InputError(f"`out` is {str(out)!r}; it must end in .npy, the format it is written in.")
+            if hasattr(x, "tocsr") or str(getattr(x, "layout", "torch.strided")) != "torch.strided":
+                raise InputError("`x` is sparse, and workers take dense features; write them as a dense .npy and map it.")
+            scheme, hops = resolve(scheme, hops)
+            check_choice("entries", entries, get_args(Entries))
+            check_choice("basis", basis, get_args(Axes))
+            if entries == "node":
+                raise InputError(
+                    "entries='node' decides by all columns of a node at once, and workers do not; write entries='block'."
+                )
+            budget = budget_of(edge_sparsity, threshold, None, None, scheme, hops, inherit, focus)
+            op = Operator(Diffusion(graph, r), scheme, hops, threads_to_use(threads))
+            asked = {
+                "edge_sparsity": None if edge_sparsity is None else float(edge_sparsity),
+                "threshold": None if threshold is None else float(threshold),
+                "entries": entries, "basis": basis, "inherit": bool(inherit),
+            }  # fmt: skip
+            needs, task, inputs = posed(op, x, budget, deflate, asked, "propagating by many workers")
             way, facts = _way(partition, groups, group.size)
-            order = replace(order, task=order.task | facts)
+            order = Order(Path(out), task | facts, inputs, overwrite, again)
             files = {f"the contents of {file.name}": fingerprint(file)["ends"] for file in order.inputs}
         group.check_same({**order.task, **files})
         return _propagated(group, needs, order, way, groups, progress)
@@ -86,61 +102,21 @@ def _propagated(
     group: Group, needs: Needs, order: Order, way: str | NDArray[Any], groups: int | None, progress: Progress | None
 ) -> Propagated:
     out = order.out
-    with shared(group, order) as desk:
-        finished = group.tell(desk.is_first and out.exists() and not (desk.folder / RESULT).exists())[0]
-        if not (finished and desk.get("summary")):  # else killed after the last step
+    with shared(group, order) as common:
+        finished = group.tell(common.is_first and out.exists() and not (common.folder / RESULT).exists())[0]
+        if not (finished and common.get("summary")):  # else killed after the last step
             with group.agreed():
                 check_place(out, order.overwrite)
             if isinstance(way, str) and way == "columns":
-                by_columns(desk, needs, groups, progress)
+                by_columns(common, needs, groups, progress)
             else:
-                by_nodes(desk, needs, way, progress)
-            if desk.is_first:
-                (desk.folder / RESULT).replace(out)
-        summary = desk.get("summary")
-        desk.remove()
+                by_nodes(common, needs, way, progress)
+            if common.is_first:
+                (common.folder / RESULT).replace(out)
+        summary = common.get("summary")
+        common.remove()
         group.wait()
     return Propagated(open_array(out), None, trace_of(summary), summary["exponent"], None, lambda array: array)
-
-
-def _asked(
-    graph: Graph,
-    x: Any,
-    scheme: str | Scheme,
-    hops: int | None,
-    r: float,
-    out: str | PathLike[str],
-    edge_sparsity: float | None,
-    threshold: float | None,
-    entries: Entries,
-    basis: Axes,
-    deflate: bool | None,
-    inherit: bool,
-    focus: float | None,
-    threads: int | None,
-    overwrite: bool,
-    again: bool,
-) -> tuple[Needs, Order]:
-    if not isinstance(graph, Graph):
-        raise GraphError(f"`graph` is a {type(graph).__name__}; open one with Graph.open(...).")
-    if Path(out).suffix != ".npy":
-        raise InputError(f"`out` is {str(out)!r}; it must end in .npy, the format it is written in.")
-    if hasattr(x, "tocsr") or str(getattr(x, "layout", "torch.strided")) != "torch.strided":
-        raise InputError("`x` is sparse, and workers take dense features; write them as a dense .npy and map it.")
-    scheme, hops = resolve(scheme, hops)
-    check_choice("entries", entries, get_args(Entries))
-    check_choice("basis", basis, get_args(Axes))
-    if entries == "node":
-        raise InputError("entries='node' decides by all columns of a node at once, and workers do not; write entries='block'.")
-    budget = budget_of(edge_sparsity, threshold, None, None, scheme, hops, inherit, focus)
-    op = Operator(Diffusion(graph, r), scheme, hops, threads_to_use(threads))
-    asked = {
-        "edge_sparsity": None if edge_sparsity is None else float(edge_sparsity),
-        "threshold": None if threshold is None else float(threshold),
-        "entries": entries, "basis": basis, "inherit": bool(inherit),
-    }  # fmt: skip
-    needs, task, inputs = posed(op, x, budget, deflate, asked, "propagating by many workers")
-    return needs, Order(Path(out), task, inputs, overwrite, again)
 
 
 def _way(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
@@ -10,19 +10,18 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unifews.core import spill
 from unifews.core.budget import Budget, Target
 from unifews.core.trace import HopTrace
 from unifews.core.work import Work, folder_of, working
-from unifews.distributed.assemble import Done, assembled, axes_of
-from unifews.distributed.desk import Desk, Tell, later
+from unifews.distributed.result import Rows, axes_of, write
+from unifews.distributed.shared import SharedWork, Tell, later
 from unifews.kernels import LANES, MAX_BLOCKS
 from unifews.propagation import local
-from unifews.propagation.checkpoint import Checkpoint, told, whole
+from unifews.propagation.assembly import Assembly, Done
+from unifews.propagation.checkpoint import Checkpoint, resumed, told, whole
 from unifews.propagation.engines import BlockEngine
-from unifews.propagation.features import Floats
 from unifews.propagation.operator import stationary
 from unifews.propagation.plan import Needs
 from unifews.propagation.tiles import Shape
@@ -41,10 +40,10 @@ def dealt(width: int, least: int, workers: int) -> list[Shape]:
     return [Shape(LANES * a, min(LANES * b, width) - LANES * a, b - a) for a, b in pairwise(ends)]
 
 
-def by_columns(desk: Desk, needs: Needs, groups: int | None, progress: Progress | None) -> None:
+def by_columns(common: SharedWork, needs: Needs, groups: int | None, progress: Progress | None) -> None:
     """Propagate into the working folder; the manifest then has a `summary`."""
-    began, group, op, width = perf_counter(), desk.group, needs.op, needs.features.f
-    shapes = _shapes(desk, needs, groups)
+    began, group, op, width = perf_counter(), common.group, needs.op, needs.features.f
+    shapes = _shapes(common, needs, groups)
     blocks = sum(shape.blocks for shape in shapes)
     if group.size > len(shapes):
         raise group.refuse(
@@ -52,40 +51,41 @@ def by_columns(desk: Desk, needs: Needs, groups: int | None, progress: Progress 
             f"features make {blocks} of {LANES} at most); start {len(shapes)}, or deal out the nodes with partition='nodes' "
             f"(--partition nodes)."
         )
-    desk.keep(shapes=[[shape.column, shape.width, shape.blocks] for shape in shapes])
-    axes = axes_of(desk, needs)
+    common.keep(shapes=[[shape.column, shape.width, shape.blocks] for shape in shapes])
+    axes = axes_of(common, needs)
     phi = stationary(op.diffusion) if needs.deflate else None
     view = View(needs.features, axes.basis, phi, axes.mean, op.diffusion, op.threads)
-    budgets = _budgets(desk, needs, view, shapes)
+    budgets = _budgets(common, needs, view, shapes)
     op.release()
     mine = list(range(len(shapes)))[group.rank :: group.size]
     done: dict[int, Done] = {}
     with group.agreed():
         for turn, number in enumerate(mine):
             tell = later(progress, turn * op.hops, len(mine) * op.hops)
-            done[number] = _one(desk, needs, view, shapes[number], budgets[number], tell)
+            done[number] = _one(common, needs, view, shapes[number], budgets[number], tell)
     everybody = group.tell({number: each.to_dict() for number, each in done.items()})
     by_worker = [{int(number): Done.of_dict(kept) for number, kept in worker.items()} for worker in everybody]
     parts = [worker[number] for number in range(len(shapes)) for worker in by_worker if number in worker]
-    assembled(desk, needs, axes, parts, _together(by_worker, parts), _rows(desk, needs, shapes), began)
+    assembly = Assembly(needs, axes, parts)
+    write(common, assembly, _rows(common, needs, shapes), _together(by_worker, parts), began)
 
 
-def _shapes(desk: Desk, needs: Needs, groups: int | None) -> list[Shape]:
+def _shapes(common: SharedWork, needs: Needs, groups: int | None) -> list[Shape]:
     """The groups of the call that was interrupted, or of this one: on them the result depends, not on the workers."""
-    kept = desk.get("shapes")
+    kept = common.get("shapes")
     if kept:
         return [Shape(*each) for each in kept]
-    least, workers = (needs.grouped, desk.group.size) if groups is None else (groups, 1)
+    least, workers = (needs.grouped, common.group.size) if groups is None else (groups, 1)
     return dealt(needs.features.f, least, workers)
 
 
-def _budgets(desk: Desk, needs: Needs, view: View, shapes: list[Shape]) -> list[Budget | None]:
+def _budgets(common: SharedWork, needs: Needs, view: View, shapes: list[Shape]) -> list[Budget | None]:
     """One plan for all groups. Nothing is handed over from one that is done to the next, as it is where they come one after
     the other: they are under way at the same time, and results must not depend on how many workers there are."""
-    budget, group, op = needs.budget, desk.group, needs.op
+    budget, group, op = needs.budget, common.group, needs.op
     if not isinstance(budget, Target) or len(shapes) == 1:
         return [None if budget is None else replace(budget) if isinstance(budget, Target) else budget for _ in shapes]
-    kept = desk.get("budgets")
+    kept = common.get("budgets")
     if kept is None:
         sample = local.Sample(op, inherit=False)
         weight = float(op.scheme.influence(op.hops)[0])
@@ -94,18 +94,15 @@ def _budgets(desk: Desk, needs: Needs, view: View, shapes: list[Shape]) -> list[
             fading[:, number] = local.fades(op, view, [shapes[number]], sample)
         group.add(fading)
         divided = budget.divide([sample.first(view, [shape], weight) for shape in shapes], fading)
-        desk.keep(budgets=[told(each) for each in divided])
+        common.keep(budgets=[told(each) for each in divided])
         return [*divided]
-    again = [replace(budget) for _ in shapes]
-    for each, state in zip(again, kept, strict=True):
-        each.resume(state)
-    return [*again]
+    return resumed(budget, kept)
 
 
-def _one(desk: Desk, needs: Needs, view: View, shape: Shape, budget: Budget | None, tell: Tell) -> Done:
+def _one(common: SharedWork, needs: Needs, view: View, shape: Shape, budget: Budget | None, tell: Tell) -> Done:
     """The hops of one group, into a folder of its own."""
     op = needs.op
-    with _own(desk, shape) as work, work.writing():
+    with _own(common, shape) as work, work.writing():
         file = work.folder / _COORDINATES
         kept = work.get("done")
         if kept:
@@ -124,12 +121,12 @@ def _one(desk: Desk, needs: Needs, view: View, shape: Shape, budget: Budget | No
         return done
 
 
-def _name(desk: Desk, shape: Shape) -> Path:
-    return desk.folder / f"columns-{shape.column}"
+def _name(common: SharedWork, shape: Shape) -> Path:
+    return common.folder / f"columns-{shape.column}"
 
 
-def _own(desk: Desk, shape: Shape) -> AbstractContextManager[Work]:
-    return working(_name(desk, shape), {"columns": [shape.column, shape.width, shape.blocks]})
+def _own(common: SharedWork, shape: Shape) -> AbstractContextManager[Work]:
+    return working(_name(common, shape), {"columns": [shape.column, shape.width, shape.blocks]})
 
 
 def _together(workers: list[dict[int, Done]], parts: list[Done]) -> list[HopTrace]:
@@ -140,9 +137,9 @@ def _together(workers: list[dict[int, Done]], parts: list[Done]) -> list[HopTrac
     return [replace(hop, seconds=most) for hop, most in zip(hops, longest, strict=True)]
 
 
-def _rows(desk: Desk, needs: Needs, shapes: list[Shape]) -> Iterator[tuple[NDArray[np.int64], list[Floats]]]:
+def _rows(common: SharedWork, needs: Needs, shapes: list[Shape]) -> Rows:
     """This worker's share of the rows, with all their columns."""
-    files = [folder_of(_name(desk, shape)) / _COORDINATES for shape in shapes]
-    for first, last in needs.features.chunks()[desk.group.rank :: desk.group.size]:
+    files = [folder_of(_name(common, shape)) / _COORDINATES for shape in shapes]
+    for first, last in needs.features.chunks()[common.group.rank :: common.group.size]:
         read = [spill.rows(file, first, last, shape.width) for file, shape in zip(files, shapes, strict=True)]
         yield np.arange(first, last), read

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -16,14 +16,14 @@ from unifews.core.budget import Budget, Target
 from unifews.core.diffusion import Diffusion
 from unifews.core.trace import HopTrace
 from unifews.core.work import Work, working
-from unifews.distributed.assemble import Axes, Done, assembled, axes_of
-from unifews.distributed.desk import Desk, later
 from unifews.distributed.group import Group
 from unifews.distributed.halo import PartEngine, PartOperator, PartView, refresh_whole
 from unifews.distributed.partition import Owners, Part, metis, ranges
+from unifews.distributed.result import Rows, axes_of, write
+from unifews.distributed.shared import SharedWork, later
 from unifews.propagation import checkpoint, local
-from unifews.propagation.checkpoint import Checkpoint, plain, told, whole
-from unifews.propagation.features import Floats
+from unifews.propagation.assembly import Assembly, Axes, Done
+from unifews.propagation.checkpoint import Checkpoint, plain, resumed, told, whole
 from unifews.propagation.operator import stationary
 from unifews.propagation.plan import Needs
 from unifews.propagation.tiles import Shape, cut
@@ -31,25 +31,25 @@ from unifews.propagation.tiles import Shape, cut
 Progress = Callable[[int, int], None]
 
 
-def by_nodes(desk: Desk, needs: Needs, way: str | NDArray[Any], progress: Progress | None) -> None:
+def by_nodes(common: SharedWork, needs: Needs, way: str | NDArray[Any], progress: Progress | None) -> None:
     """Propagate into the working folder; the manifest then has a `summary`."""
-    began, group = perf_counter(), desk.group
+    began, group = perf_counter(), common.group
     shapes = cut(needs.features.f, needs.grouped)
-    owners = _owners(desk, needs, way)
-    axes = axes_of(desk, needs)
+    owners = _owners(common, needs, way)
+    axes = axes_of(common, needs)
     needs.op.diffusion.release()
     part = Part.of(needs.op.graph, owners, group)
-    with working(desk.folder / f"worker-{group.rank}", {"worker": group.rank}) as work, work.writing():
-        run = _Run(desk, work, needs, axes, part, shapes, progress)
+    with working(common.folder / f"worker-{group.rank}", {"worker": group.rank}) as work, work.writing():
+        run = _Run(common, work, needs, axes, part, shapes, progress)
         done = run.all()
         rows = _rows(work, part, needs, shapes)
-        assembled(desk, needs, axes, done, local.added([each.hops for each in done]), rows, began)
+        write(common, Assembly(needs, axes, done), rows, local.added([each.hops for each in done]), began)
 
 
-def _owners(desk: Desk, needs: Needs, way: str | NDArray[Any]) -> Owners:
+def _owners(common: SharedWork, needs: Needs, way: str | NDArray[Any]) -> Owners:
     """Who has which nodes. METIS is asked once: what it says may vary."""
-    group, graph = desk.group, needs.op.graph
-    file, owners = desk.folder / "owners", None
+    group, graph = common.group, needs.op.graph
+    file, owners = common.folder / "owners", None
     with group.agreed():
         if isinstance(way, np.ndarray):
             owners = Owners.given(way, graph.num_nodes, group.size)
@@ -57,12 +57,12 @@ def _owners(desk: Desk, needs: Needs, way: str | NDArray[Any]) -> Owners:
             owners = Owners(ranges(graph, group.size))
     if owners is not None:
         return owners
-    crc, worker = desk.get("owners"), np.empty(graph.num_nodes, dtype=np.int64)
+    crc, worker = common.get("owners"), np.empty(graph.num_nodes, dtype=np.int64)
     if crc is None:
         with group.agreed():
             if group.rank == 0:
-                desk.keep(owners=spill.save(file, [metis(graph, group.size)]))
-        crc = desk.get("owners")
+                common.keep(owners=spill.save(file, [metis(graph, group.size)]))
+        crc = common.get("owners")
     with group.agreed():
         spill.load(file, [worker], crc)
         return Owners.given(worker, graph.num_nodes, group.size)
@@ -73,7 +73,7 @@ class _Run:
 
     def __init__(
         self,
-        desk: Desk,
+        common: SharedWork,
         work: Work,
         needs: Needs,
         axes: Axes,
@@ -81,7 +81,7 @@ class _Run:
         shapes: list[Shape],
         progress: Progress | None,
     ) -> None:
-        self.group, self.work, self.needs, self.part, self.shapes = desk.group, work, needs, part, shapes
+        self.group, self.work, self.needs, self.part, self.shapes = common.group, work, needs, part, shapes
         self.progress = progress
         op = needs.op
         diffusion = Diffusion(part.graph, op.diffusion.r)
@@ -119,10 +119,7 @@ class _Run:
         kept = states[0]["budgets"] if states else self.work.get("groups")[len(done) - 1]["budgets"] if done else None
         if kept is None:
             return [*local.divided(self.op, self.view, [[shape] for shape in self.shapes], budget)]
-        again = [replace(budget) for _ in self.shapes]
-        for each, state in zip(again, kept, strict=True):
-            each.resume(state)
-        return [*again]
+        return resumed(budget, kept)
 
     def _one(
         self, shape: Shape, budget: Budget | None, state: _Together, number: int
@@ -143,9 +140,7 @@ def _coordinates(work: Work, column: int) -> Path:
     return work.folder / f"coordinates-{column}"
 
 
-def _rows(
-    work: Work, part: Part, needs: Needs, shapes: list[Shape]
-) -> Iterator[tuple[NDArray[np.int64], list[Floats]]]:  # fmt: skip
+def _rows(work: Work, part: Part, needs: Needs, shapes: list[Shape]) -> Rows:
     """This worker's rows, with all their columns."""
     files = [_coordinates(work, shape.column) for shape in shapes]
     step = max(1, needs.features.chunks()[0][1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -117,6 +117,14 @@ def whole(
             state.save(arrays, hops, {"growth": growth})
         tell(hop + 1)
     return local.Outcome(take(tile, op, Carried.of(op, view, growth)), hops, growth)
+
+
+def resumed(budget: Target, kept: list[dict[str, Any]]) -> list[Budget | None]:
+    """Budgets of groups of columns, from how far each had come."""
+    again = [replace(budget) for _ in kept]
+    for each, state in zip(again, kept, strict=True):
+        each.resume(state)
+    return [*again]
 
 
 def told(budget: Budget | None) -> dict[str, Any] | None:

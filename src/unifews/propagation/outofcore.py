@@ -11,7 +11,6 @@ the next call goes on from there and ends with the same bytes.
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unifews.core import spill
 from unifews.core.atomic import check_place, sync
@@ -29,25 +27,23 @@ from unifews.core.budget import Budget, Target
 from unifews.core.npy import open_array
 from unifews.core.pages import Pages
 from unifews.core.sizes import in_words
-from unifews.core.trace import HopTrace, Trace
 from unifews.core.work import Work, working
 from unifews.errors import InputError
-from unifews.kernels import LANES, SLACK, aligned, describe
+from unifews.kernels import LANES, SLACK, aligned
 from unifews.propagation import local, plan
-from unifews.propagation.basis import Basis, principal, stationary_mean
-from unifews.propagation.checkpoint import Checkpoint, plain, told, whole
+from unifews.propagation.assembly import RESULT, Assembly, Axes, Done, trace_of
+from unifews.propagation.checkpoint import Checkpoint, resumed, told, whole
 from unifews.propagation.engines import BlockEngine
 from unifews.propagation.features import Floats
 from unifews.propagation.operator import stationary
 from unifews.propagation.plan import Needs, Plan
-from unifews.propagation.result import Propagated, rotate_back
+from unifews.propagation.result import Propagated
 from unifews.propagation.tiles import Shape, Tile
 from unifews.propagation.view import View
 
 Progress = Callable[[int, int], None]
 
 _OFTEN = 2.0  # seconds between notes of how far a pass over rows has come
-_RESULT = "embedding.npy"
 
 
 @dataclass(frozen=True)
@@ -77,18 +73,16 @@ def beyond_memory(
     """
     out = order.out
     with working(out, task, inputs, again=order.again) as work:
-        if not (work.get("summary") and out.exists() and not (work.folder / _RESULT).exists()):  # killed after the last step
+        if not (work.get("summary") and out.exists() and not (work.folder / RESULT).exists()):  # killed after the last step
             check_place(out, order.overwrite)
             chosen = _planned(work, needs, order)
             with work.writing():
                 run = _Run(work, needs, chosen, pages, progress)
                 run.all()
-                (work.folder / _RESULT).replace(out)
+                (work.folder / RESULT).replace(out)
         summary = work.get("summary")
         work.remove()
-    hops = tuple(HopTrace(**hop) for hop in summary["hops"])
-    trace = Trace(hops, **{**summary["trace"], "notes": tuple(summary["trace"]["notes"])})
-    return Propagated(open_array(out), None, trace, summary["exponent"], None, lambda array: array)
+    return Propagated(open_array(out), None, trace_of(summary), summary["exponent"], None, lambda array: array)
 
 
 def _planned(work: Work, needs: Needs, order: Order) -> Plan:
@@ -123,12 +117,13 @@ class _Run:
         self.began = perf_counter()
 
     def all(self) -> None:
+        self.axes = Axes.kept(self.work, self.needs)
         view = self._view()
         if len(self.groups) > 1:
             view = self._laid_out(view)
         self._tell(1)
         self._hops(view)
-        self._rotated(view)
+        self._rotated()
         self._tell(self.steps)
 
     def _tell(self, done: int) -> None:
@@ -138,34 +133,16 @@ class _Run:
     def _after(self, before: int, hop: int) -> None:
         self._tell(before + hop)
 
-    # ---------------------------------------------------------------------------------------------------------- basis
-
     def _view(self) -> View:
-        needs, op, features = self.needs, self.op, self.features
-        phi = stationary(op.diffusion) if needs.deflate else None
-        kept, file, f = self.work.get("basis"), self.work.folder / "basis", features.f
-        axes: Floats | None = np.empty((f, f), dtype=np.float32) if needs.rotate else None
-        mean: Floats | None = np.empty(f, dtype=np.float32) if needs.deflate else None
-        if kept is None:
-            macs = 0
-            if needs.rotate:
-                found = principal(features, op.diffusion, phi, None, None, op.threads)
-                axes, mean, macs = found.axes, found.mean, found.macs
-            elif phi is not None:
-                mean = stationary_mean(features, phi, op.threads)
-            kept = {"macs": macs, "seconds": perf_counter() - self.began, "crc": spill.save(file, _given(axes, mean))}
-            self.work.keep(basis=kept)
-        else:
-            spill.load(file, _given(axes, mean), kept["crc"])
-        basis = None if axes is None else Basis(axes, mean, kept["macs"])
-        return View(features, basis, phi, mean, op.diffusion, op.threads)
+        op, phi = self.op, stationary(self.op.diffusion) if self.needs.deflate else None
+        return View(self.features, self.axes.basis, phi, self.axes.mean, op.diffusion, op.threads)
 
     # --------------------------------------------------------------------------------------------------------- layout
 
     def _laid_out(self, view: View) -> View:
         """The columns of each group in a file of their own, [n, blocks · 16]."""
         files = [self._file("columns", shape) for shape in self.groups]
-        axes = [_columns_of(view, shape) for shape in self.groups]
+        axes = [None if view.basis is None else view.axes(shape) for shape in self.groups]
 
         def made(first: int, last: int) -> list[Floats]:
             rows = self.features.rows(first, last)
@@ -235,16 +212,13 @@ class _Run:
                 outcome = whole(self.op, view, shape, state, tell, room=self._room)
             else:
                 outcome = self._pruned(view, shape, own, state, tell)
-            values, hops, growth = outcome.values, outcome.hops, outcome.growth
-            peak = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
-            crc = spill.save(self._file("coordinates", shape), [values])
-            del values, outcome
+            each = Done.of(outcome, spill.save(self._file("coordinates", shape), [outcome.values]))
+            del outcome
             if number + 1 < len(self.groups) and own is not None:
                 following = budgets[-number - 2]
                 assert following is not None
                 following.inherit(own)
-            told_hops = [plain(hop) for hop in hops]
-            done = {**done, str(shape.column): {"hops": told_hops, "growth": growth, "peak": peak, "crc": crc}}
+            done = {**done, str(shape.column): each.to_dict()}
             self.work.keep(groups=done, budgets=[told(budget) for budget in budgets], state=None)
             self._file("columns", shape).unlink(missing_ok=True)
             self._sum.unlink(missing_ok=True)
@@ -261,10 +235,7 @@ class _Run:
             return budgets
         if not isinstance(budget, Target):
             return [budget] * len(self.groups)
-        again = [replace(budget) for _ in self.groups]
-        for each, state in zip(again, kept, strict=True):
-            each.resume(state)
-        return [*again]
+        return resumed(budget, kept)
 
     def _room(self, n: int, columns: int) -> Floats:
         """Where a group's output adds up: row after row, so it may well be in a file."""
@@ -283,53 +254,25 @@ class _Run:
 
     # ------------------------------------------------------------------------------------------------------- rotation
 
-    def _rotated(self, view: View) -> None:
+    def _rotated(self) -> None:
         """The rows of all groups, back on the input's axes, into the result, and what is told of it."""
-        done = self.work.get("groups")
-        parts = [done[str(shape.column)] for shape in self.groups]
-        top = max(part["growth"] for part in parts)
-        exponent = top + self.features.exponent
-        peak = max(local.scaled(part["peak"], part["growth"] - top) for part in parts)
-        scale = 1.0
-        if exponent and 2.0**-100 < local.scaled(peak, exponent) < 2.0**120:
-            scale, exponent = math.ldexp(1, exponent), 0
+        kept = self.work.get("groups")
+        done = [Done.of_dict(kept[str(shape.column)]) for shape in self.groups]
+        assembly = Assembly(self.needs, self.axes, done)
         files = [self._file("coordinates", shape) for shape in self.groups]
         if self.work.get("rotation") is None:
-            for file, part in zip(files, parts, strict=True):
-                if spill.checksum(file) != part["crc"]:
+            for file, each in zip(files, done, strict=True):
+                if spill.checksum(file) != each.crc:
                     raise spill.damaged(file)
-        axes = None if view.basis is None else view.basis.axes
 
         def made(first: int, last: int) -> list[Floats]:
             read = [spill.rows(file, first, last, shape.width) for file, shape in zip(files, self.groups, strict=True)]
-            for rows, part in zip(read, parts, strict=True):
-                if part["growth"] < top:
-                    rows *= np.float32(math.ldexp(1, part["growth"] - top))
-            values = read[0] if len(read) == 1 else np.concatenate(read, axis=1)
-            if scale != 1:
-                values *= np.float32(scale)
-            return [rotate_back(values, axes)]
+            return [assembly.rows(read)]
 
         n, f = self.features.n, self.features.f
-        self._pass("rotation", [self.work.folder / _RESULT], [f], made, (n, f))
-        sync(self.work.folder / _RESULT)
-        basis = self.work.get("basis")
-        macs = basis["macs"] + (2 * n * f * f if axes is not None else 0)
-        if view.phi is not None and self.op.scheme.skip != "diagonal":
-            macs += self.op.diffusion.graph.num_edges * self.op.hops
-        hops = local.added([[HopTrace(**hop) for hop in part["hops"]] for part in parts])
-        spent = perf_counter() - self.began - sum(hop.seconds for hop in hops) - basis["seconds"]
-        notes = []
-        if len(parts) > 1 and self.needs.budget is not None:
-            notes.append(f"columns were propagated in {len(parts)} groups; the thresholds told are those of the leading one")
-        if exponent:
-            notes.append(f"values lie outside float32 and are given divided by 2^{exponent}")
-        trace = {
-            "requested": str(self.needs.budget) if self.needs.budget else "unpruned", "kernel": describe(self.op.threads),
-            "rank": f if axes is not None else None, "basis_macs": macs, "basis_seconds": basis["seconds"],
-            "setup_seconds": max(spent, 0.0), "notes": notes,
-        }  # fmt: skip
-        self.work.keep(summary={"hops": [plain(hop) for hop in hops], "trace": trace, "exponent": exponent})
+        self._pass("rotation", [self.work.folder / RESULT], [f], made, (n, f))
+        sync(self.work.folder / RESULT)
+        self.work.keep(summary=assembly.summary(local.added([each.hops for each in done]), self.began))
 
 
 @dataclass
@@ -350,19 +293,6 @@ class _Laid(View):
         if crc != expected:
             raise spill.damaged(file)
         self.seconds += perf_counter() - began
-
-
-def _given(*arrays: NDArray[Any] | None) -> list[NDArray[Any]]:
-    return [array for array in arrays if array is not None]
-
-
-def _columns_of(view: View, shape: Shape) -> Floats | None:
-    """The axes of a group, with whole blocks of columns."""
-    if view.basis is None:
-        return None
-    axes = aligned(view.features.f, shape.blocks * LANES, zero=True)
-    axes[:, : shape.width] = view.basis.axes[:, shape.column : shape.column + shape.width]
-    return axes
 
 
 def _on(rows: Floats, axes: Floats | None, shape: Shape) -> Floats:

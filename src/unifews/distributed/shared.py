@@ -33,31 +33,31 @@ class Order:
     again: bool = False
 
 
-class Desk:
+class SharedWork:
     """What all workers know of a task. Every method is called by each of them."""
 
     def __init__(self, group: Group, folder: Path, work: Work | None) -> None:
-        self.group, self.folder, self._work = group, folder, work
+        self.group, self.folder, self.work = group, folder, work
 
     def get(self, step: str) -> Any:
         """What the first worker's manifest knows of a step."""
-        return self.group.tell(self._work.get(step) if self._work else None)[0]
+        return self.group.tell(self.work.get(step) if self.work else None)[0]
 
     def keep(self, **done: Any) -> None:
-        if self._work:
-            self._work.keep(**done)
+        if self.work:
+            self.work.keep(**done)
 
     def remove(self) -> None:
-        if self._work:
-            self._work.remove()
+        if self.work:
+            self.work.remove()
 
     @property
     def is_first(self) -> bool:
-        return self._work is not None
+        return self.work is not None
 
 
 @contextmanager
-def shared(group: Group, order: Order) -> Iterator[Desk]:
+def shared(group: Group, order: Order) -> Iterator[SharedWork]:
     """The working folder of a result, which all workers must see."""
     folder = folder_of(order.out)
     again = order.again and not restarts()
@@ -69,7 +69,7 @@ def shared(group: Group, order: Order) -> Iterator[Desk]:
         with group.agreed():
             if not KIND.describes(folder):
                 raise InputError(f"there is no {folder} there; all workers need one folder to write to, on a shared disk.")
-        yield Desk(group, folder, work)
+        yield SharedWork(group, folder, work)
 
 
 class Sheet:

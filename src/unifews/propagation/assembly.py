@@ -1,0 +1,164 @@
+"""From groups of columns, each propagated on its own, to one result and what is told of it (docs/adr/0019, 0020)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.core import spill
+from unifews.core.trace import HopTrace, Trace, Traffic
+from unifews.core.work import Work
+from unifews.kernels import describe
+from unifews.propagation import local
+from unifews.propagation.basis import Basis, principal, stationary_mean
+from unifews.propagation.checkpoint import plain
+from unifews.propagation.features import Floats
+from unifews.propagation.operator import stationary
+from unifews.propagation.plan import Needs
+from unifews.propagation.result import rotate_back
+
+RESULT = "embedding.npy"
+
+
+@dataclass
+class Axes:
+    """What the columns stand on: the same for all groups, found once."""
+
+    axes: Floats | None
+    """[f, f], or none where columns stay as they are."""
+    mean: Floats | None
+    """[f], or none where the stationary part stays in."""
+    macs: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def room(cls, needs: Needs) -> Axes:
+        """With nothing in it yet."""
+        f = needs.features.f
+        axes = np.empty((f, f), dtype=np.float32) if needs.rotate else None
+        return cls(axes, np.empty(f, dtype=np.float32) if needs.deflate else None)
+
+    @classmethod
+    def found(cls, needs: Needs) -> Axes:
+        """By passes over the rows of X."""
+        op, features, began = needs.op, needs.features, perf_counter()
+        phi = stationary(op.diffusion) if needs.deflate else None
+        if needs.rotate:
+            basis = principal(features, op.diffusion, phi, None, None, op.threads)
+            axes, mean, macs = np.ascontiguousarray(basis.axes), basis.mean, basis.macs
+            return cls(axes, mean, macs, perf_counter() - began)
+        mean = None if phi is None else stationary_mean(features, phi, op.threads)
+        return cls(None, mean, 0, perf_counter() - began)
+
+    @classmethod
+    def kept(cls, work: Work, needs: Needs) -> Axes:
+        """Those of the working folder, found now unless they were before."""
+        facts, file = work.get("basis"), work.folder / "basis"
+        if facts is None:
+            result = cls.found(needs)
+            crc = spill.save(file, result.arrays())
+            work.keep(basis={"macs": result.macs, "seconds": result.seconds, "crc": crc})
+            return result
+        result = cls.room(needs)
+        spill.load(file, result.arrays(), facts["crc"])
+        result.macs, result.seconds = facts["macs"], facts["seconds"]
+        return result
+
+    def arrays(self) -> list[NDArray[Any]]:
+        return [array for array in (self.axes, self.mean) if array is not None]
+
+    @property
+    def basis(self) -> Basis | None:
+        return None if self.axes is None else Basis(self.axes, self.mean, self.macs)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A group of columns after its hops."""
+
+    hops: list[HopTrace]
+    growth: int
+    """Its coordinates were divided by two to the power of this."""
+    peak: float
+    """The largest magnitude of its coordinates."""
+    crc: int
+    """Of the file that has them."""
+    traffic: tuple[list[int], list[int]] | None = None
+    """Bytes sent at each hop by all workers, and what unpruned hops send."""
+
+    @classmethod
+    def of(cls, outcome: local.Outcome, crc: int, traffic: tuple[list[int], list[int]] | None = None) -> Done:
+        values = outcome.values
+        peak = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
+        return cls(outcome.hops, outcome.growth, peak, crc, traffic)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "hops": [plain(hop) for hop in self.hops]}
+
+    @classmethod
+    def of_dict(cls, kept: dict[str, Any]) -> Done:
+        traffic = kept["traffic"]
+        return cls(**{**kept, "hops": [HopTrace(**hop) for hop in kept["hops"]], "traffic": traffic and tuple(traffic)})
+
+
+@dataclass
+class Assembly:
+    """All groups of columns, the leading one first, brought to one power of two and back on the input's axes."""
+
+    needs: Needs
+    axes: Axes
+    done: list[Done]
+    exponent: int = field(init=False)
+    """The result is divided by two to the power of this; 0 wherever float32 holds it."""
+
+    def __post_init__(self) -> None:
+        self._top = max(each.growth for each in self.done)
+        self._scale, self.exponent = 1.0, self._top + self.needs.features.exponent
+        peak = max(local.scaled(each.peak, each.growth - self._top) for each in self.done)
+        if self.exponent and 2.0**-100 < local.scaled(peak, self.exponent) < 2.0**120:
+            self._scale, self.exponent = math.ldexp(1, self.exponent), 0
+
+    def rows(self, parts: list[Floats]) -> Floats:
+        """Rows of the result from those of the groups, which are overwritten; float32 [k, f]."""
+        for part, each in zip(parts, self.done, strict=True):
+            if each.growth < self._top:
+                part *= np.float32(math.ldexp(1, each.growth - self._top))
+        values = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        if self._scale != 1:
+            values *= np.float32(self._scale)
+        return np.ascontiguousarray(rotate_back(values, self.axes.axes))
+
+    def summary(self, hops: list[HopTrace], began: float, workers: int = 1) -> dict[str, Any]:
+        """What is told of the result, for JSON: `hops` are those of all groups."""
+        needs, op, axes, n, f = self.needs, self.needs.op, self.axes, self.needs.op.graph.num_nodes, self.needs.features.f
+        macs = axes.macs + (2 * n * f * f if needs.rotate else 0)
+        if needs.carries:
+            macs += op.graph.num_edges * op.hops
+        spent = perf_counter() - began - sum(hop.seconds for hop in hops) - axes.seconds
+        notes = []
+        if len(self.done) > 1 and needs.budget is not None:
+            told = "the thresholds told are those of the leading one"
+            notes.append(f"columns were propagated in {len(self.done)} groups; {told}")
+        if self.exponent:
+            notes.append(f"values lie outside float32 and are given divided by 2^{self.exponent}")
+        trace = {
+            "requested": str(needs.budget) if needs.budget else "unpruned", "kernel": describe(op.threads),
+            "rank": f if needs.rotate else None, "basis_macs": macs, "basis_seconds": axes.seconds,
+            "setup_seconds": max(spent, 0.0), "notes": notes,
+        }  # fmt: skip
+        by_group = [each.traffic for each in self.done if each.traffic]
+        traffic = [[sum(hop) for hop in zip(*kind, strict=True)] for kind in zip(*by_group, strict=True)] or None
+        facts = {"exponent": self.exponent, "traffic": traffic, "workers": workers}
+        return {"hops": [plain(hop) for hop in hops], "trace": trace, **facts}
+
+
+def trace_of(summary: dict[str, Any]) -> Trace:
+    """What was told of a finished result."""
+    hops = tuple(HopTrace(**hop) for hop in summary["hops"])
+    traffic = summary["traffic"] and Traffic(summary["workers"], *(tuple(each) for each in summary["traffic"]))
+    return Trace(hops, **{**summary["trace"], "notes": tuple(summary["trace"]["notes"])}, traffic=traffic)
