@@ -427,7 +427,7 @@ SHARES = st.lists(st.sampled_from([0.0, 0.2, 0.6, 0.9, 0.99, 2.0]), min_size=4, 
     inherit=st.booleans(),
     accumulate=st.booleans(),
     certify=st.booleans(),
-    cached=st.sampled_from([0, 1 << 22]),
+    cached=st.sampled_from([0, 1, 5, 1 << 22]),
 )
 def test_pruned_hop(case, shares, by_feature, inherit, accumulate, certify, cached):
     """Over several hops and thresholds that fall and rise, so blocks are left behind and roused."""
@@ -467,9 +467,15 @@ def test_pruned_hop(case, shares, by_feature, inherit, accumulate, certify, cach
 
 
 @settings(max_examples=30)
-@given(case=cases(most=130), seed=st.integers(0, 2**16), octaves=st.sampled_from([0, 3, 12, 40]), exact=st.booleans())
-def test_sizes_of_any_range_and_cuts_that_are_met_exactly(case, seed, octaves, exact):
-    """Codes of sizes are coarse and have few values; what is kept must not show it."""
+@given(
+    case=cases(most=130),
+    seed=st.integers(0, 2**16),
+    octaves=st.sampled_from([0, 3, 12, 40]),
+    exact=st.booleans(),
+    marks=st.booleans(),
+)
+def test_sizes_of_any_range_and_cuts_that_are_met_exactly(case, seed, octaves, exact, marks):
+    """Codes and marks of sizes are coarse; what is kept must not show it."""
     rng = np.random.default_rng(seed)
     case.x *= np.exp2(rng.uniform(-octaves, octaves, (case.n, 1))).astype(np.float32)
     oracle, thresholds = Walk(case, reference, 1, False, False, True, False), []
@@ -481,7 +487,7 @@ def test_sizes_of_any_range_and_cuts_that_are_met_exactly(case, seed, octaves, e
         oracle.step(thresholds[-1])
     at_this_level: dict[str, Walk] = {}
     for name, kernels, threads in runs():
-        walk = Walk(case, kernels, threads, False, False, True, False, cached=0)
+        walk = Walk(case, kernels, threads, False, False, True, False, cached=0 if marks else case.n // 2)
         for delta in thresholds:
             walk.step(delta)
         first = at_this_level.setdefault(name.split(",")[0], walk)

@@ -2,8 +2,14 @@
 // kernels.h says what the arrays mean.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <vector>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
@@ -13,6 +19,34 @@
 
 namespace unifews {
 namespace {
+
+// An array that is looked up at random, on pages as large as the system has: a miss of the page tables costs as much as one of
+// the cache. Nothing is in it at first.
+template <class T>
+class Scattered {
+ public:
+  explicit Scattered(size_t size) : size_(size) {
+    if (!size) return;
+    constexpr size_t kLarge = size_t(2) << 20;
+    const size_t page = size * sizeof(T) < kLarge ? 64 : kLarge, bytes = (size * sizeof(T) + page - 1) / page * page;
+    memory_.reset(static_cast<T*>(std::aligned_alloc(page, bytes)));
+    if (!memory_) throw std::bad_alloc();
+#if defined(MADV_HUGEPAGE)
+    if (page == kLarge) madvise(memory_.get(), bytes, MADV_HUGEPAGE);  // advice: what is refused only costs time
+#endif
+  }
+  size_t size() const { return size_; }
+  const T* data() const { return memory_.get(); }
+  T& operator[](size_t i) { return memory_.get()[i]; }
+  const T& operator[](size_t i) const { return memory_.get()[i]; }
+
+ private:
+  struct Free {
+    void operator()(T* p) const { std::free(p); }
+  };
+  size_t size_;
+  std::unique_ptr<T, Free> memory_;
+};
 
 // ------------------------------------------------------------------------------------------------ one tile, all edges
 
@@ -410,10 +444,12 @@ class Codes {
     return (pairs | pairs >> 6 | pairs >> 12 | pairs >> 18) & ((1u << kBlocks) - 1);
   }
 
-  // With one block: lists the sources of a row with at least this code behind the first k of `to`, and the places of those with just this
-  // code behind the first d of `doubt`.
+  // With one block: lists the sources of a row that may reach the cut behind the first k of `to`, and the places of those whose
+  // size must be looked up behind the first d of `doubt`.
   template <class Index>
-  void list_apart(const Index* from, int64_t count, uint32_t least, uint32_t* to, int64_t& k, uint32_t* doubt, int64_t& d) const {
+  void list_apart(const Index* from, int64_t count, float cut, uint32_t* to, int64_t& k, uint32_t* doubt, int64_t& d) const {
+    if (!senders) return;
+    const uint32_t least = of(cut);
     int64_t i = 0;
 #if defined(__AVX2__) && defined(__BMI2__)
     if constexpr (sizeof(Index) == 4) {
@@ -478,8 +514,105 @@ class Codes {
     std::memcpy(&bits, &size, sizeof bits);
     return int(bits >> 22);
   }
-  std::vector<uint32_t> words_;
+  Scattered<uint32_t> words_;
   int lowest_ = 0;
+};
+
+// Where even codes do not stay in a cache: one bit per node, whether its block reaches a level. Rows whose cut is no lower pass
+// over those without it; of the others, and of rows with a lower cut, the size is looked up. The level is the one that leaves
+// fewest to look up, by a sample of the rows.
+class Marks {
+ public:
+  explicit Marks(const PrunedHop& h, bool wanted) : words_(wanted ? size_t((h.edges.n + 31) / 32) : 0) {
+    if (!wanted) return;
+    level_ = h.edges.wide ? best<int64_t>(h) : best<int32_t>(h);
+#pragma omp parallel for schedule(static) num_threads(h.threads)
+    for (int64_t w = 0; w < int64_t(words_.size()); w++) {
+      uint32_t word = 0;
+      const int64_t first = w * 32, last = std::min(h.edges.n, first + 32);
+      for (int64_t v = first; v < last; v++) word |= uint32_t(h.size[v] >= level_) << (v - first);
+      words_[size_t(w)] = word;
+    }
+  }
+
+  // As `Codes::list_apart`: here all that are listed are in doubt.
+  template <class Index>
+  void list_apart(const Index* from, int64_t count, float cut, uint32_t* to, int64_t& k, uint32_t* doubt, int64_t& d) const {
+    const int64_t before = k;
+    if (cut < level_) {
+      for (int64_t i = 0; i < count; i++) to[k + i] = uint32_t(from[i]);
+      k += count;
+    } else {
+      int64_t i = 0;
+#if defined(__AVX2__)
+      if constexpr (sizeof(Index) == 4) {
+        const int* words = reinterpret_cast<const int*>(words_.data());
+        for (; i + 8 <= count; i += 8) {
+          const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
+          const __m256i word = _mm256_i32gather_epi32(words, _mm256_srli_epi32(v, 5), 4);
+          const __m256i shift = _mm256_andnot_si256(v, _mm256_set1_epi32(31));  // 31 - v % 32: moves the bit to the sign
+          k += append(v, unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_sllv_epi32(word, shift)))), to + k);
+        }
+      }
+#endif
+      for (; i < count; i++) {
+        to[k] = uint32_t(from[i]);
+        k += words_[size_t(from[i] >> 5)] >> (from[i] & 31) & 1;
+      }
+    }
+    for (int64_t j = before; j < k; j++) doubt[d + j - before] = uint32_t(j);
+    d += k - before;
+  }
+
+ private:
+  // Counted by quarter octaves of cuts and sizes, for some edges of some rows.
+  template <class Index>
+  static float best(const PrunedHop& h) {
+    constexpr int64_t kSampled = 4096, kEdges = 64;
+    constexpr int kLevels = 128;
+    const Edges& e = h.edges;
+    const Index* indices = static_cast<const Index*>(e.indices);
+    const auto quarter = [](float size) {
+      uint32_t bits;
+      std::memcpy(&bits, &size, sizeof bits);
+      return int(bits >> 21);
+    };
+    const int64_t step = std::max<int64_t>(1, e.n / kSampled);
+    int lowest = 1 << 30;
+    for (int64_t u = 0; u < e.n; u += step)
+      if (e.end[u] > e.start[u]) lowest = std::min(lowest, quarter(cut(h, u)));
+    if (lowest == 1 << 30) return 1e-45f;  // no edge at all
+    // Edges whose cut, and whose cut and size, reach a level: looked up are those of lower cuts, and those where both do.
+    std::vector<double> both(size_t(kLevels) + 1, 0.0), high(size_t(kLevels) + 1, 0.0);
+    double all = 0;
+    for (int64_t u = 0; u < e.n; u += step) {
+      const int64_t degree = e.end[u] - e.start[u], stride = std::max<int64_t>(1, degree / kEdges);
+      const int own = std::clamp(quarter(cut(h, u)) - lowest, 0, kLevels - 1);
+      all += double(degree);
+      high[size_t(own)] += double(degree);
+      for (int64_t i = e.start[u]; i < e.end[u]; i += stride) {
+        const float size = h.size[indices[i]];
+        if (size > 0) both[size_t(std::clamp(quarter(size) - lowest, -1, own) + 1)] += double(stride);
+      }
+    }
+    for (int l = kLevels - 1; l > 0; l--) {
+      both[size_t(l)] += both[size_t(l) + 1];
+      high[size_t(l) - 1] += high[size_t(l)];
+    }
+    int chosen = 0;
+    double least = -1;
+    for (int l = 0; l < kLevels; l++) {
+      const double doubts = both[size_t(l) + 1] + (all - high[size_t(l)]);
+      if (least < 0 || doubts < least) least = doubts, chosen = l;
+    }
+    const uint32_t bits = uint32_t(lowest + chosen) << 21;
+    float level;
+    std::memcpy(&level, &bits, sizeof level);
+    return std::max(level, 1e-45f);
+  }
+
+  Scattered<uint32_t> words_;
+  float level_ = 0;
 };
 
 // Lists the sources of a row that may matter: those in `senders` if given, else those whose largest block reaches `level`.
@@ -610,6 +743,8 @@ struct Looked {
 #endif
 };
 
+constexpr uint32_t kNobody = ~0u;  // takes the place of a source that turns out not to reach the cut
+
 // A thread's lists for a few rows: the sources that may matter, then the cache lines that do.
 struct Survivors {
   std::vector<uint32_t> source;   // candidates: node,
@@ -635,47 +770,63 @@ struct Survivors {
   }
 };
 
-// A few rows where there is one block and codes decide: most sources need no look at their size, and what is listed is what is added
-// up. Those that turn out not to reach the cut stay in the list as nobody, who sends zeros.
-template <class Index>
-void coded_rows(const PrunedHop& h, const Codes<1>& codes, int64_t first, int64_t rows, Survivors& list, Tally& tally,
-                int64_t& kept) {
-  constexpr uint32_t kNobody = ~0u;
+// The ones that are somebody, in order, to the front; how many.
+inline int64_t close_ranks(uint32_t* source, int64_t first, int64_t last, int64_t to) {
+  int64_t j = first;
+#if defined(__AVX2__)
+  for (; j + 8 <= last; j += 8) {
+    const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source + j));
+    const __m256i nobody = _mm256_cmpeq_epi32(v, _mm256_set1_epi32(-1));
+    to += append(v, ~unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(nobody))) & 255, source + to);
+  }
+#endif
+  for (; j < last; j++) {
+    source[to] = source[j];
+    to += source[j] != kNobody;
+  }
+  return to;
+}
+
+// A few rows where there is one block and a table decides most entries: list those that may reach the cut; look up the sizes of
+// those in doubt, and only when it is known who stays fetch their lines.
+template <class Index, class Decides>
+void listed_rows(const PrunedHop& h, const Decides& table, int64_t first, int64_t rows, Survivors& list, Tally& tally,
+                 int64_t& kept) {
   constexpr int kAhead = 24;
-  alignas(64) static constexpr float kNothing[kLanes] = {};
   const Edges& e = h.edges;
   const Index* indices = static_cast<const Index*>(e.indices);
   const float* q = h.state.buffer[h.hop & 1];
   uint32_t *source = list.source.data(), *doubt = list.line.data();
-  int64_t source_end[kRows], doubt_end[kRows], k = 0, d = 0;
+  int64_t end[kRows], doubt_end[kRows], k = 0, d = 0;
   for (int64_t r = 0; r < rows; r++) {
     const int64_t u = first + r;
-    if (codes.senders)
-      codes.list_apart(indices + e.start[u], e.end[u] - e.start[u], codes.of(cut(h, u)), source, k, doubt, d);
-    source_end[r] = k;
+    table.list_apart(indices + e.start[u], e.end[u] - e.start[u], cut(h, u), source, k, doubt, d);
+    end[r] = k;
     doubt_end[r] = d;
   }
-  for (int64_t j = 0; j < d; j++) __builtin_prefetch(h.size + source[doubt[j]]);
-  for (int j = 0; j < kAhead; j++) source[k + j] = k ? source[k - 1] : 0;
-  for (int j = 0; j < kAhead; j++) __builtin_prefetch(q + int64_t(source[j]) * kLanes);
+  for (int64_t i = 0; i < d; i++) __builtin_prefetch(h.size + source[doubt[i]]);
+  int64_t left = 0;
   for (int64_t r = 0, j = 0, i = 0; r < rows; r++) {
     const float level = cut(h, first + r);
-    int64_t used = source_end[r] - j;
     for (; i < doubt_end[r]; i++) {
-      const uint32_t v = source[doubt[i]];
-      const bool yes = h.size[v] >= level;
-      source[doubt[i]] = yes ? v : kNobody;
-      used -= !yes;
+      uint32_t& v = source[doubt[i]];
+      v |= uint32_t(h.size[v] >= level) - 1;  // nobody, without a branch
     }
+    left = close_ranks(source, j, end[r], left);
+    j = end[r];
+    end[r] = left;
+  }
+  for (int j = 0; j < kAhead; j++) source[left + j] = left ? source[left - 1] : 0;
+  for (int j = 0; j < kAhead; j++) __builtin_prefetch(q + int64_t(source[j]) * kLanes);
+  kept += left;
+  for (int64_t r = 0, j = 0; r < rows; r++) {
+    const bool touched = j < end[r];
     Block sum{};
-    if (used)
-      for (; j < source_end[r]; j++) {
-        __builtin_prefetch(q + int64_t(source[j + kAhead]) * kLanes);
-        sum += block(source[j] == kNobody ? kNothing : q + int64_t(source[j]) * kLanes);
-      }
-    j = source_end[r];
-    kept += used;
-    settle<false, 1>(h, first + r, used > 0, reinterpret_cast<const float*>(&sum), tally);
+    for (; j < end[r]; j++) {
+      __builtin_prefetch(q + int64_t(source[j + kAhead]) * kLanes);
+      sum += block(q + int64_t(source[j]) * kLanes);
+    }
+    settle<false, 1>(h, first + r, touched, reinterpret_cast<const float*>(&sum), tally);
   }
 }
 
@@ -693,7 +844,9 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
   float lagging = 0;
   // Weights and memories of edges, and bounds, need their own look at every edge.
   const bool coded = !kWeighted && !kCertify && !inherit && e.n * kBlocks > h.cached && e.n < 0xffffffff;
-  const Codes<kBlocks> codes(h, coded);
+  const bool marked = coded && kBlocks == 1 && e.n > 8 * h.cached;
+  const Codes<kBlocks> codes(h, coded && !marked);
+  const Marks marks(h, marked);
   const Senders senders(h, !coded);
   const bool few = !coded && senders.count * 2 < e.n;
   const bool forgets = h.delta > 0;  // a zero reaches δ = 0, so it is passed over but not removed for good
@@ -713,7 +866,10 @@ void pruned_hop_tile(const PrunedHop& h, PrunedCount* count) {
       list.reserve(e.end[first + rows - 1] - e.start[first], kBlocks, kWeighted || inherit, kWeighted);
       if constexpr (kBlocks == 1)
         if (coded) {
-          coded_rows<Index>(h, codes, first, rows, list, tally, kept[0]);
+          if (marked)
+            listed_rows<Index>(h, marks, first, rows, list, tally, kept[0]);
+          else
+            listed_rows<Index>(h, codes, first, rows, list, tally, kept[0]);
           continue;
         }
       uint32_t* source = list.source.data();
@@ -1003,10 +1159,15 @@ int64_t select_edges(const Edges& e, const float* norm, const float* target, flo
 template <class Index>
 void fan_index(const Edges& e, const float* target, float* reach, int64_t* fanout, int threads) {
   const Index* indices = static_cast<const Index*>(e.indices);
-  // Each thread scatters into arrays of its own; maxima and integer sums do not depend on how rows were shared out.
+  // Each thread scatters into an array of its own; maxima and integer sums do not depend on how rows were shared out.
+  struct Fan {
+    float peak;
+    uint32_t number;  // of rows that one thread has seen, which are fewer than 2^32 as nodes are
+  };
   threads = std::min(threads, 8);
-  std::vector<std::vector<float>> peak(threads);
-  std::vector<std::vector<int64_t>> number(threads);
+  std::vector<Scattered<Fan>> fans;
+  for (int t = 0; t < threads; t++) fans.emplace_back(size_t(e.n));
+  std::vector<uint8_t> used(threads, 0);
 #pragma omp parallel num_threads(threads)
   {
 #if defined(_OPENMP)
@@ -1014,25 +1175,24 @@ void fan_index(const Edges& e, const float* target, float* reach, int64_t* fanou
 #else
     const int me = 0;
 #endif
-    peak[me].assign(e.n, 0.0f);
-    number[me].assign(e.n, 0);
-    float* p = peak[me].data();
-    int64_t* k = number[me].data();
+    Scattered<Fan>& own = fans[me];
+    used[me] = 1;
+    for (size_t v = 0; v < own.size(); v++) own[v] = Fan{0.0f, 0};
 #pragma omp for schedule(dynamic, 4096)
     for (int64_t u = 0; u < e.n; u++)
       for (int64_t i = e.start[u]; i < e.end[u]; i++) {
-        const int64_t v = indices[i];
-        p[v] = std::max(p[v], e.weight ? e.weight[i] * target[u] : target[u]);
-        k[v]++;
+        Fan& to = own[size_t(indices[i])];
+        to.peak = std::max(to.peak, e.weight ? e.weight[i] * target[u] : target[u]);
+        to.number++;
       }
 #pragma omp for schedule(static)
     for (int64_t v = 0; v < e.n; v++) {
       reach[v] = 0;
       fanout[v] = 0;
       for (int t = 0; t < threads; t++) {
-        if (peak[t].empty()) continue;
-        reach[v] = std::max(reach[v], peak[t][v]);
-        fanout[v] += number[t][v];
+        if (!used[t]) continue;
+        reach[v] = std::max(reach[v], fans[t][size_t(v)].peak);
+        fanout[v] += fans[t][size_t(v)].number;
       }
     }
   }
