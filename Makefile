@@ -21,7 +21,7 @@ demo: $(VENV)/installed
 	$(BIN)/unifews demo
 
 test: check $(VENV)/browser
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
 
 check: $(VENV)/installed $(VENV)/tools
 	$(BIN)/ruff check .

@@ -122,8 +122,9 @@ def pruned_hop(
     whose bit is set take part, and those that fall short of δ lose it. An exact zero falls short of every δ > 0.
 
     Blocks are lazy: one that receives nothing and can send nothing stays as it is, with an older `stamp`. `size_out` and
-    `top_out` hold every block's size after this hop all the same. `cached` says beyond how many
-    sizes coarse codes of them are asked first, which changes the time and nothing else.
+    `top_out` hold every block's size after this hop all the same. `cached` says beyond how many sizes coarse codes of them are
+    asked first, and where there is one block and eight times as many nodes, a mark per node: that changes the time and nothing
+    else.
 
     With `cost`, `charge` = Aᵀ·cost and `toll`, all [n], `removed` [blocks] becomes the price of the entries not used, (√a+√b)²:
     a = Σ_u toll[u]·(Σ_v A[u,v]·size)² over those of the sources that row u looks at, that is, of which some block (by feature:

@@ -61,7 +61,7 @@ struct PrunedHop {
   const float* cost;      // nullptr, or [n]: what a unit of A·size² removed from row u costs, if all of the row may be gone, and
   const double* charge;   // [n]: the same if nothing of v arrives, Σ_u cost[u]·A[u,v], and
   const float* toll;      // [n]: what a unit of (Σ A·size)² removed from row u costs
-  int64_t cached;         // sizes that a cache may hold: if there are more, codes of them decide
+  int64_t cached;         // sizes that a cache may hold: beyond, codes of them decide, and far beyond, marks
 };
 
 struct PrunedCount {
