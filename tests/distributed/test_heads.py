@@ -83,6 +83,7 @@ def test_the_command(folder):
     "options, words",
     [
         (("--model", "sgc"), "--embedding is what a model has propagated; leave out --model sgc"),
+        (("--edge-sparsity", ".5"), "--embedding is propagated already"),
         (("--hops", 3), "--hops"),
         (("--save", "model"), "--save writes models that propagate"),
     ],

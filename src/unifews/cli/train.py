@@ -257,6 +257,10 @@ def _check_embedding(embedding: Path | None, given: dict[str, Any], save: Path |
         )
     if given.setdefault("model", "mlp") != "mlp":
         raise InputError(f"--embedding is what a model has propagated; leave out --model {given['model']}, or --embedding.")
+    for name in ("edge_sparsity", "edge_threshold"):
+        if name in given:
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"--embedding is propagated already; leave out {option} here, and give it to unifews propagate.")
     if save is not None:
         raise InputError("--save writes models that propagate; with --embedding leave it out.")
 
