@@ -1,31 +1,13 @@
 // Python's view of attention.cpp, in the manner of module.cpp.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
-
-#include <optional>
-
+#include "arrays.h"
 #include "attention.h"
 
-namespace nb = nanobind;
-using namespace nb::literals;
 using namespace unifews;
 
 namespace {
 
-template <class T>
-using Array = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
-template <class T>
-using Input = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
-template <class T>
-using Maybe = std::optional<T>;
 using Longs = Input<int64_t>;
 using Lanes = Input<int32_t>;
-
-template <class A>
-auto* data(const Maybe<A>& a) {
-  return a ? a->data() : nullptr;
-}
 
 Edges edges(const Longs& start, const Longs& end, const int32_t* indices) {
   return {int64_t(start.shape(0)), start.data(), end.data(), indices, nullptr, false};

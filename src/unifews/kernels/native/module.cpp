@@ -1,8 +1,5 @@
 // Python's view of the kernels: checks nothing but types (callers in Python own the checking), releases the GIL, and
 // picks the widest instruction set the processor has.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -11,12 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "arrays.h"
 #include "attention.h"
 #include "kernels.h"
 #include "weights.h"
 
-namespace nb = nanobind;
-using namespace nb::literals;
 using namespace unifews;
 
 void bind_attention(nb::module_& m);  // attention_module.cpp
@@ -24,12 +20,6 @@ void bind_weights(nb::module_& m);    // weights_module.cpp
 
 namespace {
 
-template <class T>
-using Array = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
-template <class T>
-using Input = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
-template <class T>
-using Maybe = std::optional<T>;
 using Index = nb::ndarray<nb::c_contig, nb::device::cpu>;
 
 struct Level {
@@ -64,23 +54,11 @@ void use(const std::string& name) {
   throw std::invalid_argument("this processor or build has no '" + name + "' kernels");
 }
 
-template <class A>
-auto* data(const Maybe<A>& a) {
-  return a ? a->data() : nullptr;
-}
-
-bool is_wide(nb::dlpack::dtype type) {
-  if (type == nb::dtype<int32_t>()) return false;
-  if (type == nb::dtype<int64_t>()) return true;
-  throw std::invalid_argument("indices must be int32 or int64");
-}
-
-Edges edges(const Input<int64_t>& start, const Input<int64_t>& end, const nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>& indices,
+Edges edges(const Input<int64_t>& start, const Input<int64_t>& end, const Indices& indices,
             const Maybe<Input<float>>& weight) {
   return {int64_t(start.shape(0)), start.data(), end.data(), indices.data(), data(weight),
           is_wide(indices.dtype())};
 }
-using Indices = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
 }  // namespace
 

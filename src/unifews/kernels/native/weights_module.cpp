@@ -1,39 +1,8 @@
 // Python's view of weights.cpp, in the manner of module.cpp.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
-
-#include <optional>
-#include <stdexcept>
-
+#include "arrays.h"
 #include "weights.h"
 
-namespace nb = nanobind;
-using namespace nb::literals;
 using namespace unifews;
-
-namespace {
-
-template <class T>
-using Array = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
-template <class T>
-using Input = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
-template <class T>
-using Maybe = std::optional<T>;
-using Indices = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
-
-template <class A>
-auto* data(const Maybe<A>& a) {
-  return a ? a->data() : nullptr;
-}
-
-bool is_wide(nb::dlpack::dtype type) {
-  if (type == nb::dtype<int32_t>()) return false;
-  if (type == nb::dtype<int64_t>()) return true;
-  throw std::invalid_argument("indices must be int32 or int64");
-}
-
-}  // namespace
 
 void bind_weights(nb::module_& m) {
   m.def(
