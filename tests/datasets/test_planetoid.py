@@ -38,7 +38,10 @@ def test_a_pickle_that_calls_os_system_is_refused_unrun(tmp_path, protocol):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("call", [eval, getattr, __import__, np.load, np.frombuffer, pickle.loads, subprocess.Popen], ids=lambda call: call.__name__)
+CALLS = [eval, getattr, __import__, np.load, np.frombuffer, pickle.loads, subprocess.Popen]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
 def test_nothing_is_called_but_what_makes_arrays(call):
     with pytest.raises(FileFormatError, match="it asks for"):
         loads(pickle.dumps(Command(call, "x"), 2))
