@@ -15,7 +15,7 @@ from unifews.core import spill
 from unifews.core.budget import Budget, Target
 from unifews.core.trace import HopTrace
 from unifews.core.work import Work, folder_of, working
-from unifews.distributed.result import Rows, axes_of, write
+from unifews.distributed.result import Rows, frame_of, write
 from unifews.distributed.shared import SharedWork, Tell, later
 from unifews.kernels import LANES, MAX_BLOCKS
 from unifews.propagation import local
@@ -52,9 +52,9 @@ def by_columns(common: SharedWork, needs: Needs, groups: int | None, progress: P
             f"(--partition nodes)."
         )
     common.keep(shapes=[[shape.column, shape.width, shape.blocks] for shape in shapes])
-    axes = axes_of(common, needs)
+    frame = frame_of(common, needs)
     phi = stationary(op.diffusion) if needs.deflate else None
-    view = View(needs.features, axes.basis, phi, axes.mean, op.diffusion, op.threads)
+    view = View(needs.features, frame.basis, phi, frame.mean, op.diffusion, op.threads)
     budgets = _budgets(common, needs, view, shapes)
     op.release()
     mine = list(range(len(shapes)))[group.rank :: group.size]
@@ -66,7 +66,7 @@ def by_columns(common: SharedWork, needs: Needs, groups: int | None, progress: P
     everybody = group.tell({number: each.to_dict() for number, each in done.items()})
     by_worker = [{int(number): Done.of_dict(kept) for number, kept in worker.items()} for worker in everybody]
     parts = [worker[number] for number in range(len(shapes)) for worker in by_worker if number in worker]
-    assembly = Assembly(needs, axes, parts)
+    assembly = Assembly(needs, frame, parts)
     write(common, assembly, _rows(common, needs, shapes), _together(by_worker, parts), began)
 
 

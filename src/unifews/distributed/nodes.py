@@ -19,10 +19,10 @@ from unifews.core.work import Work, working
 from unifews.distributed.group import Group
 from unifews.distributed.halo import PartEngine, PartOperator, PartView, refresh_whole
 from unifews.distributed.partition import Owners, Part, metis, ranges
-from unifews.distributed.result import Rows, axes_of, write
+from unifews.distributed.result import Rows, frame_of, write
 from unifews.distributed.shared import SharedWork, later
 from unifews.propagation import checkpoint, local
-from unifews.propagation.assembly import Assembly, Axes, Done
+from unifews.propagation.assembly import Assembly, Done, Frame
 from unifews.propagation.checkpoint import Checkpoint, plain, resumed, told, whole
 from unifews.propagation.operator import stationary
 from unifews.propagation.plan import Needs
@@ -36,14 +36,14 @@ def by_nodes(common: SharedWork, needs: Needs, way: str | NDArray[Any], progress
     began, group = perf_counter(), common.group
     shapes = cut(needs.features.f, needs.grouped)
     owners = _owners(common, needs, way)
-    axes = axes_of(common, needs)
+    frame = frame_of(common, needs)
     needs.op.diffusion.release()
     part = Part.of(needs.op.graph, owners, group)
     with working(common.folder / f"worker-{group.rank}", {"worker": group.rank}) as work, work.writing():
-        run = _Run(common, work, needs, axes, part, shapes, progress)
+        run = _Run(common, work, needs, frame, part, shapes, progress)
         done = run.all()
         rows = _rows(work, part, needs, shapes)
-        write(common, Assembly(needs, axes, done), rows, local.added([each.hops for each in done]), began)
+        write(common, Assembly(needs, frame, done), rows, local.added([each.hops for each in done]), began)
 
 
 def _owners(common: SharedWork, needs: Needs, way: str | NDArray[Any]) -> Owners:
@@ -76,7 +76,7 @@ class _Run:
         common: SharedWork,
         work: Work,
         needs: Needs,
-        axes: Axes,
+        frame: Frame,
         part: Part,
         shapes: list[Shape],
         progress: Progress | None,
@@ -87,7 +87,7 @@ class _Run:
         diffusion = Diffusion(part.graph, op.diffusion.r)
         self.op = PartOperator(diffusion, op.scheme, op.hops, op.threads, part)
         phi = stationary(diffusion) if needs.deflate else None
-        self.view = PartView(needs.features, axes.basis, phi, axes.mean, diffusion, op.threads, part)
+        self.view = PartView(needs.features, frame.basis, phi, frame.mean, diffusion, op.threads, part)
 
     def all(self) -> list[Done]:
         done, states = _agreed(self.group, self.work, [shape.column for shape in reversed(self.shapes)])

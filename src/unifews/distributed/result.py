@@ -1,4 +1,4 @@
-"""What all workers share before their hops, the axes, and after them, the file that each writes rows of."""
+"""What all workers share before their hops, the frame of the columns, and after them, the file that each writes rows of."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from unifews.core.trace import HopTrace
 from unifews.distributed.shared import SharedWork, Sheet
-from unifews.propagation.assembly import RESULT, Assembly, Axes
+from unifews.propagation.assembly import RESULT, Assembly, Frame
 from unifews.propagation.features import Floats
 from unifews.propagation.plan import Needs
 
@@ -17,14 +17,14 @@ Rows = Iterator[tuple[NDArray[np.int64], list[Floats]]]
 """Numbers of rows, and their coordinates in each group of columns."""
 
 
-def axes_of(common: SharedWork, needs: Needs) -> Axes:
+def frame_of(common: SharedWork, needs: Needs) -> Frame:
     """As one process finds them: by the first worker, for all."""
     with common.group.agreed():
-        axes = Axes.kept(common.work, needs) if common.work else Axes.room(needs)
-    for array in axes.arrays():
+        frame = Frame.kept(common.work, needs) if common.work else Frame.room(needs)
+    for array in frame.arrays():
         common.group.from_first(array)
-    axes.macs, axes.seconds = common.group.tell((axes.macs, axes.seconds))[0]
-    return axes
+    frame.macs, frame.seconds = common.group.tell((frame.macs, frame.seconds))[0]
+    return frame
 
 
 def write(common: SharedWork, assembly: Assembly, rows: Rows, hops: list[HopTrace], began: float) -> None:

@@ -26,8 +26,8 @@ RESULT = "embedding.npy"
 
 
 @dataclass
-class Axes:
-    """What the columns stand on: the same for all groups, found once."""
+class Frame:
+    """What the columns stand on, their axes and the mean that is taken off: the same for all groups, found once."""
 
     axes: Floats | None
     """[f, f], or none where columns stay as they are."""
@@ -37,14 +37,14 @@ class Axes:
     seconds: float = 0.0
 
     @classmethod
-    def room(cls, needs: Needs) -> Axes:
+    def room(cls, needs: Needs) -> Frame:
         """With nothing in it yet."""
         f = needs.features.f
         axes = np.empty((f, f), dtype=np.float32) if needs.rotate else None
         return cls(axes, np.empty(f, dtype=np.float32) if needs.deflate else None)
 
     @classmethod
-    def found(cls, needs: Needs) -> Axes:
+    def found(cls, needs: Needs) -> Frame:
         """By passes over the rows of X."""
         op, features, began = needs.op, needs.features, perf_counter()
         phi = stationary(op.diffusion) if needs.deflate else None
@@ -56,7 +56,7 @@ class Axes:
         return cls(None, mean, 0, perf_counter() - began)
 
     @classmethod
-    def kept(cls, work: Work, needs: Needs) -> Axes:
+    def kept(cls, work: Work, needs: Needs) -> Frame:
         """Those of the working folder, found now unless they were before."""
         facts, file = work.get("basis"), work.folder / "basis"
         if facts is None:
@@ -111,7 +111,7 @@ class Assembly:
     """All groups of columns, the leading one first, brought to one power of two and back on the input's axes."""
 
     needs: Needs
-    axes: Axes
+    frame: Frame
     done: list[Done]
     exponent: int = field(init=False)
     """The result is divided by two to the power of this; 0 wherever float32 holds it."""
@@ -131,15 +131,15 @@ class Assembly:
         values = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
         if self._scale != 1:
             values *= np.float32(self._scale)
-        return np.ascontiguousarray(rotate_back(values, self.axes.axes))
+        return np.ascontiguousarray(rotate_back(values, self.frame.axes))
 
     def summary(self, hops: list[HopTrace], began: float, workers: int = 1) -> dict[str, Any]:
         """What is told of the result, for JSON: `hops` are those of all groups."""
-        needs, op, axes, n, f = self.needs, self.needs.op, self.axes, self.needs.op.graph.num_nodes, self.needs.features.f
-        macs = axes.macs + (2 * n * f * f if needs.rotate else 0)
+        needs, op, n, f = self.needs, self.needs.op, self.needs.op.graph.num_nodes, self.needs.features.f
+        macs = self.frame.macs + (2 * n * f * f if needs.rotate else 0)
         if needs.carries:
             macs += op.graph.num_edges * op.hops
-        spent = perf_counter() - began - sum(hop.seconds for hop in hops) - axes.seconds
+        spent = perf_counter() - began - sum(hop.seconds for hop in hops) - self.frame.seconds
         notes = []
         if len(self.done) > 1 and needs.budget is not None:
             told = "the thresholds told are those of the leading one"
@@ -148,7 +148,7 @@ class Assembly:
             notes.append(f"values lie outside float32 and are given divided by 2^{self.exponent}")
         trace = {
             "requested": str(needs.budget) if needs.budget else "unpruned", "kernel": describe(op.threads),
-            "rank": f if needs.rotate else None, "basis_macs": macs, "basis_seconds": axes.seconds,
+            "rank": f if needs.rotate else None, "basis_macs": macs, "basis_seconds": self.frame.seconds,
             "setup_seconds": max(spent, 0.0), "notes": notes,
         }  # fmt: skip
         by_group = [each.traffic for each in self.done if each.traffic]

@@ -31,7 +31,7 @@ from unifews.core.work import Work, working
 from unifews.errors import InputError
 from unifews.kernels import LANES, SLACK, aligned
 from unifews.propagation import local, plan
-from unifews.propagation.assembly import RESULT, Assembly, Axes, Done, trace_of
+from unifews.propagation.assembly import RESULT, Assembly, Done, Frame, trace_of
 from unifews.propagation.checkpoint import Checkpoint, resumed, told, whole
 from unifews.propagation.engines import BlockEngine
 from unifews.propagation.features import Floats
@@ -117,13 +117,14 @@ class _Run:
         self.began = perf_counter()
 
     def all(self) -> None:
-        self.axes = Axes.kept(self.work, self.needs)
-        view = self._view()
+        frame = Frame.kept(self.work, self.needs)
+        phi = stationary(self.op.diffusion) if self.needs.deflate else None
+        view = View(self.features, frame.basis, phi, frame.mean, self.op.diffusion, self.op.threads)
         if len(self.groups) > 1:
             view = self._laid_out(view)
         self._tell(1)
         self._hops(view)
-        self._rotated()
+        self._rotated(frame)
         self._tell(self.steps)
 
     def _tell(self, done: int) -> None:
@@ -132,10 +133,6 @@ class _Run:
 
     def _after(self, before: int, hop: int) -> None:
         self._tell(before + hop)
-
-    def _view(self) -> View:
-        op, phi = self.op, stationary(self.op.diffusion) if self.needs.deflate else None
-        return View(self.features, self.axes.basis, phi, self.axes.mean, op.diffusion, op.threads)
 
     # --------------------------------------------------------------------------------------------------------- layout
 
@@ -254,11 +251,11 @@ class _Run:
 
     # ------------------------------------------------------------------------------------------------------- rotation
 
-    def _rotated(self) -> None:
+    def _rotated(self, frame: Frame) -> None:
         """The rows of all groups, back on the input's axes, into the result, and what is told of it."""
         kept = self.work.get("groups")
         done = [Done.of_dict(kept[str(shape.column)]) for shape in self.groups]
-        assembly = Assembly(self.needs, self.axes, done)
+        assembly = Assembly(self.needs, frame, done)
         files = [self._file("coordinates", shape) for shape in self.groups]
         if self.work.get("rotation") is None:
             for file, each in zip(files, done, strict=True):

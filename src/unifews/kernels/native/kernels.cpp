@@ -399,8 +399,8 @@ inline int append(__m256i values, unsigned flags, uint32_t* to) {
 
 // The size of every block as a code of four bits: half octaves from the lowest cut on, 0 for a block that can send nothing. Looking
 // a size up in memory costs as much as fetching the block that it is about; codes are an eighth of the sizes and stay in a
-// cache, so they pay where sizes do not. They only grow with sizes: a block whose code exceeds that of a cut reaches the cut, one whose code is less does not, and
-// only those with the same code need their size looked up.
+// cache, so they pay where sizes do not. They only grow with sizes: a block whose code exceeds that of a cut reaches the cut, one
+// whose code is less does not, and only those with the same code need their size looked up.
 template <int kBlocks>
 class Codes {
  public:
