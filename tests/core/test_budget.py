@@ -156,6 +156,16 @@ def test_groups_of_columns_share_one_budget(focus, sparsity):
     assert [part.part for part in parts] == [0.5, 0.5]
 
 
+def test_what_the_first_messages_have_no_use_for_is_dealt_out_all_the_same():
+    """Nine of ten are zero: all of the others fit the budget, and what is left belongs to hops that have more of them."""
+    groups = two_groups()
+    for each in groups:
+        each.magnitude[np.arange(len(each.magnitude)) % 10 > 0] = 0
+    parts = Target(0.5, 6, np.ones(6)).divide(groups, np.ones((6, 2)))
+    assert sum(part._left for part in parts) == pytest.approx(3.0)
+    assert min(part._left for part in parts) > 1.4
+
+
 def test_a_group_that_fades_is_given_less():
     budget = Target(0.8, 6, np.ones(6), 0.7)
     lasting = budget.divide(two_groups(), np.ones((6, 2)))

@@ -6,6 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import unifews as uf
 from unifews import propagate
@@ -44,6 +45,19 @@ def test_a_target_is_met_in_groups(made, small_is_large, scheme, sparsity, inher
     out = propagate(made.graph, made.x, scheme, 8, edge_sparsity=sparsity, inherit=inherit)
     assert out.trace.edge_sparsity == pytest.approx(sparsity, abs=0.01)
     assert len(out.trace.notes) == 1
+
+
+@pytest.mark.parametrize("entries", ["block", "feature"])
+@pytest.mark.parametrize("scheme", ["appnp", "sgc"])
+@pytest.mark.parametrize("sparsity", [0.3, 0.5, 0.8])
+def test_a_target_is_met_in_groups_of_features_that_are_mostly_zero_at_first(made, scheme, sparsity, entries):
+    """A bag of words: hardly any products in the first hop, nearly all of them a few hops later."""
+    x = sp.random_array((6_000, 300), density=0.004, rng=np.random.default_rng(2), dtype=np.float32, format="csr")
+    out = propagate(made.graph, x, scheme, 8, edge_sparsity=sparsity, basis="input", entries=entries)
+    first, last = out.trace.hops[0], out.trace.hops[-1]
+    assert first.zeros > 0.9 * first.entries and last.zeros < first.zeros
+    assert "3 groups" in out.trace.notes[0]
+    assert out.trace.edge_sparsity == pytest.approx(sparsity, abs=0.03)
 
 
 @pytest.mark.parametrize("scheme", ["appnp", "sgc"])

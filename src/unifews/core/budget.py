@@ -218,7 +218,8 @@ class Target:
         """Budgets for groups of columns that are propagated one after the other, by one plan for all of them.
 
         `groups` are the messages of the first hop, `fading` [hops, groups] what becomes of their size by itself; thresholds
-        follow the mean of all with exponent ``1 - focus``, as they do hop by hop.
+        follow the mean of all with exponent ``1 - focus``, as they do hop by hop. What the plan has no use for, because
+        features that are mostly zero send little at first, is dealt out by width: later hops will have use for it.
         """
         fading = np.asarray(fading * (self.influence / max(self.influence[0], 1e-300))[:, None], dtype=np.float64)
         weight = np.array([float(np.dot(each.magnitude, each.width)) for each in groups])
@@ -243,9 +244,10 @@ class Target:
             middle = (low + high) / 2
             low, high = (middle, high) if planned(middle).sum() > self._left else (low, middle)
         width = np.array([float(each.width.sum()) for each in groups])
-        budgets = [replace(self, part=float(own)) for own in width / max(width.sum(), 1e-30)]
-        for budget, left in zip(budgets, planned(high).sum(axis=0).tolist(), strict=True):
-            budget._left = left
+        part, plan = width / max(width.sum(), 1e-30), planned(high).sum(axis=0)
+        budgets = [replace(self, part=float(own)) for own in part]
+        for budget, left in zip(budgets, plan + max(self._left - plan.sum(), 0.0) * part, strict=True):
+            budget._left = float(left)
         return budgets
 
     def inherit(self, other: Budget) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unifews.core.trace import HopTrace
 from unifews.errors import GraphError
 from unifews.kernels import LANES, aligned, native
 from unifews.propagation.certify import Price, Prices
@@ -32,6 +33,16 @@ class Engine(ABC):
         self.op, self.view, self.inherit = op, view, inherit
         self.first, self.width, self.input_width = shapes[0].column, sum(shape.width for shape in shapes), view.features.f
         self.tiles: list[Tile] = []
+
+    @property
+    def groups(self) -> float:
+        """How many groups of columns like this one there are."""
+        return self.view.width / max(self.width, 1)
+
+    def share(self, hop: HopTrace) -> float:
+        """What share of the nonzero products a hop of this group kept, if the other groups have as many zeros."""
+        work = hop.dense_macs - hop.zero_macs * self.groups
+        return hop.macs / work if work > 0 else 0.0
 
     @abstractmethod
     def sizes(self, nodes: NDArray[Any]) -> tuple[Floats, Floats]:

@@ -277,7 +277,7 @@ def run(
         record = HopTrace(hop, *counts, threshold=scaled(delta, exponent), seconds=perf_counter() - began)
         if bound and price:
             bound.hop(price.scale * np.sqrt(engine.removed), price.exponent + exponent)
-        budget.record(hop, 1 - record.sparsity, bound)
+        budget.record(hop, engine.share(record), bound)
         hops.append(record)
         if snapshots:
             snapshots.append((engine.snapshot(hop + 1), engine.growth))
@@ -323,7 +323,7 @@ class Sample:
         total = float(len(self.source) * input_width)
         usable = magnitude > 0
         if not usable.all():
-            total -= float(widths[~usable].sum())
+            total -= float(widths[~usable].sum()) * engine.groups
         if self.inherit:
             if self.alive is None:
                 self.alive = np.ones(magnitude.shape, dtype=bool)
