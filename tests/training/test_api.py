@@ -102,6 +102,29 @@ def test_sgc_meets_a_target_by_leaving_axes_out(settings, axes):
         assert all(hop.macs == DATA.graph.num_edges * 100 for hop in trace.hops)
 
 
+@pytest.mark.parametrize(
+    "settings, rotated",
+    [
+        (dict(model="appnp", edge_sparsity=0.5), False),  # work for 700 axes is left, more than are searched for
+        (dict(model="appnp", edge_sparsity=0.6), False),
+        (dict(model="appnp", edge_sparsity=0.7), True),
+        (dict(model="sgc", edge_sparsity=0.5), False),
+        (dict(model="sgc", edge_sparsity=0.6), True),  # more than SGC can do without
+        (dict(model="sgc", edge_sparsity=0.6, skip="identity"), False),
+        (dict(model="appnp", edge_sparsity=0.5, basis="principal"), True),
+        (dict(model="appnp", edge_sparsity=0.5, rank=90), True),
+        (dict(model="appnp", edge_sparsity=0.5, head="coordinates"), True),
+        (dict(model="appnp", edge_threshold=0.01), True),
+    ],
+)
+def test_wide_features_are_pruned_on_their_own_axes_where_too_many_would_have_to_be_found(settings, rotated):
+    x = np.random.default_rng(359).normal(size=(120, 1_400)).astype(np.float32)
+    trace = uf.train(replace(DATA, x=x), **HOW, **settings).trace
+    assert (trace.rank is not None, trace.basis_macs > 0) == (rotated, rotated)
+    if not rotated:
+        assert trace.edge_sparsity == pytest.approx(settings["edge_sparsity"], abs=0.03)
+
+
 def test_what_a_threshold_keeps_is_averaged_over_seeds():
     run = uf.train(DATA, seeds=3, weight_threshold=0.4, **HOW)
     for i, layer in enumerate(run.trace.layers):

@@ -107,7 +107,8 @@ def train(
     heads: Annotated[int | None, typer.Option(metavar="N", help="GAT: heads of hidden layers, 8 unless given.")] = None,
     theta: Annotated[float | None, typer.Option(metavar="X", help="GCNII: how much a layer transforms, 0.5.")] = None,
     basis: Annotated[
-        str | None, typer.Option(metavar="principal|input", help="The axes that are pruned, principal unless given.")
+        str | None,
+        typer.Option(metavar="auto|principal|input", help="The axes that are pruned, chosen by features and target: auto."),
     ] = None,
     rank: Annotated[int | None, typer.Option(metavar="K", help="Leading axes to propagate, chosen unless given.")] = None,
     inherit: Annotated[

@@ -24,7 +24,7 @@ from unifews.errors import FileFormatError, InputError
 from unifews.nn.decoupled import Decoupled, Propagator, dense_rows
 from unifews.nn.mlp import Mlp
 from unifews.propagation import propagate
-from unifews.propagation.basis import GRAM_LIMIT
+from unifews.propagation.basis import GRAM_LIMIT, MANY_AXES, VERY_WIDE
 from unifews.training.hands import Hands
 from unifews.training.ledger import Ledger
 from unifews.training.loop import Epoch, fit, seeded
@@ -35,6 +35,7 @@ from unifews.training.spec import TrainSpec
 
 _ROWS = 1 << 16  # of features that are looked through at a time
 _FEWEST = 48  # axes of SGC: fewer tell too little about many classes
+_MOST = 0.5  # share of its messages that SGC can do without on the input axes
 
 Progress = Callable[[int, int], None]
 Watch = Callable[[int, Epoch], None]
@@ -72,7 +73,9 @@ def train(
             weight_ramp, weight_feedback: epochs until the share is reached; whether removed weights go on learning.
             seeds, seed: how many and the first; a seed decides split, initial weights, batches and dropout.
             split: ``"stratified"`` 50/25/25 by seed, or ``"stored"``; the dataset's own convention unless given.
-            hops, alpha, r, skip, entries, basis, rank, inherit: of `propagate`.
+            hops, alpha, r, skip, entries, rank, inherit: of `propagate`.
+            basis: of `propagate`; ``"auto"`` takes principal axes, but the input's own where the target leaves work for more
+            axes of wide features than are worth finding (docs/adr/0011).
             head: what the classifier is fed: ``"embedding"`` on the input axes, ``"coordinates"`` on the principal ones;
             ``"auto"`` takes the coordinates where there are any, which spares rotating back and makes the head narrower.
             standardise: by the training rows, all columns by one ``"common"`` scale or each ``"column"`` by its own.
@@ -214,22 +217,27 @@ def _propagation(spec: TrainSpec, features: int) -> dict[str, Any] | None:
     }  # fmt: skip
     if not spec.is_own:
         return how | {"seed": spec.seed}
+    basis, rank = _axes(spec, features)
     return how | {
-        "entries": spec.entries, "basis": spec.basis, "rank": _axes(spec, features),
-        "inherit": spec.inherit and spec.prunes_edges,
+        "entries": spec.entries, "basis": basis, "rank": rank, "inherit": spec.inherit and spec.prunes_edges,
     }  # fmt: skip
 
 
-def _axes(spec: TrainSpec, features: int) -> int | None:
-    """How many axes to propagate; None leaves it to `propagate`, which keeps all of up to 1,024 features.
+def _axes(spec: TrainSpec, features: int) -> tuple[str, int | None]:
+    """The axes that are pruned, and how many there are; None leaves that to `propagate`, which keeps all of up to 1,024.
 
     SGC keeps nothing of a node's own features, and what lies outside the leading axes of T X dies out over the hops. So it
-    meets a target by leaving axes out, and sends every message on those that stay (docs/adr/0011).
+    meets a target by leaving axes out, and sends every message on those that stay. Where a target leaves work for more axes
+    of wide features than are searched for, the others would be any that fit: a head learns better from the input's own, and
+    nothing has to be found or rotated. SGC can do that only as long as most messages stay (docs/adr/0011).
     """
-    fades = spec.model == "sgc" and spec.scheme == Sgc(skip="diagonal")
-    if not (fades and spec.rank is None and spec.edge_sparsity and spec.basis == "principal" and features <= GRAM_LIMIT):
-        return spec.rank
-    return min(features, max(_FEWEST, math.ceil(round((1 - spec.edge_sparsity) * features, 6))))
+    if spec.basis == "input" or spec.rank is not None or not spec.edge_sparsity:
+        return "input" if spec.basis == "input" else "principal", spec.rank
+    paid, fades = math.ceil(round((1 - spec.edge_sparsity) * features, 6)), spec.scheme == Sgc(skip="diagonal")
+    if GRAM_LIMIT < features <= VERY_WIDE:
+        own = spec.basis == "auto" and spec.head != "coordinates" and paid > MANY_AXES
+        return "input" if own and (spec.edge_sparsity <= _MOST or not fades) else "principal", None
+    return "principal", min(features, max(_FEWEST, paid)) if fades and features <= GRAM_LIMIT else None
 
 
 def _one_seed(

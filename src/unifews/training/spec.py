@@ -77,7 +77,7 @@ class TrainSpec:
     r: float = 0.5
     skip: str | None = None
     entries: LayerEntries = "block"
-    basis: Literal["principal", "input"] = "principal"
+    basis: Literal["auto", "principal", "input"] = "auto"
     rank: int | None = None
     inherit: bool = False
     head: Literal["auto", "embedding", "coordinates"] = "auto"
@@ -97,7 +97,7 @@ class TrainSpec:
         _known("entries", self.entries, (*(["unit"] if self.is_layered else []), "block", "feature", "node"))
         _known("task", self.task, ("nodes", "links"))
         _known("budget", self.budget, ("macs", "layers"))
-        _known("basis", self.basis, ("principal", "input"))
+        _known("basis", self.basis, ("auto", "principal", "input"))
         _known("head input", self.head, ("auto", "embedding", "coordinates"))
         _known("weight reference", self.weight_reference, ("unpruned", "head"))
         _known("standardisation", self.standardise, ("common", "column"))
@@ -185,7 +185,7 @@ class TrainSpec:
             how |= {"method": TrainSpec.method} | {name: getattr(TrainSpec, name) for name in self.rule.card.defaults}
         return replace(
             self, edge_sparsity=None, edge_threshold=None, weight_sparsity=None, weight_threshold=None, rank=None, head="auto",
-            basis="principal", weight_reference=TrainSpec.weight_reference, weight_ramp=TrainSpec.weight_ramp,
+            basis=TrainSpec.basis, weight_reference=TrainSpec.weight_reference, weight_ramp=TrainSpec.weight_ramp,
             weight_feedback=TrainSpec.weight_feedback, budget=TrainSpec.budget, absolute=False, node_lock=False,
             settle=TrainSpec.settle, **how,
         )  # fmt: skip
