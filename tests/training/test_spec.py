@@ -279,6 +279,12 @@ def test_unpruned_is_the_same_run_with_nothing_removed():
     assert plain == TrainSpec.of(FULL | RECIPE | other).unpruned()  # so it is trained once for all of them
 
 
+@pytest.mark.parametrize("layers, epochs", [(1, 30), (2, 30), (8, 120)])
+def test_weights_of_a_deep_network_go_more_slowly(layers, epochs):
+    assert TrainSpec.of({"dataset": "a", "layers": layers}).pruning.ramp == epochs
+    assert TrainSpec.of({"dataset": "a", "layers": layers, "weight_ramp": 7}).pruning.ramp == 7
+
+
 def test_schemes():
     assert TrainSpec("a", "sgc").scheme.skip == "diagonal"  # T^L X, as everybody knows it
     assert TrainSpec("a", "sgc", skip="identity").scheme.skip == "identity"

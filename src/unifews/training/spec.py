@@ -27,6 +27,7 @@ DECOUPLED = ("appnp", "sgc", "mlp")
 """Models that propagate once, then train; the others, of the zoo, propagate in every layer."""
 MODELS = (*DECOUPLED, *zoo.MODELS)
 _SEEDS = 2**63  # what torch's generator takes
+_RAMP = 15  # epochs a layer over which weights go: a deep network learns nothing before they have gone, if they go too soon
 
 PAPER: dict[str, Any] = {"entries": "node", "basis": "input", "inherit": True, "weight_ramp": 1, "weight_feedback": False}
 """Settings of the paper's own form: whole rows, on the input axes, nested; weights pruned fully from the first epoch."""
@@ -67,7 +68,7 @@ class TrainSpec:
     weight_sparsity: float | None = None
     weight_threshold: float | None = None
     weight_reference: Literal["unpruned", "head"] = "unpruned"
-    weight_ramp: int = 30
+    weight_ramp: int | None = None
     weight_feedback: bool = True
     seeds: int = 1
     seed: int = 42
@@ -103,6 +104,8 @@ class TrainSpec:
         _known("standardisation", self.standardise, ("common", "column"))
         if self.split is not None:
             _known("split", self.split, ("stratified", "stored"))
+        if self.weight_ramp is None:
+            object.__setattr__(self, "weight_ramp", _RAMP * max(self.recipe.layers, 2))
         for name, least in (("seeds", 1), ("seed", 0), ("hops", 1), ("weight_ramp", 1), ("heads", 1)):
             object.__setattr__(self, name, whole(name, getattr(self, name), least))
         if self.seed + self.seeds > _SEEDS:
@@ -168,6 +171,7 @@ class TrainSpec:
 
     @property
     def pruning(self) -> WeightPruning:
+        assert self.weight_ramp is not None
         settle = self.settle if self.is_layered else WeightPruning.settle
         return WeightPruning(self.weight_sparsity, self.weight_threshold, self.weight_ramp, self.weight_feedback, settle)
 
