@@ -12,10 +12,8 @@ import numpy as np
 
 from unifews import Graph
 from unifews.distributed import propagate
-from unifews.propagation import checkpoint
 
 os.fsync = lambda descriptor: None  # the disk may be busy with other things
-checkpoint._WORTH = 0.0  # keep the state after every hop
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 WAYS = ["columns", "nodes"]
 
@@ -35,7 +33,7 @@ def main(folder, rank):
 
         x = np.load("x.npy", mmap_mode="r")
         propagate(
-            Graph.open("plain"), x, out=out, hops=5, edge_sparsity=0.8, threads=1, partition=way, progress=look
+            Graph.open("plain"), x, out=out, hops=5, edge_sparsity=0.8, threads=1, partition=way, progress=look, careful=True
         )  # fmt: skip
         Path(f"steps {way} {rank}").write_text(" ".join(map(str, steps)))
 

@@ -16,7 +16,7 @@ from unifews.core.budget import Target
 from unifews.core.work import folder_of
 from unifews.distributed import columns
 from unifews.errors import InputError
-from unifews.propagation import checkpoint, local
+from unifews.propagation import local
 
 HERE = Path(__file__).parent
 COLUMNS = [name for name in CASES if name.startswith("columns")]
@@ -164,7 +164,6 @@ def test_the_command_tells_a_mistake_once(folder):
 def test_one_worker_alone(folder, monkeypatch, tmp_path):
     """Without torchrun, one process: interrupted, it goes on; the groups decide about the result, not the workers."""
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(checkpoint, "_WORTH", 0.0)
     graph, x = Graph.open("plain"), np.load("x.npy", mmap_mode="r")
     for name, how in [
         ("columns target in 5", dict(edge_sparsity=0.8, groups=5)),
@@ -182,10 +181,10 @@ def test_one_worker_alone(folder, monkeypatch, tmp_path):
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            uf.distributed.propagate(graph, x, hops=5, threads=1, out=out, progress=stop, **how)
+            uf.distributed.propagate(graph, x, hops=5, threads=1, out=out, careful=True, progress=stop, **how)
         with pytest.raises(InputError, match="begun with hops 5 and not 6"):
             uf.distributed.propagate(graph, x, hops=6, threads=1, out=out, **how)
-        uf.distributed.propagate(graph, x, hops=5, threads=1, out=out, progress=stop, **how)
+        uf.distributed.propagate(graph, x, hops=5, threads=1, out=out, careful=True, progress=stop, **how)
         assert steps[4] == 5
         if name.startswith("columns"):
             assert out.read_bytes() == Path(f"{name}.npy").read_bytes()

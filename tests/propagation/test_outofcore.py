@@ -183,10 +183,9 @@ CHILD = """
 import os, sys
 import numpy as np
 from unifews import Graph, propagate
-from unifews.propagation import api, checkpoint, outofcore, plan
+from unifews.propagation import api, outofcore, plan
 plan.Needs.memory = lambda self, blocks, outside=False: blocks * 1_000_000
 api.resident = lambda: 0
-checkpoint._WORTH = 0.0
 outofcore._OFTEN = 0.0
 os.fsync = lambda descriptor: None
 import unifews.propagation.features as features
@@ -200,7 +199,7 @@ def told(self, **done):
 
 outofcore.Work.keep = told
 how = eval(sys.argv[1])
-propagate(Graph.open("graph"), np.load("x.npy", mmap_mode="r"), out="p.npy", memory="2MB", **how)
+propagate(Graph.open("graph"), np.load("x.npy", mmap_mode="r"), out="p.npy", memory="2MB", careful=True, **how)
 """
 
 
@@ -223,6 +222,29 @@ def killed(how, step):
             if not process.stdout.readline():
                 break
         os.kill(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("careful, following", [(True, 6), (False, 3)])
+@pytest.mark.parametrize("how", [dict(hops=6, edge_sparsity=0.5), dict(hops=6)], ids=["pruned", "unpruned"])
+def test_who_is_careful_loses_one_hop_at_most(folder, by_block, monkeypatch, how, careful, following):
+    monkeypatch.setattr(checkpoint, "_WORTH", 1e9)  # of itself, it keeps the first hop alone
+    steps, (graph, x) = [], mapped()
+
+    def stop(done, total):
+        steps.append(done)
+        if len(steps) == 5:  # after the first step, which is laying out, and four hops
+            raise KeyboardInterrupt
+
+    how = how | dict(out="p.npy", memory="9MB", careful=careful, progress=stop)
+    with pytest.raises(KeyboardInterrupt):
+        propagate(graph, x, **how)
+    propagate(graph, x, **how)
+    assert steps[:7] == [1, 2, 3, 4, 5, 1, following]
+
+
+def test_there_is_nothing_to_be_careful_about_in_memory():
+    with pytest.raises(InputError, match="`careful` is about propagating through files"):
+        propagate(DATA.graph, DATA.x, careful=True)
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,12 @@ def propagate(
         typer.Option(metavar="SIZE", help="Work through files with no more memory than this, such as 12GB; can be resumed."),
     ] = None,
     again: Again = False,
+    careful: Annotated[
+        bool,
+        typer.Option(
+            "--careful", help="Keep the state after every hop, so that a kill loses one at most; through files, by workers."
+        ),
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the trace as JSON.")] = False,
 ) -> None:  # fmt: skip
@@ -108,6 +114,8 @@ def propagate(
             if memory is not None:
                 _check_beyond_memory(memory, coordinates, undirected)
             through_files = memory is not None or workers.group is not None
+            if careful and not through_files:
+                raise InputError("--careful is about work through files; add --memory 12GB, or have torchrun start workers.")
             resumed = through_files and folder_of(out).exists()  # then a result may be there, moved in place by a killed call
             targets = _targets(out, coordinates, overwrite or resumed, inputs=(graph, features or graph))
             chosen = _scheme(scheme, alpha, skip, tail, hops, r)
@@ -117,7 +125,7 @@ def propagate(
             g, x = _load(graph, features, undirected, rank)
         how: dict[str, Any] = {}
         if through_files:
-            how |= {"out": out, "overwrite": overwrite, "again": again}
+            how |= {"out": out, "overwrite": overwrite, "again": again, "careful": careful}
         if workers.group is not None:
             how |= {"partition": partition or "columns", "groups": groups}
         else:

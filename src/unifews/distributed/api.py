@@ -50,6 +50,7 @@ def propagate(
     threads: int | None = None,
     overwrite: bool = False,
     again: bool = False,
+    careful: bool = False,
 ) -> Propagated:
     """`unifews.propagate` by all the workers that torchrun has started; each of them calls this with the same arguments.
 
@@ -65,6 +66,7 @@ def propagate(
         groups: with columns, how many groups they are cut into, as many as workers unless given. Each group has a threshold of
             its own where a sparsity is asked for, so it is on the groups, not on the workers, that the result depends.
         overwrite, again: replace `out`; start afresh instead of going on with what was interrupted.
+        careful: keep the state after every hop, so that a lost worker costs one at most.
 
     Everything else is as in `unifews.propagate`. Returns the embedding as a memory map of the file written, to every worker.
     """
@@ -90,7 +92,7 @@ def propagate(
                 "threshold": None if threshold is None else float(threshold),
                 "entries": entries, "basis": basis, "inherit": bool(inherit),
             }  # fmt: skip
-            needs, task, inputs = posed(op, x, budget, deflate, asked, "propagating by many workers")
+            needs, task, inputs = posed(op, x, budget, deflate, asked, "propagating by many workers", careful)
             way, facts = _way(partition, groups, group.size)
             order = Order(Path(out), task | facts, inputs, overwrite, again)
             files = {f"the contents of {file.name}": fingerprint(file)["ends"] for file in order.inputs}

@@ -109,7 +109,7 @@ def _one(common: SharedWork, needs: Needs, view: View, shape: Shape, budget: Bud
             if spill.checksum(file) != kept["crc"]:
                 raise spill.damaged(file)
             return Done.of_dict(kept)
-        state = Checkpoint(work, shape)
+        state = Checkpoint(work, shape, needs.careful)
         if budget is None:
             outcome = whole(op, view, shape, state, tell)
         else:

@@ -21,7 +21,7 @@ from unifews.distributed.halo import PartEngine, PartOperator, PartView, refresh
 from unifews.distributed.partition import Owners, Part, metis, ranges
 from unifews.distributed.result import Rows, frame_of, write
 from unifews.distributed.shared import SharedWork, later
-from unifews.propagation import checkpoint, local
+from unifews.propagation import local
 from unifews.propagation.assembly import Assembly, Done, Frame
 from unifews.propagation.checkpoint import Checkpoint, plain, resumed, told, whole
 from unifews.propagation.operator import stationary
@@ -96,7 +96,7 @@ class _Run:
         for number, shape in enumerate(reversed(self.shapes)):
             if number < len(done):
                 continue
-            own, state = budgets[-number - 1], _Together(self.work, shape, self.group, states, budgets)
+            own, state = budgets[-number - 1], _Together(self.work, shape, self.needs.careful, self.group, states, budgets)
             outcome, traffic = self._one(shape, own, state, number)
             outcome.values = outcome.values[: self.part.owned]
             if own is not None and number + 1 < len(self.shapes):
@@ -159,9 +159,15 @@ class _Together(Checkpoint):
     """The state of the hops, kept by all workers after the same hops: each has the last two, so that they share one."""
 
     def __init__(
-        self, work: Work, shape: Shape, group: Group, states: list[dict[str, Any]], budgets: list[Budget | None]
+        self,
+        work: Work,
+        shape: Shape,
+        careful: bool,
+        group: Group,
+        states: list[dict[str, Any]],
+        budgets: list[Budget | None],
     ) -> None:
-        super().__init__(work, shape)
+        super().__init__(work, shape, careful)
         self.group, self.states, self.budgets = group, states, budgets
 
     def load(self, arrays: list[NDArray[Any]]) -> dict[str, Any] | None:
@@ -173,9 +179,9 @@ class _Together(Checkpoint):
         return {**kept, "hops": [HopTrace(**hop) for hop in kept["hops"]]}
 
     def save(self, arrays: list[NDArray[Any]], hops: list[HopTrace], facts: dict[str, Any]) -> None:
-        began = perf_counter()
-        if not self.group.most(float(began - self.since >= checkpoint._WORTH * self.cost)):
+        if not self.group.most(float(self.is_due)):
             return
+        began = perf_counter()
         kept = self.work.get("states") or []
         slot = 1 - kept[-1]["slot"] if kept else 0
         state = {

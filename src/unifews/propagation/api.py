@@ -64,6 +64,7 @@ def propagate(
     memory: str | int | None = None,
     overwrite: bool = False,
     again: bool = False,
+    careful: bool = False,
     plan: Callable[[Plan], None] | None = None,
 ) -> Propagated:
     """Propagate features over a graph, skipping the entries that do not matter ([P] Algorithm 1, generalised).
@@ -100,6 +101,7 @@ def propagate(
         memory: what this may take, such as ``"12GB"``.
         overwrite: replace the file `out`.
         again: start afresh instead of going on with what was interrupted.
+        careful: keep the state after every hop, so that a kill loses one at most; else as often as takes a sixth of the time.
         plan: called with the `Plan` before it starts: groups of columns, passes, bytes, time.
 
     The paper's own form is ``entries="node", basis="input", inherit=True, threshold=δ``.
@@ -107,6 +109,8 @@ def propagate(
     began = perf_counter()
     if out is not None or memory is not None:
         _check_beyond_memory(x, out, memory, entries, relative_threshold, max_error, certify, rank, every_hop)
+    elif careful:
+        raise InputError("`careful` is about propagating through files, and this is in memory; give `out` and `memory` too.")
     taken = resident()
     if not isinstance(graph, Graph):
         raise GraphError(
@@ -120,7 +124,7 @@ def propagate(
     allowed = None if max_error is None else check_error("max_error", max_error)
     op = Operator(diffusion, scheme, hops, threads_to_use(threads))
     if out is not None and memory is not None:
-        order = Order(Path(out), as_bytes(memory, "memory"), taken, overwrite, again, plan)
+        order = Order(Path(out), as_bytes(memory, "memory"), taken, overwrite, again, careful, plan)
         asked = {
             "edge_sparsity": _number(edge_sparsity), "threshold": _number(threshold), "entries": entries, "basis": basis,
             "inherit": bool(inherit),
@@ -343,12 +347,12 @@ def _beyond_memory(
     graph, pages = op.diffusion.graph, Pages()
     pages.add(graph.indptr, graph.indices, graph.weight, np.asanyarray(x) if not hasattr(x, "detach") else None)
     with pages.within(order.memory):
-        needs, task, inputs = posed(op, x, budget, deflate, asked, "`memory`")
+        needs, task, inputs = posed(op, x, budget, deflate, asked, "`memory`", order.careful)
         return beyond_memory(needs, order, task, inputs, pages, progress)
 
 
 def posed(
-    op: Operator, x: Any, budget: Budget | None, deflate: bool | None, asked: dict[str, Any], door: str
+    op: Operator, x: Any, budget: Budget | None, deflate: bool | None, asked: dict[str, Any], door: str, careful: bool
 ) -> tuple[Needs, dict[str, Any], list[Path]]:
     """What a propagation through files needs, and what its result depends on: facts for JSON, and input files.
 
@@ -362,7 +366,9 @@ def posed(
             f"{door} with principal axes takes up to {GRAM_LIMIT:,} features, and `x` has {features.f:,}; write basis='input'."
         )
     spent = isinstance(budget, Target) and np.ceil((1 - budget.sparsity) * features.f) >= features.f
-    needs = Needs(op, features, None if spent else budget, rotate, deflate, asked["entries"] == "feature", asked["inherit"])
+    needs = Needs(
+        op, features, None if spent else budget, rotate, deflate, asked["entries"] == "feature", asked["inherit"], careful
+    )
     task = {
         "task": "propagate", "scheme": _described(op.scheme, op), "hops": op.hops, "r": float(op.diffusion.r), **asked,
         "deflate": bool(deflate), "focus": budget.focus if isinstance(budget, Target) else None,

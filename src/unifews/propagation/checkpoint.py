@@ -29,9 +29,14 @@ _WORTH = 5.0  # hops go on for so many times the seconds that keeping their stat
 class Checkpoint:
     """Where the hops of a group stand, on disk, in two files that take turns: one is whole whenever the process may die."""
 
-    def __init__(self, work: Work, shape: Shape) -> None:
-        self.work, self.shape = work, shape
+    def __init__(self, work: Work, shape: Shape, careful: bool) -> None:
+        """`careful`: after every hop, so that no more than one is lost; else as often as it does not slow the hops down."""
+        self.work, self.shape, self.careful = work, shape, careful
         self.since, self.cost = perf_counter(), 0.0
+
+    @property
+    def is_due(self) -> bool:
+        return self.careful or perf_counter() - self.since >= _WORTH * self.cost
 
     # As a `local.Keeper` of pruned hops:
 
@@ -69,10 +74,10 @@ class Checkpoint:
         return {**kept, "hops": [HopTrace(**hop) for hop in kept["hops"]]}
 
     def save(self, arrays: list[NDArray[Any]], hops: list[HopTrace], facts: dict[str, Any]) -> None:
-        """Keep the state, unless it was kept so recently that this would slow the hops down."""
-        began = perf_counter()
-        if began - self.since < _WORTH * self.cost:
+        """Keep the state, if it is due."""
+        if not self.is_due:
             return
+        began = perf_counter()
         before = self.work.get("state")
         slot = 1 - before["slot"] if before else 0
         crc = spill.save(self._file(slot), arrays)

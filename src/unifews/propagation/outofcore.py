@@ -56,6 +56,7 @@ class Order:
     """Bytes of memory the process had before."""
     overwrite: bool = False
     again: bool = False
+    careful: bool = False
     tell: Callable[[Plan], None] | None = None
 
 
@@ -203,7 +204,7 @@ class _Run:
             if str(shape.column) in done:
                 continue
             own = budgets[-number - 1]
-            state = Checkpoint(self.work, shape)
+            state = Checkpoint(self.work, shape, self.needs.careful)
             tell = partial(self._after, 1 + number * self.op.hops)
             if own is None:
                 outcome = whole(self.op, view, shape, state, tell, room=self._room)

@@ -36,6 +36,8 @@ class Needs:
     deflate: bool
     by_feature: bool
     inherit: bool
+    careful: bool = False
+    """Whether the state of the hops is kept after each of them, whatever time that takes."""
 
     @property
     def grouped(self) -> int:
