@@ -149,9 +149,7 @@ def main() -> None:
             ]
             seen = trace(run.net) if cases[name][1] else None  # type: ignore[attr-defined]
             kept = f", {seen.edge_sparsity:.1%} of edge and {seen.weight_sparsity:.1%} of weights removed" if seen else ""
-            console.print(
-                f"  {name:<24} {summary(times[name])['median']:7.3f} s  {peaks[name] / 2**20:7,.0f} MiB{kept}"
-            )
+            console.print(f"  {name:<24} {summary(times[name])['median']:7.3f} s  {peaks[name] / 2**20:7,.0f} MiB{kept}")
             for line in against if name not in RIVALS else []:
                 console.print(f"      {line}")
             results.append({"model": model, "case": name, "seconds": times[name], "peak": peaks[name]})

@@ -394,6 +394,7 @@ class TestMistakes:
 class TestLog:
     def test_curves_of_every_seed(self):
         import tensorboard.backend.event_processing.event_accumulator as loading
+
         told("mine", *SMALL, "--weight-sparsity", 0.5, "--no-baseline", "--log", "tensorboard")
         (name,) = [path.name for path in Path("runs/tensorboard").iterdir()]
         assert name == lines()[0]["id"]

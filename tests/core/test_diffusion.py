@@ -28,9 +28,7 @@ def test_it_is_the_normalised_adjacency_with_self_loops(graph, r):
     expected = np.diag(d ** -(1 - r)) @ looped @ np.diag(d**-r)
     diffusion = Diffusion(graph, r)
     np.testing.assert_allclose(diffusion.to_scipy().toarray(), expected, rtol=1e-12)
-    np.testing.assert_allclose(
-        diffusion.to_scipy(loops=False).toarray(), expected - np.diag(np.diag(expected)), atol=1e-12
-    )
+    np.testing.assert_allclose(diffusion.to_scipy(loops=False).toarray(), expected - np.diag(np.diag(expected)), atol=1e-12)
     np.testing.assert_allclose(diffusion.degree, d, rtol=1e-12)
     factors = diffusion.target[:, None] * graph.to_scipy().toarray() * diffusion.source + np.diag(diffusion.diagonal)
     np.testing.assert_allclose(factors, expected, rtol=1e-6)

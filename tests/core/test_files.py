@@ -162,9 +162,7 @@ def damaged(tmp_path, name):
     elif name == "cut.csv.gz":
         path.write_bytes(gzip.compress("\n".join(LINES * 999).encode())[:-20])
     else:
-        path.write_text(
-            {"words.csv": "0,1\none,two\n", "wide.csv": "1,2,3,4,5\n", "bare.csv": "# nothing\n"}.get(name, "1")
-        )
+        path.write_text({"words.csv": "0,1\none,two\n", "wide.csv": "1,2,3,4,5\n", "bare.csv": "# nothing\n"}.get(name, "1"))
     return path
 
 
@@ -193,9 +191,7 @@ class TestDamage:
             read_graph(damaged(tmp_path, name))
         assert name in str(caught.value) and "\n" not in str(caught.value)
 
-    @pytest.mark.parametrize(
-        "name", ["pickled.npy", "pickle.npy", "cut.npy", "pickled.npz", "cut.npz", "other.npz", "m.mat"]
-    )
+    @pytest.mark.parametrize("name", ["pickled.npy", "pickle.npy", "cut.npy", "pickled.npz", "cut.npz", "other.npz", "m.mat"])
     def test_a_bad_matrix_file_is_named(self, tmp_path, name):
         with pytest.raises(FileFormatError, match=name):
             read_matrix(damaged(tmp_path, name))

@@ -163,6 +163,7 @@ class TestTorch:
     def test_tensors_and_pyg_data_give_the_graph_of_their_arrays(self):
         import torch
         import torch_geometric.data as data_module
+
         edges = torch.from_numpy(RING)
         expected = Graph.from_edge_index(RING, 4)
         same(Graph.from_edge_index(edges, 4), expected)
@@ -175,11 +176,13 @@ class TestTorch:
     def test_edge_attributes_are_not_taken_for_weights(self):
         import torch
         import torch_geometric.data as data_module
+
         data = data_module.Data(edge_index=torch.from_numpy(RING), edge_attr=torch.full((6,), 2.0), num_nodes=3)
         assert Graph.from_pyg(data).weight is None
 
     def test_data_without_edges_is_refused(self):
         import torch_geometric.data as data_module
+
         with pytest.raises(GraphError, match="neither edge_index nor adj_t"):
             Graph.from_pyg(data_module.HeteroData())
 
@@ -391,9 +394,7 @@ class TestFolder:
         with pytest.raises(FileFormatError, match=message):
             Graph.open(folder)
 
-    @pytest.mark.parametrize(
-        "indices, message", [([1, 2, 0, 9, 0, 1], "outside 0 … 2"), ([2, 1, 0, 2, 0, 1], "not sorted")]
-    )
+    @pytest.mark.parametrize("indices, message", [([1, 2, 0, 9, 0, 1], "outside 0 … 2"), ([2, 1, 0, 2, 0, 1], "not sorted")])
     def test_verifying_finds_damaged_indices(self, folder, indices, message):
         np.save(folder / "indices.npy", np.array(indices, dtype=np.int32))
         Graph.open(folder)  # a look at the offsets alone cannot tell

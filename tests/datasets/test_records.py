@@ -36,6 +36,7 @@ def test_the_paper_s_cora_is_the_largest_component():
 @pytest.mark.parametrize("name", [name for name, record in RECORDS.items() if record.pyg])
 def test_pyg_takes_what_the_record_calls_it_with(name, monkeypatch, tmp_path):
     import torch_geometric.datasets as datasets
+
     kind = getattr(datasets, RECORDS[name].pyg.kind)
 
     class AboutToDownload(Exception):

@@ -49,6 +49,7 @@ def test_infinities_that_cancel_in_a_sum_are_found():
 
 def test_torch_values_that_are_not_finite():
     import torch
+
     refused(InputError, r"\b1 NaN", r"row 2\b", x=torch.from_numpy(broken(np.nan, (2, 2))))
 
 

@@ -566,8 +566,7 @@ MANY = [
 
 @pytest.mark.parametrize(
     "options, hops",
-    [({}, 300), ({}, 1_500), *((options, 300) for options in MANY)]
-    + [(options, 1_500) for options in MANY],
+    [({}, 300), ({}, 1_500), *((options, 300) for options in MANY)] + [(options, 1_500) for options in MANY],
 )
 def test_many_identity_hops_stay_finite(options, hops):
     rng = np.random.default_rng(4)

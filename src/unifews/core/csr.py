@@ -90,9 +90,7 @@ def distinct(keys: NDArray[np.int64]) -> int:
     return write
 
 
-def _compress_by_order(
-    source: NDArray[Any], target: NDArray[Any], weight: NDArray[np.float32] | None, num_nodes: int
-) -> Csr:
+def _compress_by_order(source: NDArray[Any], target: NDArray[Any], weight: NDArray[np.float32] | None, num_nodes: int) -> Csr:
     edge = source != target
     loops = int(len(edge) - np.count_nonzero(edge))
     if loops:

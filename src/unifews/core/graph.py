@@ -113,9 +113,7 @@ class Graph:
         return cls._from_csr(csr.compress(edges[0], edges[1], weight, n))
 
     @classmethod
-    def from_csr(
-        cls, indptr: ArrayLike, indices: ArrayLike, weight: ArrayLike | None = None, *, check: bool = True
-    ) -> Graph:
+    def from_csr(cls, indptr: ArrayLike, indices: ArrayLike, weight: ArrayLike | None = None, *, check: bool = True) -> Graph:
         """A graph from compressed rows: indices[indptr[u]:indptr[u+1]] are the sources of the edges into u.
 
         Shapes: `indptr` [n + 1], `indices` [m], `weight` [m]. Sorted rows without copies of an edge, self-loops or zero
@@ -169,8 +167,7 @@ class Graph:
         adj_t = getattr(data, "adj_t", None)
         if adj_t is None:
             raise GraphError(
-                f"this {type(data).__name__} has neither edge_index nor adj_t. "
-                f"For a HeteroData, pass data.to_homogeneous()."
+                f"this {type(data).__name__} has neither edge_index nor adj_t. For a HeteroData, pass data.to_homogeneous()."
             )
         if hasattr(adj_t, "csr"):  # torch_sparse.SparseTensor
             indptr, indices, value = adj_t.csr()

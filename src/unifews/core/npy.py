@@ -54,7 +54,5 @@ def _header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], int]:
             read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
             shape, _, dtype = read(file)
         except (ValueError, EOFError) as error:
-            raise FileFormatError(
-                f"{path} is not a .npy file, or its header is damaged. Write it with numpy.save."
-            ) from error
+            raise FileFormatError(f"{path} is not a .npy file, or its header is damaged. Write it with numpy.save.") from error
         return shape, dtype, file.tell()

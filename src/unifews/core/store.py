@@ -40,9 +40,7 @@ def write(folder: Path, stored: Stored, *, overwrite: bool = False) -> None:
 def check_replaceable(folder: Path) -> None:
     """Only another graph folder is ever replaced."""
     if folder.exists() and not KIND.describes(folder):
-        raise InputError(
-            f"{folder} already exists and is not a unifews graph, so it is not overwritten. Choose another name."
-        )
+        raise InputError(f"{folder} already exists and is not a unifews graph, so it is not overwritten. Choose another name.")
 
 
 def describe(place: Path, stored: Stored) -> None:

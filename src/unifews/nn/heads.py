@@ -78,9 +78,7 @@ class Rows:
         return found
 
 
-def scores(
-    x: Rows, y: Rows, att: Tensor, slope: float, adjacency: Adjacency, *, loops: bool
-) -> tuple[Tensor, Tensor | None]:
+def scores(x: Rows, y: Rows, att: Tensor, slope: float, adjacency: Adjacency, *, loops: bool) -> tuple[Tensor, Tensor | None]:
     """att_h · LeakyReLU(x[v,h] + y[u,h]) for every edge, [m, heads], and for every node with itself, [n, heads]; att [heads,
     channels]."""
     if x.lanes is not None:

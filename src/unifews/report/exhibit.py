@@ -18,6 +18,7 @@ from unifews.report.cells import Cell
 Kind = Literal["lines", "heatmap", "bars", "scatter", "table"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
+
 @dataclass(frozen=True)
 class Series:
     """A line, a row of bars, or a row of a heat map, whose values are `y`."""

@@ -124,4 +124,3 @@ def _legend(records: Sequence[Record]) -> list[str]:
     if any(published_score(record) is not None for record in records):
         sentences.append("In the paper: its tab:dec, by its own recipe; ±: ours.")
     return sentences
-
