@@ -19,7 +19,7 @@ from unifews.datasets.component import largest_component
 from unifews.datasets.npz import read_npz
 from unifews.datasets.records import RECORDS, Ogb, Pyg
 from unifews.datasets.source import NotOffered, Unavailable
-from unifews.errors import FileFormatError, MissingFileError, UnifewsError, UnknownNameError
+from unifews.errors import FileFormatError, InputError, MissingFileError, UnifewsError, UnknownNameError
 
 OGB = Ogb("ogbn_tiny", "t", "time", "http://localhost/t.zip")
 EVERYWHERE = dict(pyg=Pyg("Tiny", (), "https://localhost"), ogb=OGB, wheel=True)
@@ -118,6 +118,12 @@ def test_unknown_names_and_sources(places):
 
 
 # --------------------------------------------------------------------------------------------------------------- paths
+
+
+@pytest.mark.parametrize("given", [uf.powerlaw(20, 60, num_features=2), None, 7])
+def test_what_is_no_name_and_no_path(given):
+    with pytest.raises(InputError, match=rf"not a {type(given).__name__}; .* Dataset\('mine', graph, x, y\)"):
+        uf.load_dataset(given)
 
 
 def test_the_path_of_a_file_or_folder(places):

