@@ -124,12 +124,12 @@ def propagate(
     allowed = None if max_error is None else check_error("max_error", max_error)
     op = Operator(diffusion, scheme, hops, threads_to_use(threads))
     if out is not None and memory is not None:
-        order = Order(Path(out), as_bytes(memory, "memory"), taken, overwrite, again, careful, plan)
+        order = Order(Path(out), as_bytes(memory, "memory"), taken, overwrite, again, plan)
         asked = {
             "edge_sparsity": _number(edge_sparsity), "threshold": _number(threshold), "entries": entries, "basis": basis,
             "inherit": bool(inherit),
         }  # fmt: skip
-        return _beyond_memory(op, x, budget, deflate, asked, order, progress)
+        return _beyond_memory(op, x, budget, deflate, asked, careful, order, progress)
     features = Features(x, graph.num_nodes)
     if rank is not None and (not isinstance(rank, int | np.integer) or isinstance(rank, bool) or not 1 <= rank <= features.f):
         raise InputError(
@@ -340,6 +340,7 @@ def _beyond_memory(
     budget: Budget | None,
     deflate: bool | None,
     asked: dict[str, Any],
+    careful: bool,
     order: Order,
     progress: Progress | None,
 ) -> Propagated:
@@ -347,7 +348,7 @@ def _beyond_memory(
     graph, pages = op.diffusion.graph, Pages()
     pages.add(graph.indptr, graph.indices, graph.weight, np.asanyarray(x) if not hasattr(x, "detach") else None)
     with pages.within(order.memory):
-        needs, task, inputs = posed(op, x, budget, deflate, asked, "`memory`", order.careful)
+        needs, task, inputs = posed(op, x, budget, deflate, asked, "`memory`", careful)
         return beyond_memory(needs, order, task, inputs, pages, progress)
 
 

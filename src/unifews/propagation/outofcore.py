@@ -56,7 +56,6 @@ class Order:
     """Bytes of memory the process had before."""
     overwrite: bool = False
     again: bool = False
-    careful: bool = False
     tell: Callable[[Plan], None] | None = None
 
 
