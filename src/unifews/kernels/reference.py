@@ -410,6 +410,24 @@ def sparse_linear_gathered(
     sparse_linear(rows, indptr, indices, values, bias, out, relu)
 
 
+# --------------------------------------------------------------------------------------------------------- one at a time
+
+
+def dropout(x: Floats, seed: int, level: int, scale: float, out: Floats, threads: int = 1) -> None:
+    """out[i] = scale · x[i] where mixed(mixed(i ⊕ seed) ⊕ seed >> 32) ≥ level, else 0; i counts all values, row by row."""
+    at = np.arange(x.size, dtype=np.uint64)
+    high = _mixed((at >> np.uint64(32)).astype(np.uint32)) ^ np.uint32(seed >> 32)
+    drawn = _mixed(_mixed(at.astype(np.uint32) ^ np.uint32(seed & 0xFFFFFFFF)) ^ high)
+    out[...] = np.where(drawn.reshape(x.shape) >= np.uint32(level), np.float32(scale) * x, np.float32(0))
+
+
+def _mixed(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Wellons' lowbias32."""
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x21F0AAAD)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0xD35A2D97)
+    return np.asarray(x ^ (x >> np.uint32(15)))
+
+
 # ------------------------------------------------------------------------------------------------------------- helpers
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from unifews.core.trace import LayerTrace
 from unifews.errors import InputError
+from unifews.nn.dropout import dropout
 from unifews.nn.linear import PrunedLinear
 
 
@@ -43,7 +44,7 @@ class Mlp(nn.Module):
         return scores
 
     def drop(self, x: Tensor) -> Tensor:
-        return nn.functional.dropout(x, self.dropout, self.training)
+        return dropout(x, self.dropout, self.training)
 
     @torch.no_grad()
     def standardise(self, rows: Tensor, *, per_column: bool = True) -> None:

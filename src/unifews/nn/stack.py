@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
 from unifews.errors import InputError
+from unifews.nn.dropout import dropout
 
 _MOMENTUM = 0.9  # of the running statistics, as the authors have it: they follow the last few passes
 
@@ -42,7 +43,7 @@ class Stack(Network):
         edges = self.edge_arguments(edge_index, edge_weight)
         x = self.convs[0](x, *edges)
         for norm, conv in zip(self.norms, self.convs[1:], strict=True):
-            x = nn.functional.dropout(norm(x).relu(), self.dropout, self.training)
+            x = dropout(norm(x).relu(), self.dropout, self.training)
             x = conv(x, *edges)
         return x
 
@@ -61,9 +62,9 @@ class Residual(Network):
     def forward(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
         edges = self.edge_arguments(edge_index, edge_weight)
         start: Tensor = self.first_norm(self.first(x)).relu()
-        x = nn.functional.dropout(start, self.dropout, self.training)
+        x = dropout(start, self.dropout, self.training)
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = nn.functional.dropout(norm(conv(x, start, *edges)).relu(), self.dropout, self.training)
+            x = dropout(norm(conv(x, start, *edges)).relu(), self.dropout, self.training)
         scores: Tensor = self.last(x)
         return scores
 

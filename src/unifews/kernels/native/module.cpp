@@ -11,6 +11,7 @@
 #include "arrays.h"
 #include "attention.h"
 #include "kernels.h"
+#include "pointwise.h"
 #include "weights.h"
 
 using namespace unifews;
@@ -28,17 +29,18 @@ struct Level {
   const Messages& (*messages)();
   const Attentions& (*attention)();
   const Weights& (*weights)();
+  const Pointwise& (*pointwise)();
 };
 
 std::vector<Level> levels() {
-  std::vector<Level> found{{"base", table_base, messages_base, attention_base, weights_base}};
+  std::vector<Level> found{{"base", table_base, messages_base, attention_base, weights_base, pointwise_base}};
 #if defined(UNIFEWS_X86)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-    found.push_back({"avx2", table_avx2, messages_avx2, attention_avx2, weights_avx2});
+    found.push_back({"avx2", table_avx2, messages_avx2, attention_avx2, weights_avx2, pointwise_avx2});
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl"))
-    found.push_back({"avx512", table_avx512, messages_avx512, attention_avx512, weights_avx512});
+    found.push_back({"avx512", table_avx512, messages_avx512, attention_avx512, weights_avx512, pointwise_avx512});
 #endif
   return found;
 }
@@ -287,6 +289,15 @@ NB_MODULE(_native, m) {
         current.messages().edge_dots(e, blocks, x.data(), y.data(), out.data(), threads);
       },
       "start"_a, "end"_a, "indices"_a, "blocks"_a, "x"_a, "y"_a, "out"_a, "threads"_a);
+
+  m.def(
+      "dropout",
+      [](Input<float> x, uint64_t seed, uint32_t level, float scale, Array<float> out, int threads) {
+        const Dropout d{int64_t(x.size()), x.data(), seed, level, scale, out.data(), threads};
+        nb::gil_scoped_release free;
+        current.pointwise().dropout(d);
+      },
+      "x"_a, "seed"_a, "level"_a, "scale"_a, "out"_a, "threads"_a);
 
   bind_attention(m);
   bind_weights(m);

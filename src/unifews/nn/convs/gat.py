@@ -15,6 +15,7 @@ from unifews.nn import heads
 from unifews.nn.convs.base import check_precision, prunes
 from unifews.nn.convs.gcn import sums
 from unifews.nn.convs.messages import ByMessages
+from unifews.nn.dropout import dropout
 from unifews.nn.edges import Edges
 from unifews.nn.heads import Rows
 from unifews.nn.linear import largest
@@ -81,8 +82,8 @@ class Attending(ByMessages):
         began: float,
     ) -> Tensor:  # fmt: skip
         pruning, session, decided = self.session.pruning, self.session, alpha.detach()
-        alpha = torch.nn.functional.dropout(alpha, self.dropout, self.training)
-        mine = None if own is None else torch.nn.functional.dropout(own, self.dropout, self.training)
+        alpha = dropout(alpha, self.dropout, self.training)
+        mine = None if own is None else dropout(own, self.dropout, self.training)
         width, adjacency, delta = x.width, edges.adjacency, None
         if not pruning.prunes_edges:
             out, used, macs = heads.gather(x, alpha, mine, adjacency), edges.count, edges.count * width
