@@ -86,12 +86,13 @@ class View:
         values, source = self.some(nodes), self.at(self.diffusion.source, nodes)
         if self.phi is not None and self.mean is not None:
             values = values - self.at(self.phi, nodes)[:, None] * self.mean
-        values = values if self.basis is None else values @ self.basis.axes
         size, width = [], []
         for shape in shapes:
+            part = slice(shape.column, shape.column + shape.width)
+            on_axes = values[:, part] if self.basis is None else values @ self.basis.axes[:, part]
             for block, columns in enumerate(shape.widths().tolist()):
-                at = shape.column + block * LANES
-                size.append(np.linalg.norm(values[:, at : at + columns], axis=1) * source)
+                at = block * LANES
+                size.append(np.linalg.norm(on_axes[:, at : at + columns], axis=1) * source)
                 width.append(columns)
         return np.stack(size, axis=1), np.array(width, dtype=np.float32)
 
