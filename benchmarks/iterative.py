@@ -42,7 +42,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         **{f"authors, node lock {share:g}": {"edge_sparsity": share, "node_lock": True, **AUTHORS} for share in (0.5, 0.8)},
     },
 }
-ALLOWED = {  # points below the unpruned run that issue 4 allows
+ALLOWED = {  # points below the unpruned run that pruning may cost
     "gcn": {"edge .5": 0.5, "weight .9": 0.3, "edge .5, weight .9": 0.7, "edge .8, weight .95": 1.0},
     "": {"edge .5": 0.7, "weight .9": 0.5, "edge .5, weight .9": 1.0, "edge .8, weight .95": 1.5},
 }

@@ -199,7 +199,7 @@ def test_results_go_to_memory_that_is_given():
             sparse_linear(x, w, out=bad)
 
 
-@pytest.mark.skipif(native.level() != "avx2", reason="the numbers are those of one instruction set")
+@pytest.mark.skipif(native.level() == "base", reason="plain vectors need fewer weights to win")
 @pytest.mark.parametrize("inputs, outputs", [(512, 512), (128, 256), (1433, 512), (500, 512), (256, 40)])
 def test_packed_pays_at_a_third_of_the_weights_and_never_at_all_of_them(inputs, outputs):
     assert worth(64_000, inputs, outputs, 0.1)

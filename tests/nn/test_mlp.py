@@ -37,7 +37,8 @@ def test_dropout_and_batchnorm_are_for_training_only():
     model.train()
     assert not torch.equal(model(x), model(x))
     model.eval()
-    assert torch.equal(model(x), model(x)) and torch.equal(model(x)[:4], model(x[:4]))
+    assert torch.equal(model(x), model(x))
+    torch.testing.assert_close(model(x)[:4], model(x[:4]))  # no row looks at others, but BLAS may round by their number
 
 
 def test_one_layer_is_linear():
