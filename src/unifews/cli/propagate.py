@@ -60,6 +60,10 @@ def propagate(
         float | None, typer.Option(metavar="E", help="Instead: remove as much as keeps the certified relative error below E.")
     ] = None,
     certify: Annotated[bool, typer.Option("--certify", help="Also tell a proven upper bound on the error.")] = False,
+    certify_sampled: Annotated[
+        bool,
+        typer.Option("--certify-sampled", help="A bound by 16 random directions: 4 times the error, wrong once in a million."),
+    ] = False,
     entries: Annotated[
         str, typer.Option(metavar="block|feature|node", help="What one decision covers: 16 features, one, or all of a node's.")
     ] = "block",
@@ -110,7 +114,7 @@ def propagate(
     with crew(partition is not None or groups is not None) as workers:
         with workers.agreed():
             if workers.group is not None:
-                _check_workers(memory, coordinates, rank, relative_threshold, max_error, certify)
+                _check_workers(memory, coordinates, rank, relative_threshold, max_error, certify, certify_sampled)
             if memory is not None:
                 _check_beyond_memory(memory, coordinates, undirected)
             through_files = memory is not None or workers.group is not None
@@ -119,6 +123,8 @@ def propagate(
             resumed = through_files and folder_of(out).exists()  # then a result may be there, moved in place by a killed call
             targets = _targets(out, coordinates, overwrite or resumed, inputs=(graph, features or graph))
             chosen = _scheme(scheme, alpha, skip, tail, hops, r)
+            if certify and certify_sampled:
+                raise InputError("--certify and --certify-sampled are two ways to a bound; give one of them.")
             pruned = _check_pruning(edge_sparsity, threshold, relative_threshold, max_error, inherit)
             _check_axes(entries, basis, rank, coordinates, pruned)
             _check_threads(threads)
@@ -129,7 +135,10 @@ def propagate(
         if workers.group is not None:
             how |= {"partition": partition or "columns", "groups": groups}
         else:
-            how |= {"relative_threshold": relative_threshold, "max_error": max_error, "certify": certify, "rank": rank}
+            how |= {
+                "relative_threshold": relative_threshold, "max_error": max_error, "rank": rank,
+                "certify": "sampled" if certify_sampled else certify,
+            }  # fmt: skip
         if memory is not None:
             how |= {"memory": memory, "plan": lambda plan: output.note(f"plan: {plan}.")}
         with output.bar("propagating") as progress, resumable(out) if through_files else nullcontext():
@@ -164,11 +173,13 @@ def _check_workers(
     relative_threshold: float | None,
     max_error: float | None,
     certify: bool,
+    certify_sampled: bool,
 ) -> None:
     """What workers do not have."""
     given = {
         "--memory": memory is not None, "--coordinates": coordinates, "--rank": rank is not None, "--certify": certify,
         "--relative-threshold": relative_threshold is not None, "--max-error": max_error is not None,
+        "--certify-sampled": certify_sampled,
     }  # fmt: skip
     for option, is_given in given.items():
         if is_given:

@@ -1,7 +1,10 @@
 """How it is computed: arrays in, arrays out, no I/O.
 
     native/kernels.h    what the arrays mean: tiles of blocks, scaled values, lazily updated blocks
-    native/kernels.cpp  the kernels, compiled for several instruction sets
+    native/kernels.cpp  hops, compiled for several instruction sets; its parts are decide.h (who matters), lazy.h (who is left
+                        where they are) and bill.h (what that may cost)
+    native/messages.cpp, attention.cpp, weights.cpp, pointwise.cpp
+                        products of layers, attention, few weights, dropout
     reference.py        the same functions in plain numpy: the oracle
 
 `native` is the compiled module; `levels()` lists the instruction sets this processor can run, `use_level` picks one

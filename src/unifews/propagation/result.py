@@ -117,14 +117,14 @@ class Propagated:
 
     @property
     def error_bound(self) -> float:
-        """With ``certify=True`` or ``max_error=ε``: ‖embedding - P‖_F is at most this, up to the rounding of float32, where P
-        is what the unpruned propagation gives."""
+        """With `certify` or ``max_error=ε``: ‖embedding - P‖_F is at most this, up to the rounding of float32, where P is what
+        the unpruned propagation gives; with ``certify="sampled"`` but for a chance of one in a million."""
         return self._certified(self.trace.error_bound)
 
     @property
     def relative_error_bound(self) -> float:
-        """And ‖embedding - P‖_F / ‖P‖_F at most this: `error_bound` over a lower bound on ‖P‖_F, ‖embedding‖_F - `error_bound`;
-        infinite where that is not positive."""
+        """And ‖embedding - P‖_F / ‖P‖_F at most this: `error_bound` over a lower bound on ‖P‖_F, which is ‖embedding‖_F less
+        `error_bound` or what random directions show; infinite where neither is positive."""
         return self._certified(self.trace.relative_error_bound)
 
     def _certified(self, bound: float | None) -> float:

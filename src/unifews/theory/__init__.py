@@ -11,6 +11,7 @@ from unifews.theory.hop import HopMatrix
 from unifews.theory.layers import LayerCertificate
 from unifews.theory.perron import Bracket, perron, singular
 from unifews.theory.removal import removed_norm, removed_norm_by_count, removed_norm_by_size, vector_epsilon
+from unifews.theory.sampled import sample_range
 from unifews.theory.similarity import Similarity, edge_factors, removed_matrix, similarity, spectral_bound
 from unifews.theory.smoothing import objective, smooth, smoothing_error, step
 
@@ -38,6 +39,7 @@ __all__ = [
     "removed_norm_by_count",
     "removed_norm_by_size",
     "rounding_norm",
+    "sample_range",
     "similarity",
     "singular",
     "smooth",
