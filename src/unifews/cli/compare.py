@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unifews.cli import live, output
-from unifews.cli.run import Interrupted, share_cores
+from unifews.cli.run import Interrupted, own_process
 from unifews.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def compare(
     Every run is kept as soon as it is done, and finished seeds of one that was stopped are too: the same command goes on
     where it was. Other commands with the same ledger share its runs.
     """
-    share_cores()
+    own_process()
     if out is not None:
         output.check_page(out)
     shares = _shares(edge_sparsity)

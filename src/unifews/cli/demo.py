@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from unifews.cli import live, output
-from unifews.cli.run import share_cores
+from unifews.cli.run import own_process
 from unifews.errors import InputError
 
 
@@ -25,7 +25,7 @@ def demo(
     """
     if seeds < 1:
         raise InputError(f"--seeds is at least 1; got {seeds}.")
-    share_cores()
+    own_process()
     output.check_page(out)
     from unifews import demo as module
     from unifews.report.page import write_page

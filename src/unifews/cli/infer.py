@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from unifews.cli import output
-from unifews.cli.run import share_cores
+from unifews.cli.run import own_process
 from unifews.errors import InputError, MissingFileError, ShapeError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def infer(
     Up to 1,000 nodes are predicted one at a time, for the latency of a single prediction; more, or all, in one go. Rows of the
     file come in the order of --nodes. Where nodes may have several labels, a column of 0 and 1 for each.
     """
-    share_cores()
+    own_process()
     _check_out(out, overwrite, (model, *([] if features is None else [features]), Path(data)))
     if threads is not None and threads < 1:
         raise InputError(f"--threads is at least 1; got {threads}.")

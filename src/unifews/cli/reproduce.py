@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unifews.cli import live, output
-from unifews.cli.run import Interrupted, share_cores
+from unifews.cli.run import Interrupted, own_process
 from unifews.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def reproduce(
     Runs are kept as they finish, and finished seeds of one that was stopped are too: the same command goes on where it was.
     Experiments share runs. Where a dataset cannot be had, a stand-in is named as such, or its rows say that they were not run.
     """
-    share_cores()
+    own_process()
     if "list" in names:
         if names != ["list"]:
             raise InputError("`unifews reproduce list` shows what there is; leave out the other names.")

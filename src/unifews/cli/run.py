@@ -99,12 +99,15 @@ def help_if_alone(context: typer.Context) -> None:
         raise typer.Exit
 
 
-def share_cores() -> None:
-    """Threads with nothing to do sleep instead of spinning; called before numpy and torch are imported, later is too late.
+def own_process() -> None:
+    """For commands that train; called before numpy and torch are imported, later is too late.
 
-    Where something else runs too, threads that spin wait for each other's time slice at the end of every loop. On 2 busy
-    cores a training on Cora took 35 s spinning and 2.6 s sleeping, and finding its axes 1.1 s and 0.1 s. What the
-    environment says already is left alone.
+    Threads with nothing to do sleep instead of spinning: where something else runs too, threads that spin wait for each other's
+    time slice at the end of every loop. On 2 busy cores a training on Cora took 35 s spinning and 2.6 s sleeping, and finding
+    its axes 1.1 s and 0.1 s. What the environment says already is left alone. And memory that is freed is kept for later steps.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch and our kernels
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # numpy: 2^4 cycles instead of 2^26
+    from unifews.core.memory import keep_freed
+
+    keep_freed()

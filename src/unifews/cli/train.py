@@ -12,7 +12,7 @@ import typer
 from unifews.cli import output
 from unifews.cli.crew import crew
 from unifews.cli.desk import Desk
-from unifews.cli.run import share_cores
+from unifews.cli.run import own_process
 from unifews.errors import InputError, MissingFileError, unknown_name
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def train(
     Where torchrun starts several workers, they share the rows of an embedding: torchrun --nproc-per-node=4 -m unifews train
     DATASET --embedding P.npy.
     """
-    share_cores()
+    own_process()
     given = {
         "model": model, "method": method, "edge_sparsity": edge_sparsity, "edge_threshold": edge_threshold,
         "weight_sparsity": weight_sparsity, "weight_reference": weight_reference,

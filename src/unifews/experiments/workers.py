@@ -11,6 +11,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
+from unifews.core.memory import keep_freed
 from unifews.errors import UnifewsError
 from unifews.kernels import threads_to_use
 from unifews.training.ledger import Ledger
@@ -91,6 +92,7 @@ class _Worker:
 
 def _serve(line: Connection, ledger: Ledger) -> None:
     """What a worker does: carry out what comes, until nobody is at the other end."""
+    keep_freed()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one ends the others
     with suppress(EOFError, ConnectionError):
         while True:
