@@ -640,3 +640,54 @@ def test_the_trace_says_what_was_asked_and_done():
     assert "removed" in repr(out)
     theta, _ = theta_of(Appnp(), 2)
     assert sum(theta) == pytest.approx(1)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """A graph so dense that nothing but the stationary part is left after a few hops, and features."""
+    rng = np.random.default_rng(11)
+    graph = uf.Graph.from_edge_index(rng.integers(0, 60, (2, 1500)), 60).undirected()
+    return graph, rng.standard_normal((60, 20)).astype(np.float32)
+
+
+class TestManyHops:
+    """The stationary part may outgrow float32, and all that departs from it, by many powers of two."""
+
+    @pytest.mark.filterwarnings("error")
+    @pytest.mark.parametrize("hops", [130, 300, 1000])
+    @pytest.mark.parametrize(
+        "how",
+        [
+            {"edge_sparsity": 0.5}, {"edge_sparsity": 0.9, "inherit": True}, {"edge_sparsity": 0.5, "entries": "node"},
+            {"edge_sparsity": 0.5, "entries": "feature", "basis": "input", "deflate": True, "every_hop": True},
+            {"deflate": True, "every_hop": True}, {"rank": 3, "edge_sparsity": 0.5}, {"threshold": 0.1, "certify": True},
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_an_identity_skip_gives_what_it_gives_unpruned(self, problem, hops, how):
+        graph, x = problem
+        whole, out = uf.propagate(graph, x, "sgc", hops), uf.propagate(graph, x, "sgc", hops, **how)
+        exact = np.asarray(whole.embedding, dtype=np.float64) * 2.0 ** (whole.exponent - out.exponent)
+        assert np.linalg.norm(out.embedding - exact) < 0.2 * np.linalg.norm(exact)
+        if "every_hop" in how:
+            last = out.hop_embeddings[-1]
+            assert np.linalg.norm(last - exact) < 0.2 * np.linalg.norm(exact)
+
+    @pytest.mark.filterwarnings("error")
+    def test_through_files_too(self, problem, tmp_path):
+        graph, x = problem
+        graph.save(tmp_path / "graph")
+        np.save(tmp_path / "x.npy", x)
+        mapped = uf.Graph.open(tmp_path / "graph"), np.load(tmp_path / "x.npy", mmap_mode="r")
+        out = uf.propagate(*mapped, "sgc", 300, edge_sparsity=0.5, out=tmp_path / "p.npy", memory="2GB")
+        memory = uf.propagate(graph, x, "sgc", 300, edge_sparsity=0.5)
+        assert out.exponent == memory.exponent > 0
+        np.testing.assert_allclose(out.embedding, memory.embedding, rtol=1e-5)
+
+    @pytest.mark.filterwarnings("error")
+    def test_hops_that_nobody_would_take_are_no_trouble(self, problem):
+        graph, x = problem
+        out = uf.propagate(graph, x, "appnp", 3000, edge_sparsity=0.9)
+        assert out.trace.edge_sparsity == pytest.approx(0.9, abs=0.01) and np.isfinite(out.embedding).all()
+        out = uf.propagate(graph, x, "appnp", 3000, edge_sparsity=0.3)
+        assert out.trace.edge_sparsity > 0.25 or "could be removed, not the 30.0% asked for" in str(out.trace)

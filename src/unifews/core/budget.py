@@ -212,7 +212,8 @@ class Target:
 
     def _shrink(self, hop: int) -> NDArray[np.float64]:
         """Thresholds of this hop and those after it, as multiples of this hop's."""
-        return np.asarray(self._contraction.expected(hop) ** (-self.focus * np.arange(self.hops - hop)), dtype=np.float64)
+        with np.errstate(over="ignore"):  # so far ahead nothing reaches its threshold
+            return np.asarray(self._contraction.expected(hop) ** (-self.focus * np.arange(self.hops - hop)), dtype=np.float64)
 
     def divide(self, groups: list[Messages], fading: NDArray[np.float64]) -> list[Target]:
         """Budgets for groups of columns that are propagated one after the other, by one plan for all of them.
@@ -320,7 +321,7 @@ class MaxError:
         order = np.argsort(sample.magnitude)
         magnitude = sample.magnitude[order]
         root = np.sqrt(cost.gone + np.concatenate([[0.0], np.cumsum(cost.each[order])]))
-        shrink = self._contraction.expected(hop) ** np.arange(self.hops - hop)
+        shrink = np.maximum(self._contraction.expected(hop) ** np.arange(self.hops - hop), 1e-300)
         lowest, highest = 0, len(magnitude)  # number of sampled entries removed at this hop
         while lowest < highest:
             middle = (lowest + highest + 1) // 2

@@ -121,7 +121,8 @@ def whole(
         if hop + 1 < op.hops:
             state.save(arrays, hops, {"growth": growth})
         tell(hop + 1)
-    return local.Outcome(take(tile, op, Carried.of(op, view, growth)), hops, growth)
+    carried, growth = Carried.beside([tile], op, view, growth)
+    return local.Outcome(take(tile, op, carried), hops, growth)
 
 
 def resumed(budget: Target, kept: list[dict[str, Any]]) -> list[Budget | None]:

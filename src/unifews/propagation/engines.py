@@ -14,9 +14,11 @@ from unifews.core.trace import HopTrace
 from unifews.errors import GraphError
 from unifews.kernels import LANES, aligned, native
 from unifews.propagation.certify import Price, Prices
-from unifews.propagation.operator import HUGE, Operator
+from unifews.propagation.operator import HUGE, Operator, lowered
 from unifews.propagation.tiles import Floats, Room, Shape, Tile
 from unifews.propagation.view import View
+
+_ROOM = 100  # bits: what is added to values must stay well within the 2^127 of float32
 
 
 class Engine(ABC):
@@ -69,7 +71,7 @@ class Engine(ABC):
 
     def result(self) -> Floats:
         """The output; the tiles' memory is given up on the way, so the whole never stands twice."""
-        carried = Carried.of(self.op, self.view, self.growth)
+        carried, self.growth = Carried.beside(self.tiles, self.op, self.view, self.growth)
         if len(self.tiles) == 1:
             return take(self.tiles.pop(), self.op, carried)
         values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32)
@@ -352,10 +354,25 @@ class Carried:
     direction: Floats
 
     @classmethod
-    def of(cls, op: Operator, view: View, growth: int) -> Carried | None:
+    def beside(cls, tiles: list[Tile], op: Operator, view: View, growth: int) -> tuple[Carried | None, int]:
+        """What is to be added to tiles whose values are given over 2^growth, and the growth of both.
+
+        With an identity skip the stationary part may outgrow all that departs from it, and float32: the tiles are brought down
+        to its scale then.
+        """
         if view.phi is None or view.direction is None:
-            return None
-        return cls(op.column(view.phi, growth), view.direction)
+            return None, growth
+        column, grown = op.settled(view.phi)
+        peak = op.most(_peak(column)) * max(_peak(view.direction), 1.0)
+        while math.frexp(peak)[1] + grown - growth > _ROOM:
+            for tile in tiles:
+                shift = tile.shrink()
+            growth += shift
+        return cls(lowered(column, growth - grown), view.direction), growth
+
+
+def _peak(values: NDArray[Any]) -> float:
+    return max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
 
 
 def finish(

@@ -65,9 +65,9 @@ def unpruned(op: Operator, view: View, every_hop: bool, progress: Progress | Non
             seconds[hop] += perf_counter() - began
             if progress:
                 progress(number * op.hops + hop + 1, len(shapes) * op.hops)
+        carried, growth[number, -1] = Carried.beside([tile], op, view, int(growth[number, -1]))
         if snapshots:
             finish(tile, op, op.hops, snapshots[op.hops], accumulated=False)
-        carried = Carried.of(op, view, int(growth[number, -1]))
         if result is None:
             result = take(tile, op, carried)
         else:

@@ -112,16 +112,21 @@ class Operator:
         native.column_hop(**self.edges, keep=self.keep, gain=self.gain, q=q, q_out=after, threads=self.threads)
         return after
 
-    def column(self, phi: Floats, exponent: int) -> Floats:
-        """h(S)φ = Σ θ_l S^l φ over 2^exponent; float32 [n]."""
+    def settled(self, phi: Floats) -> tuple[NDArray[Any], int]:
+        """h(S)φ = Σ θ_l S^l φ, as (column, e) with the true column 2^e times that; floats [n]."""
         theta = self.scheme.coefficients(self.hops)
         if self.scheme.skip == "diagonal":
-            return phi * np.float32(theta.sum())
-        total = np.zeros(len(phi))
+            return phi * np.float32(theta.sum()), 0
+        total, exponent = np.zeros(len(phi)), 0
         for weight, (column, grown) in zip(theta.tolist(), self.powers(phi), strict=True):
-            if weight:
-                total += math.ldexp(weight, grown - exponent) * column.astype(np.float64)
-        return total.astype(np.float32)
+            total, exponent = np.ldexp(total, exponent - grown), grown
+            total += weight * column.astype(np.float64)
+        return total, exponent
+
+    def column(self, phi: Floats, exponent: int) -> Floats:
+        """h(S)φ over 2^exponent; float32 [n]."""
+        column, grown = self.settled(phi)
+        return lowered(column, exponent - grown)
 
     def alone(self, exponent: int, hop: int | None = None) -> Floats:
         """h(keep) = Σ θ_l keep^l over 2^exponent, what a value becomes at a node that receives nothing; float32 [n].
@@ -136,6 +141,11 @@ class Operator:
             if power and weight:
                 total += weight * np.exp2(power * log - exponent)
         return total.astype(np.float32)
+
+
+def lowered(column: NDArray[Any], exponent: int) -> Floats:
+    """column / 2^exponent; float32, without a copy where it is that already."""
+    return np.asarray(np.ldexp(column, -exponent) if exponent else column, dtype=np.float32)
 
 
 def stationary(diffusion: Diffusion) -> Floats:
