@@ -18,6 +18,7 @@ from torch_geometric.nn import (
     ChebConv,
     GATConv,
     GATv2Conv,
+    GCN2Conv,
     GCNConv,
     GINConv,
     GraphConv,
@@ -27,8 +28,9 @@ from torch_geometric.nn import (
 )
 
 import unifews as uf
-from unifews.errors import GraphError, InputError
+from unifews.errors import GraphError, InputError, ShapeError
 from unifews.nn.convs.base import PrunedConv
+from unifews.nn.linear import PrunedLinear
 from unifews.nn.pruning import nested_share, water_level, whole_columns
 
 
@@ -523,6 +525,96 @@ def test_counts_do_not_wrap():
 def test_mistakes_are_told_in_a_sentence(act, message):
     with pytest.raises(InputError, match=message):
         act()
+
+
+FEATURES = {
+    "wide": (lambda x: torch.cat([x, x[:, :1]], 1), r"features of 21 columns and its weights take 20; give x \[nodes, 20\]"),
+    "whole numbers": (lambda x: x.long(), r"int64 features.*x\.float\(\)"),
+    "flags": (lambda x: x > 0, r"bool features.*x\.float\(\)"),
+    "numpy": (lambda x: x.numpy(), r"a ndarray for its features.*from_numpy"),
+    "list": (lambda x: x.tolist(), "a list for its features"),
+    "a column": (lambda x: x[:, 0], r"features of shape \[60\]; give a matrix x \[nodes, 20\]"),
+    "a batch": (lambda x: x[None], r"features of shape \[1, 60, 20\]"),
+    "nothing": (lambda x: None, "no features"),
+    "double": (
+        lambda x: x.double(),
+        r"float64 features and its weights are torch\.float32; use x\.to\(torch\.float32\)",
+    ),
+    "half": (lambda x: x.bfloat16(), r"bfloat16 features on the CPU.*x\.float\(\)"),
+}
+
+
+@pytest.mark.parametrize("wrong", FEATURES)
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gin", "gat", "gatv2"])
+@pytest.mark.parametrize("how", [{"edge_sparsity": 0.5}, {"weight_sparsity": 0.5}])
+def test_features_of_the_wrong_kind(kind, how, wrong):
+    x, edge_index = graph()
+    make, message = FEATURES[wrong]
+    with pytest.raises(InputError, match=rf"^first \S+ .*{message}") as caught:
+        uf.sparsify(net(KINDS[kind]), **how)(make(x), edge_index)
+    assert "\n" not in str(caught.value)
+
+
+def test_features_that_a_residual_layer_cannot_take():
+    layer = uf.sparsify(GCN2Conv(8, 0.1))
+    with pytest.raises(ShapeError, match="GCN2Conv is given features of 9 columns and its weights take 8"):
+        layer(torch.ones(60, 9), torch.ones(60, 9), graph()[1])
+
+
+@pytest.mark.parametrize("rows", [torch.ones(5, 3), torch.ones(5, 4, dtype=torch.long), torch.ones(())])
+def test_rows_that_a_linear_layer_cannot_take(rows):
+    with pytest.raises(ShapeError, match=r"a linear layer of 4 inputs is given torch\.\w+ rows of shape .*\[rows, 4\]"):
+        PrunedLinear(4, 2)(rows)
+
+
+def test_weights_in_half_precision_are_not_features_that_are():
+    x, edge_index = graph()
+    with pytest.raises(InputError, match=r"bfloat16 weights on the CPU.*use model\.float\(\)"):
+        uf.sparsify(net(GCNConv)).bfloat16()(x, edge_index)
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gin", "gat", "gatv2"])
+def test_features_of_a_lazy_layer_and_of_a_double_model(kind):
+    x, edge_index = graph()
+    if kind != "gin":
+        model = net(lambda a, b: KINDS[kind](-1, b))
+        model(x, edge_index)
+        with pytest.raises(ShapeError, match="first is given features of 5 columns and its weights take 20"):
+            uf.sparsify(model)(x[:, :5], edge_index)
+        uf.sparsify(model)(x, edge_index)
+    double = uf.sparsify(net(KINDS[kind]), edge_sparsity=0.5).double()
+    assert double(x.double(), edge_index).dtype == torch.float64
+    with pytest.raises(InputError, match=r"use x\.to\(torch\.float64\)"):
+        double(x, edge_index)
+
+
+def test_what_a_gin_is_made_of_may_take_any_features():
+    class Wide(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last, self.first = nn.Linear(4, 3), nn.Linear(20, 4)
+
+        def forward(self, x):
+            return self.last(self.first(x))
+
+    x, edge_index = graph()
+    assert uf.sparsify(GINConv(Wide()))(x, edge_index).shape == (60, 3)
+    with pytest.raises(ShapeError, match=r"GINConv is given features of shape \[60\]; give a matrix x \[nodes, columns\]"):
+        uf.sparsify(GINConv(Wide()))(x[:, 0], edge_index)
+    ready = uf.sparsify(GIN(20, 8, 2, 3))
+    with pytest.raises(ShapeError, match=r"convs\.0 is given features of 5 columns and its weights take 20"):
+        ready(x[:, :5], edge_index)
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gin", "gat", "gatv2"])
+def test_autocast_is_told_to_be_disabled(kind):
+    x, edge_index = graph()
+    model = uf.sparsify(net(KINDS[kind]), edge_sparsity=0.5)
+    with torch.autocast("cpu"):
+        with pytest.raises(InputError, match=r"first is called under torch\.autocast.*bfloat16.*enabled=False"):
+            model(x, edge_index)
+        with torch.autocast("cpu", enabled=False):
+            assert model(x, edge_index).dtype == torch.float32
 
 
 def test_masks_of_another_graph():

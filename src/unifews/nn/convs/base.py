@@ -13,7 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from torch_geometric.nn import MessagePassing
 
 from unifews.core.entry import BLOCK
-from unifews.errors import GraphError, InputError
+from unifews.errors import GraphError, InputError, ShapeError
 from unifews.nn.edges import Edges
 from unifews.nn.linear import largest
 from unifews.nn.products import column_sizes, diffused, products_at_least, products_on, row_sizes, some_senders
@@ -320,10 +320,45 @@ def once(x: Tensor, edges: Edges, what: str, make: Callable[[], Tensor]) -> tupl
     return made, False
 
 
-def check_precision(x: Any, kind: str) -> None:
+def is_pair(x: Any) -> bool:
+    """Whether these are features of two sets of nodes, senders and receivers."""
+    return isinstance(x, tuple | list) and len(x) == 2
+
+
+def check_features(x: Any, weight: Tensor | None, path: str) -> None:
+    """One matrix of features, as wide and of the type that the layer's weights [outputs, inputs] are for."""
+    shape = "[nodes, columns]" if weight is None else f"[nodes, {weight.shape[1]}]"
+    if not isinstance(x, Tensor):
+        what = "no features" if x is None else f"a {type(x).__name__} for its features"
+        raise InputError(f"{path} is given {what}; give a torch tensor x {shape} (torch.from_numpy makes one of an array).")
+    if x.ndim != 2:
+        raise ShapeError(f"{path} is given features of shape {list(x.shape)}; give a matrix x {shape}.")
+    if weight is not None and x.shape[1] != weight.shape[1]:
+        raise ShapeError(
+            f"{path} is given features of {x.shape[1]:,} columns and its weights take {weight.shape[1]:,}; give x {shape}, or "
+            f"build the layer for {x.shape[1]:,}."
+        )
+    if not x.is_floating_point():
+        raise InputError(f"{path} is given {x.dtype} features, and it sums floating-point numbers; use x.float().")
+    check_precision(x, weight, path)
+    if weight is not None and x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise InputError(f"{path} is given {x.dtype} features and its weights are {weight.dtype}; use x.to({weight.dtype}).")
+
+
+def check_precision(x: Tensor, weight: Tensor | None, path: str) -> None:
     """Half precision on the CPU has no kernel that sums it well."""
-    if isinstance(x, Tensor) and x.device.type == "cpu" and x.dtype in (torch.float16, torch.bfloat16):
-        raise InputError(f"{kind} is given {x.dtype} on the CPU, where sums of messages would lose digits; use x.float().")
+    if x.device.type != "cpu":
+        return
+    if torch.is_autocast_enabled("cpu"):
+        raise InputError(
+            f"{path} is called under torch.autocast, which makes {torch.get_autocast_dtype('cpu')} of its messages on the CPU, "
+            f"where sums of them would lose digits; call the model within torch.autocast('cpu', enabled=False)."
+        )
+    for what, value, remedy in (("features", x, "x.float()"), ("weights", weight, "model.float()")):
+        if value is not None and value.dtype in (torch.float16, torch.bfloat16):
+            raise InputError(
+                f"{path} has {value.dtype} {what} on the CPU, where sums of messages would lose digits; use {remedy}."
+            )
 
 
 def _sampled_sizes(y: Tensor, edges: Edges, alive: Tensor | None, lanes: int) -> Tensor:
