@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import re
 
 import frozen_models
 import pytest
@@ -623,3 +624,47 @@ def test_masks_of_another_graph():
     train(model, x, edge_index, 1)
     with pytest.raises(GraphError, match="chosen on a graph of 60 nodes and this one has 40"):
         model.eval()(*graph(40, 100))
+
+
+UNSEEN = r"first: about (\d+)% of these edges were not there when it was trained, and such edges are all used"
+
+
+def notes_on(model, x, edge_index):
+    with torch.no_grad():
+        model.eval()(x, edge_index)
+    return "; ".join(uf.trace(model).notes)
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gin", "gat", "gatv2", "graph"])
+def test_edges_never_seen_in_training_are_told(kind):
+    x, edge_index = graph()
+    model = uf.sparsify(net(KINDS[kind]), edge_sparsity=0.5, entries="node")
+    train(model.train(), x, edge_index, 1)
+    assert "not there" not in notes_on(model, x, edge_index)
+    assert "not there" not in notes_on(model, x, edge_index[:, :100])  # some of them: all were seen
+    other = torch.randperm(len(x))[edge_index]
+    found = re.search(UNSEEN, notes_on(model, x, other))
+    assert found and int(found[1]) > 70
+    more = torch.cat([edge_index, other, other.flip(0)], 1)
+    found = re.search(UNSEEN, notes_on(model, x, more))
+    assert found and 50 < int(found[1]) < 75
+    train(model.train(), x, other, 1)
+    assert "not there" not in notes_on(model, x, other)
+
+
+def test_edges_never_seen_are_told_after_loading_too(tmp_path):
+    x, edge_index = graph()
+    model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, entries="node")
+    train(model, x, edge_index, 1)
+    uf.save(model, tmp_path / "m")
+    again = uf.load(tmp_path / "m", into=net(GCNConv))
+    assert "not there" not in notes_on(again, x, edge_index)
+    assert re.search(UNSEEN, notes_on(again, x, torch.randperm(len(x))[edge_index]))
+
+
+@pytest.mark.parametrize("entries", ["unit", "block", "feature"])
+def test_forms_that_know_no_edges_do_not_tell_of_them(entries):
+    x, edge_index = graph()
+    model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, entries=entries)
+    train(model, x, edge_index, 1)
+    assert "not there" not in notes_on(model, x, torch.randperm(len(x))[edge_index])

@@ -59,7 +59,9 @@ def sparsify(
         inplace: change `model` itself.
 
     A call in training mode with gradients is a training pass: it decides anew what stays. Any other call uses what was
-    decided. Nothing else has to be called; `set_schedule` restricts what later passes may change. The authors' form is
+    decided. With ``entries="node"`` that is a list of edges, known by their ends: it is for graphs of the same number of nodes,
+    and an edge never seen in training stays (`trace` says so where most are such); the other forms carry over to any graph.
+    Nothing else has to be called; `set_schedule` restricts what later passes may change. The authors' form is
     ``entries="node", edge_threshold=..., weight_threshold=..., feedback=False``.
     """
     if not isinstance(model, nn.Module):

@@ -135,10 +135,7 @@ class Attending(ByMessages):
                 keep = size >= delta
                 if self.session.phase == "monotone" and bool(self.decided):
                     keep &= self._known_edges(edges)
-            self.delta.fill_(delta)
-            self.decided.fill_(True)
-            self.removed = adjacency.keys[~keep].sort().values
-            self.nodes.fill_(adjacency.num_nodes)
+            self.remember_edges(keep, edges, delta)
         lock = self.session.node_lock
         if lock is not None and not self.training and self.session.is_first(self):
             locked = torch.zeros(adjacency.num_nodes, dtype=torch.bool, device=keep.device)

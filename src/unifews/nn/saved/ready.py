@@ -45,7 +45,16 @@ _LAYERS: dict[type[nn.Module], dict[str, Any]] = {
     EdgeCNN: {"aggr": "max"},
 }  # fmt: skip
 """Settings of the layers, with a value of the kind that each has."""
-_MOVES = ("training", "path", "seen_width", "feedback", "due", "rows")  # what is not a setting, but where training stands
+_MOVES = (
+    "training",
+    "path",
+    "seen_width",
+    "seen_edges",
+    "unseen",
+    "feedback",
+    "due",
+    "rows",
+)  # what is not a setting, but where training stands
 
 
 # ------------------------------------------------------------------------------------------------------------ to words

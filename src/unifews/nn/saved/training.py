@@ -271,7 +271,7 @@ def _go_on(model: nn.Module, config: dict[str, Any], pruning: Pruning | None) ->
         session.records = []
         session.convs = [modules[name] for name, _, _ in config["convs"]]  # type: ignore[misc]
         for name, _, width in config["convs"]:
-            modules[name].seen_width = width
+            modules[name].seen_width, modules[name].seen_edges = width, 0
         session.share_anew()
     for name, module in modules.items():
         module.training = name in config["trains"]
