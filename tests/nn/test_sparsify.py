@@ -503,6 +503,9 @@ def test_counts_do_not_wrap():
     ("act", "message"),
     [
         (lambda: uf.sparsify(nn.Linear(3, 3)), "no PyG message-passing"),
+        (lambda: uf.sparsify(nn.Linear(3, 3), edge_sparsity=0.5), "message-passing layer .*; there are no edges to prune"),
+        (lambda: uf.sparsify(nn.Linear(3, 3), weight_sparsity=0.5), r"layer such .*; for a plain head use uf\.train"),
+        (lambda: uf.sparsify(nn.Linear(3, 3), weight_threshold=0.5), "`decide` of its layers"),
         (lambda: uf.sparsify("gcn"), "is a str"),
         (lambda: uf.sparsify(net(GCNConv), edge_sparsity=50), "edge_sparsity"),
         (lambda: uf.sparsify(net(GCNConv), edge_sparsity=0.5, edge_threshold=0.5), "not both"),
