@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import re
 
 import frozen_models
 import pytest
@@ -18,6 +19,7 @@ from torch_geometric.nn import (
     ChebConv,
     GATConv,
     GATv2Conv,
+    GCN2Conv,
     GCNConv,
     GINConv,
     GraphConv,
@@ -27,8 +29,9 @@ from torch_geometric.nn import (
 )
 
 import unifews as uf
-from unifews.errors import GraphError, InputError
+from unifews.errors import GraphError, InputError, ShapeError
 from unifews.nn.convs.base import PrunedConv
+from unifews.nn.linear import PrunedLinear
 from unifews.nn.pruning import nested_share, water_level, whole_columns
 
 
@@ -500,6 +503,9 @@ def test_counts_do_not_wrap():
     ("act", "message"),
     [
         (lambda: uf.sparsify(nn.Linear(3, 3)), "no PyG message-passing"),
+        (lambda: uf.sparsify(nn.Linear(3, 3), edge_sparsity=0.5), "message-passing layer .*; there are no edges to prune"),
+        (lambda: uf.sparsify(nn.Linear(3, 3), weight_sparsity=0.5), r"layer such .*; for a plain head use uf\.train"),
+        (lambda: uf.sparsify(nn.Linear(3, 3), weight_threshold=0.5), "`decide` of its layers"),
         (lambda: uf.sparsify("gcn"), "is a str"),
         (lambda: uf.sparsify(net(GCNConv), edge_sparsity=50), "edge_sparsity"),
         (lambda: uf.sparsify(net(GCNConv), edge_sparsity=0.5, edge_threshold=0.5), "not both"),
@@ -525,9 +531,143 @@ def test_mistakes_are_told_in_a_sentence(act, message):
         act()
 
 
+FEATURES = {
+    "wide": (lambda x: torch.cat([x, x[:, :1]], 1), r"features of 21 columns and its weights take 20; give x \[nodes, 20\]"),
+    "whole numbers": (lambda x: x.long(), r"int64 features.*x\.float\(\)"),
+    "flags": (lambda x: x > 0, r"bool features.*x\.float\(\)"),
+    "numpy": (lambda x: x.numpy(), r"a ndarray for its features.*from_numpy"),
+    "list": (lambda x: x.tolist(), "a list for its features"),
+    "a column": (lambda x: x[:, 0], r"features of shape \[60\]; give a matrix x \[nodes, 20\]"),
+    "a batch": (lambda x: x[None], r"features of shape \[1, 60, 20\]"),
+    "nothing": (lambda x: None, "no features"),
+    "double": (
+        lambda x: x.double(),
+        r"float64 features and its weights are torch\.float32; use x\.to\(torch\.float32\)",
+    ),
+    "half": (lambda x: x.bfloat16(), r"bfloat16 features on the CPU.*x\.float\(\)"),
+}
+
+
+@pytest.mark.parametrize("wrong", FEATURES)
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gin", "gat", "gatv2"])
+@pytest.mark.parametrize("how", [{"edge_sparsity": 0.5}, {"weight_sparsity": 0.5}])
+def test_features_of_the_wrong_kind(kind, how, wrong):
+    x, edge_index = graph()
+    make, message = FEATURES[wrong]
+    with pytest.raises(InputError, match=rf"^first \S+ .*{message}") as caught:
+        uf.sparsify(net(KINDS[kind]), **how)(make(x), edge_index)
+    assert "\n" not in str(caught.value)
+
+
+def test_features_that_a_residual_layer_cannot_take():
+    layer = uf.sparsify(GCN2Conv(8, 0.1))
+    with pytest.raises(ShapeError, match="GCN2Conv is given features of 9 columns and its weights take 8"):
+        layer(torch.ones(60, 9), torch.ones(60, 9), graph()[1])
+
+
+@pytest.mark.parametrize("rows", [torch.ones(5, 3), torch.ones(5, 4, dtype=torch.long), torch.ones(())])
+def test_rows_that_a_linear_layer_cannot_take(rows):
+    with pytest.raises(ShapeError, match=r"a linear layer of 4 inputs is given torch\.\w+ rows of shape .*\[rows, 4\]"):
+        PrunedLinear(4, 2)(rows)
+
+
+def test_weights_in_half_precision_are_not_features_that_are():
+    x, edge_index = graph()
+    with pytest.raises(InputError, match=r"bfloat16 weights on the CPU.*use model\.float\(\)"):
+        uf.sparsify(net(GCNConv)).bfloat16()(x, edge_index)
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gin", "gat", "gatv2"])
+def test_features_of_a_lazy_layer_and_of_a_double_model(kind):
+    x, edge_index = graph()
+    if kind != "gin":
+        model = net(lambda a, b: KINDS[kind](-1, b))
+        model(x, edge_index)
+        with pytest.raises(ShapeError, match="first is given features of 5 columns and its weights take 20"):
+            uf.sparsify(model)(x[:, :5], edge_index)
+        uf.sparsify(model)(x, edge_index)
+    double = uf.sparsify(net(KINDS[kind]), edge_sparsity=0.5).double()
+    assert double(x.double(), edge_index).dtype == torch.float64
+    with pytest.raises(InputError, match=r"use x\.to\(torch\.float64\)"):
+        double(x, edge_index)
+
+
+def test_what_a_gin_is_made_of_may_take_any_features():
+    class Wide(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last, self.first = nn.Linear(4, 3), nn.Linear(20, 4)
+
+        def forward(self, x):
+            return self.last(self.first(x))
+
+    x, edge_index = graph()
+    assert uf.sparsify(GINConv(Wide()))(x, edge_index).shape == (60, 3)
+    with pytest.raises(ShapeError, match=r"GINConv is given features of shape \[60\]; give a matrix x \[nodes, columns\]"):
+        uf.sparsify(GINConv(Wide()))(x[:, 0], edge_index)
+    ready = uf.sparsify(GIN(20, 8, 2, 3))
+    with pytest.raises(ShapeError, match=r"convs\.0 is given features of 5 columns and its weights take 20"):
+        ready(x[:, :5], edge_index)
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gin", "gat", "gatv2"])
+def test_autocast_is_told_to_be_disabled(kind):
+    x, edge_index = graph()
+    model = uf.sparsify(net(KINDS[kind]), edge_sparsity=0.5)
+    with torch.autocast("cpu"):
+        with pytest.raises(InputError, match=r"first is called under torch\.autocast.*bfloat16.*enabled=False"):
+            model(x, edge_index)
+        with torch.autocast("cpu", enabled=False):
+            assert model(x, edge_index).dtype == torch.float32
+
+
 def test_masks_of_another_graph():
     x, edge_index = graph()
     model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, entries="node")
     train(model, x, edge_index, 1)
     with pytest.raises(GraphError, match="chosen on a graph of 60 nodes and this one has 40"):
         model.eval()(*graph(40, 100))
+
+
+UNSEEN = r"first: about (\d+)% of these edges were not there when it was trained, and such edges are all used"
+
+
+def notes_on(model, x, edge_index):
+    with torch.no_grad():
+        model.eval()(x, edge_index)
+    return "; ".join(uf.trace(model).notes)
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gin", "gat", "gatv2", "graph"])
+def test_edges_never_seen_in_training_are_told(kind):
+    x, edge_index = graph()
+    model = uf.sparsify(net(KINDS[kind]), edge_sparsity=0.5, entries="node")
+    train(model.train(), x, edge_index, 1)
+    assert "not there" not in notes_on(model, x, edge_index)
+    assert "not there" not in notes_on(model, x, edge_index[:, :100])  # some of them: all were seen
+    other = torch.randperm(len(x))[edge_index]
+    found = re.search(UNSEEN, notes_on(model, x, other))
+    assert found and int(found[1]) > 70
+    more = torch.cat([edge_index, other, other.flip(0)], 1)
+    found = re.search(UNSEEN, notes_on(model, x, more))
+    assert found and 50 < int(found[1]) < 75
+    train(model.train(), x, other, 1)
+    assert "not there" not in notes_on(model, x, other)
+
+
+def test_edges_never_seen_are_told_after_loading_too(tmp_path):
+    x, edge_index = graph()
+    model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, entries="node")
+    train(model, x, edge_index, 1)
+    uf.save(model, tmp_path / "m")
+    again = uf.load(tmp_path / "m", into=net(GCNConv))
+    assert "not there" not in notes_on(again, x, edge_index)
+    assert re.search(UNSEEN, notes_on(again, x, torch.randperm(len(x))[edge_index]))
+
+
+@pytest.mark.parametrize("entries", ["unit", "block", "feature"])
+def test_forms_that_know_no_edges_do_not_tell_of_them(entries):
+    x, edge_index = graph()
+    model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, entries=entries)
+    train(model, x, edge_index, 1)
+    assert "not there" not in notes_on(model, x, torch.randperm(len(x))[edge_index])

@@ -27,6 +27,7 @@ from unifews.kernels import _native as native  # type: ignore[attr-defined]
 LANES = 16
 MAX_BLOCKS = 8
 SLACK = 64  # floats past the end of an array that a vector load may touch
+MAX_THREADS = 1024  # OpenMP has no error for more than the system can start: it ends the process
 
 __all__ = ["LANES", "MAX_BLOCKS", "aligned", "describe", "limit_threads", "native", "threads_to_use"]
 
@@ -55,10 +56,38 @@ def aligned(*shape: int, dtype: type = np.float32, zero: bool = False) -> NDArra
 def threads_to_use(threads: int | None) -> int:
     """The number of threads meant by a `threads` argument: None = every core this process may use."""
     if threads is None:
-        return _limit.get() or int(os.environ.get("OMP_NUM_THREADS", 0)) or len(os.sched_getaffinity(0))
+        return _limit.get() or _threads_of_environment() or min(_cores(), MAX_THREADS)
     if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
         raise InputError(f"`threads` is a whole number of at least 1, or None for all cores; got {threads!r}.")
-    return int(threads)
+    return _not_too_many(int(threads), "`threads`", "None for all of them")
+
+
+def _threads_of_environment() -> int | None:
+    """What OMP_NUM_THREADS says; of a list, which is by depth of nesting, the first. None = nothing."""
+    said = os.environ.get("OMP_NUM_THREADS", "").strip()
+    if not said:
+        return None
+    first = said.split(",")[0].strip()
+    # Nothing that is longer is a number of threads, and Python refuses to read a number of thousands of digits.
+    if not first.isascii() or not first.isdigit() or len(first) > 18 or int(first) < 1:
+        raise InputError(
+            f"OMP_NUM_THREADS is {said[:40]!r}, which is no number of threads; unset it for all {_cores():,} cores, or set a "
+            f"whole number of at least 1."
+        )
+    return _not_too_many(int(first), "OMP_NUM_THREADS", "unset it for all of them")
+
+
+def _not_too_many(threads: int, name: str, otherwise: str) -> int:
+    if threads > MAX_THREADS:
+        raise InputError(
+            f"{name} is {threads:,}, but at most {MAX_THREADS:,} are started and this process may use {_cores():,} cores; give "
+            f"no more than those, or {otherwise}."
+        )
+    return threads
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unifews.errors import InputError
+from unifews.errors import InputError, ShapeError
 from unifews.nn.rows import times
 
 _ROWS = 16_384  # of an input that say how large its columns are, one in every few where there are more
@@ -53,6 +53,12 @@ class PrunedWeight(nn.Module):
 
     def prepare(self, x: Tensor) -> Tensor:
         """W ⊙ keep for the product with x [rows, inputs], after the decision that is due."""
+        inputs = self.matrix.shape[self.input_axis]
+        if x.shape[-1:] != (inputs,) or not x.is_floating_point():
+            raise ShapeError(
+                f"a linear layer of {inputs:,} inputs is given {x.dtype} rows of shape {list(x.shape)}; give floating-point "
+                f"numbers [rows, {inputs}]."
+            )
         self.rows = x.numel() // x.shape[-1] if x.shape[-1] else 0
         if self.due is not None:
             how, self.due = self.due, None

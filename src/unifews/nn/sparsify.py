@@ -59,7 +59,9 @@ def sparsify(
         inplace: change `model` itself.
 
     A call in training mode with gradients is a training pass: it decides anew what stays. Any other call uses what was
-    decided. Nothing else has to be called; `set_schedule` restricts what later passes may change. The authors' form is
+    decided. With ``entries="node"`` that is a list of edges, known by their ends: it is for graphs of the same number of nodes,
+    and an edge never seen in training stays (`trace` says so where most are such); the other forms carry over to any graph.
+    Nothing else has to be called; `set_schedule` restricts what later passes may change. The authors' form is
     ``entries="node", edge_threshold=..., weight_threshold=..., feedback=False``.
     """
     if not isinstance(model, nn.Module):
@@ -70,9 +72,7 @@ def sparsify(
     if any(isinstance(module, PrunedConv) for module in model.modules()):
         raise InputError("this model is sparsified already; call desparsify(model) first to change what it removes.")
     if not any(isinstance(module, MessagePassing) for module in model.modules()):
-        raise InputError(
-            f"{type(model).__name__} holds no PyG message-passing layer such as GCNConv; there are no edges to prune in it."
-        )
+        raise InputError(_nothing_to_send(type(model).__name__, pruning))
     _check_lazy(model)
     model = model if inplace else copy.deepcopy(model)
     convs: list[PrunedConv] = []
@@ -141,6 +141,17 @@ def _session(model: nn.Module) -> Session:
         if isinstance(module, PrunedConv):
             return module.session
     raise InputError(f"{type(model).__name__} is not sparsified; call uf.sparsify(model, ...) first.")
+
+
+def _nothing_to_send(name: str, pruning: Pruning) -> str:
+    """A head without a graph is not what `sparsify` is for, and its weights are pruned elsewhere."""
+    said = f"{name} holds no PyG message-passing layer such as GCNConv"
+    if not pruning.prunes_weights:
+        return f"{said}; there are no edges to prune in it."
+    return (
+        f"{said}, whose passes decide which weights go; for a plain head use uf.train(data, 'mlp', weight_sparsity=...), or "
+        f"unifews.nn.mlp.Mlp and `decide` of its layers."
+    )
 
 
 def _check_lazy(model: nn.Module) -> None:

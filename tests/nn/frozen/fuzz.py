@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 from frozen_models import CLASSES, FEATURES, MODELS, graph, trained
+from torch_geometric.nn import GAT
 
 import unifews as uf
 from unifews.errors import FileFormatError, InputError, MissingFileError, UnifewsError
@@ -45,6 +46,8 @@ def folders(place):
     made.append(uf.compress(Decoupled(head, torch.eye(FEATURES), how).eval(), x, edge_index))
     # And of models that still train: built again, put into another, with an optimizer, or a head alone.
     training = [trained("gcn", "node"), trained("gat", "unit"), trained("gcnii", "block"), trained("own", "unit")]
+    ready = GAT(FEATURES, 16, 2, CLASSES, heads=2, act="leaky_relu", norm="layer", norm_kwargs={"mode": "node"}, jk="lstm")
+    training.append(uf.sparsify(ready, edge_sparsity=0.5, weight_sparsity=0.5))
     made += [*training, Decoupled(head, torch.eye(FEATURES), how), head]
     for number, model in enumerate(made):
         optimizer = _stepped(model) if model in training[:1] else None

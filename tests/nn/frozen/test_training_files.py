@@ -11,7 +11,7 @@ from frozen_models import CLASSES, FEATURES, FORMS, Deep, Own, Two, graph, judge
 from safetensors.torch import save_file
 from test_frozen_files import change, put
 from torch import nn
-from torch_geometric.nn import GCN, GCNConv, GraphConv, TAGConv
+from torch_geometric.nn import GAT, GCN, GIN, PNA, EdgeCNN, GCNConv, GraphConv, GraphSAGE, TAGConv
 
 import unifews as uf
 from unifews.errors import FileFormatError, InputError, MissingFileError, ShapeError
@@ -40,12 +40,30 @@ OWN = {
     "ready": lambda: GCN(FEATURES, 16, 2, CLASSES, norm="batch", dropout=0.5),
     "backwards": Backwards,
 }
+READY = {
+    "GCN": lambda: GCN(FEATURES, 16, 3, CLASSES, norm="batch", dropout=0.5),
+    "GCN, plain": lambda: GCN(FEATURES, 16, 2, improved=True, act="leaky_relu", act_kwargs={"negative_slope": 0.3}),
+    "GCN, no bias": lambda: GCN(FEATURES, 16, 2, CLASSES, act=None, bias=False, normalize=False),
+    "GCN, one layer": lambda: GCN(FEATURES, 16, 1, CLASSES),
+    "GraphSAGE": lambda: GraphSAGE(
+        FEATURES, 16, 2, CLASSES, jk="cat", norm="LayerNorm", norm_kwargs={"mode": "node"}, aggr="max", project=True
+    ),
+    "GraphSAGE, sum": lambda: GraphSAGE(FEATURES, 16, 2, CLASSES, jk="lstm", act="gelu", act_first=True, bias=False),
+    "GIN": lambda: GIN(FEATURES, 16, 2, CLASSES, norm="batch_norm", train_eps=True, eps=0.1, act="prelu", dropout=0.2),
+    "GIN, graph": lambda: GIN(FEATURES, 16, 2, jk="max", norm="graph", act=nn.ELU(alpha=0.5)),
+    "GAT": lambda: GAT(FEATURES, 16, 3, CLASSES, heads=4, dropout=0.3, negative_slope=0.1),
+    "GAT, v2": lambda: GAT(FEATURES, 16, 2, heads=2, v2=True, concat=False, residual=True, jk="last"),
+    "GAT, no outputs": lambda: GAT(FEATURES, 16, 2, heads=2, add_self_loops=False, norm="pair"),
+    "GAT, one layer": lambda: GAT(FEATURES, 16, 1, CLASSES, heads=2),
+    "EdgeCNN": lambda: EdgeCNN(FEATURES, 16, 2, CLASSES, norm="instance", norm_kwargs={"affine": True}),
+}
 ZOO = ("gcn", "gat", "sage", "gcnii", "gin")
 
 
 def made(name, form="unit"):
     torch.manual_seed(0)
-    plain = OWN[name]() if name in OWN else build(name, FEATURES, CLASSES, width=24)
+    own = OWN | READY
+    plain = own[name]() if name in own else build(name, FEATURES, CLASSES, width=24)
     return uf.sparsify(plain, ramp=4, **FORMS[form])
 
 
@@ -89,6 +107,73 @@ def test_a_model_of_this_library_is_built_again(name, form, tmp_path):
     assert torch.equal(judged(again, x, edge_index), judged(model, x, edge_index))
     assert str(uf.trace(again)).splitlines()[0] == str(uf.trace(model)).splitlines()[0]
     assert sorted(path.name for path in (tmp_path / "m").iterdir()) == ["config.json", "model.safetensors"]
+
+
+@pytest.mark.parametrize("name", READY)
+def test_a_ready_model_of_pyg_is_built_again_and_trains_on(name, tmp_path):
+    x, edge_index = graph()
+    model = made(name)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    train(model, optimizer, range(3))
+    model.best = 0.5  # an attribute of one's own is none of the model's settings
+    uf.save(model, tmp_path / "m", optimizer=optimizer)
+    again = uf.load(tmp_path / "m")
+    assert again is not model and type(again) is type(model) and repr(again) == repr(model)
+    assert_same(model, again)
+    assert torch.equal(judged(again, x, edge_index), judged(model, x, edge_index))
+    other = uf.load(tmp_path / "m", into=torch.optim.Adam(again.parameters()))
+    assert train(again, other, range(3, 6)) == train(model, optimizer, range(3, 6))
+    uf.save(again, tmp_path / "again")
+    uf.load(tmp_path / "again")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_ready_model_in_every_form_of_pruning(form, tmp_path):
+    model = made("GAT", form)
+    train(model, torch.optim.Adam(model.parameters(), lr=0.01), range(2))
+    uf.save(model, tmp_path / "m")
+    assert_same(model, uf.load(tmp_path / "m"))
+
+
+class Mine(GCN):
+    pass
+
+
+def dropout_of_its_own():
+    model = GAT(FEATURES, 8, 2, CLASSES)
+    model.dropout.p = 0.5
+    return model
+
+
+def other_layers():
+    model = GCN(FEATURES, 8, 2, CLASSES)
+    model.convs[0] = GraphConv(FEATURES, 8)
+    return model
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        lambda: Mine(FEATURES, 8, 2, CLASSES),
+        lambda: GCN(FEATURES, 8, 2, CLASSES, act=torch.sin),
+        lambda: GCN(FEATURES, 8, 2, CLASSES, norm=nn.BatchNorm1d(8)),
+        lambda: GCN(FEATURES, 8, 2, CLASSES, norm="batch", norm_kwargs={"momentum": None}),
+        lambda: GCN(FEATURES, 8, 2, CLASSES, flow="target_to_source"),
+        lambda: GraphSAGE(FEATURES, 8, 2, CLASSES, aggr=["mean", "max"]),
+        lambda: GraphSAGE((FEATURES, FEATURES), 8, 2, CLASSES),
+        lambda: GAT(FEATURES, 8, 2, CLASSES, fill_value=0.5),
+        lambda: GAT(FEATURES, 8, 2, CLASSES, v2=True, share_weights=True),
+        lambda: PNA(FEATURES, 8, 2, CLASSES, aggregators=["mean"], scalers=["identity"], deg=torch.ones(4, dtype=torch.long)),
+        dropout_of_its_own,
+        other_layers,
+    ],
+)
+def test_a_ready_model_whose_settings_cannot_be_read_off_it_is_given(plain, tmp_path):
+    model = uf.sparsify(plain(), **FORMS["unit"])
+    uf.save(model, tmp_path / "m")
+    with pytest.raises(InputError, match=r"settings that are not kept; make one like it and call .*into=model"):
+        uf.load(tmp_path / "m")
+    assert_same(model, uf.load(tmp_path / "m", into=plain()))
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -449,6 +534,45 @@ def test_a_config_that_lies(folder, make, sentence):
     with pytest.raises(FileFormatError, match=sentence) as caught:
         uf.load(folder)
     assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "make, sentence",
+    [
+        (set_built(model="torch_geometric.nn.PNA"), "which this release does not build"),
+        (set_built(model="torch_geometric.nn.GCN"), "other settings"),
+        (set_built(inputs=-1), "cannot have inputs"),
+        (set_built(outputs="4"), "cannot have outputs"),
+        (set_built(layers=10**9), "layers with"),
+        (set_built(layers=1), "does not fit together"),
+        (set_built(width=24), "does not fit together"),
+        (set_built(heads=0), "cannot have heads"),
+        (set_built(heads=True), "cannot have heads"),
+        (set_built(heads=3), "cannot be built as it says"),
+        (set_built(v2=1), "cannot have v2"),
+        (set_built(v2=True), "does not fit together"),
+        (set_built(edge_dim=-1), "cannot have edge_dim"),
+        (set_built(negative_slope=1e300), "cannot have negative_slope"),
+        (set_built(jk="sum"), "cannot have jk"),
+        (set_built(jk=[]), "cannot have jk"),
+        (set_built(act={"name": "Module"}), "cannot have act"),
+        (set_built(act={"name": "LeakyReLU", "inplace": 1}), "cannot have inplace"),
+        (set_built(act={"name": "GELU", "approximate": "x"}), "cannot have approximate"),
+        (set_built(act={"name": "ReLU", "device": "cuda"}), "act with other settings"),
+        (set_built(act="relu"), "cannot have act"),
+        (set_built(norm={"name": ["batch"]}), "cannot have norm"),
+        (set_built(norm={"name": "message"}), "cannot have norm"),
+        (set_built(norm={"name": "layer", "mode": "x"}), "cannot have mode"),
+        (set_built(norm={"name": "batch"}), "does not fit together"),
+        (set_built(act_first=None), "cannot have act_first"),
+    ],
+)
+def test_a_ready_model_that_lies(tmp_path, make, sentence):
+    uf.save(made("GAT"), tmp_path / "m")
+    change(tmp_path / "m", make)
+    with pytest.raises(FileFormatError, match=sentence) as caught:
+        uf.load(tmp_path / "m")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

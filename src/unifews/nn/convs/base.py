@@ -13,7 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from torch_geometric.nn import MessagePassing
 
 from unifews.core.entry import BLOCK
-from unifews.errors import GraphError, InputError
+from unifews.errors import GraphError, InputError, ShapeError
 from unifews.nn.edges import Edges
 from unifews.nn.linear import largest
 from unifews.nn.products import column_sizes, diffused, products_at_least, products_on, row_sizes, some_senders
@@ -25,6 +25,7 @@ KINDS: dict[type[MessagePassing], type[PrunedConv]] = {}
 
 _held = WeakTensorKeyDictionary()
 _SAMPLED = 1 << 21  # entries that a quantile is taken of
+_TELLING = 20  # edges removed in training: fewer do not tell whether this is the graph they were removed from
 C = TypeVar("C", bound="type[PrunedConv]")
 
 
@@ -59,6 +60,10 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
     session: Session
     path: str
     seen_width: int
+    seen_edges = 0
+    """Edges that `removed` was decided among; 0 = not known, after loading."""
+    unseen = 0.0
+    """Share of the edges of this pass that were not among those, as far as `removed` tells."""
     decided: Tensor
     """Whether there is a decision yet."""
     delta: Tensor
@@ -92,6 +97,8 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         for name in ("decided", "delta", "columns", "removed", "nodes", "passes"):
             delattr(self, name)
         del self.session, self.path, self.seen_width
+        for name in ("seen_edges", "unseen"):
+            self.__dict__.pop(name, None)
         self.__class__ = self.stands_for
         self.fuse = self.inspector.implements("message_and_aggregate")
 
@@ -231,11 +238,15 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
             mean = float(everything.mean()) if len(everything) else 0.0
             delta = pruning.edge_threshold * (1.0 if pruning.absolute else mean)
             keep = (size >= delta) & (size >= 0)
+        self.remember_edges(keep, edges, delta)
+        return keep
+
+    def remember_edges(self, keep: Tensor, edges: Edges, delta: float) -> None:
         self.delta.fill_(delta)
         self.decided.fill_(True)
         self.removed = edges.adjacency.keys[~keep].sort().values
         self.nodes.fill_(edges.adjacency.num_nodes)
-        return keep
+        self.seen_edges, self.unseen = edges.count, 0.0
 
     def _known_edges(self, edges: Edges) -> Tensor:
         """Flags of the edges that the stored decision leaves; one it never saw stays."""
@@ -248,7 +259,19 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
 
     def stored_edges(self, alive: Tensor | None, edges: Edges) -> Tensor:
         keep = self._known_edges(edges)
+        self.unseen = self._share_unseen(keep, edges)
         return keep if alive is None else keep & alive
+
+    def _share_unseen(self, keep: Tensor, edges: Edges) -> float:
+        """Which share of these edges the decision was not about: what was removed is a sample of what was seen.
+
+        Where it is not known how many were seen, as many as there are now; a few that were removed tell nothing.
+        """
+        gone = len(self.removed)
+        if gone < _TELLING or not edges.count:
+            return 0.0
+        still_there = (edges.count - int(keep.sum())) / gone
+        return max(0.0, 1 - still_there * (self.seen_edges or edges.count) / edges.count)
 
     def _by_entry(self, y: Tensor, edges: Edges, alive: Tensor | None, lanes: int, began: float) -> Tensor:
         whole = edges
@@ -294,12 +317,18 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
                 index=len(self.session.records), entries=whole * per_edge, kept=-(-macs // lanes), zeros=0, macs=macs,
                 dense_macs=whole * width, zero_macs=0, threshold=delta, seconds=perf_counter() - began, name=self.path,
                 kind=self.stands_for.__name__, edges=whole, edges_kept=used, width=width, score_macs=score_macs,
-                notes=self.notes(),
+                notes=self.notes() + self._note_of_unseen(),
             ),
         )  # fmt: skip
 
     def notes(self) -> tuple[str, ...]:
         return ()
+
+    def _note_of_unseen(self) -> tuple[str, ...]:
+        if self.unseen <= 0.5:
+            return ()
+        return (f"{self.path}: about {self.unseen:.0%} of these edges were not there when it was trained, and such edges are "
+                f"all used; train on this graph, or choose by threshold (entries='block')",)  # fmt: skip
 
 
 def once(x: Tensor, edges: Edges, what: str, make: Callable[[], Tensor]) -> tuple[Tensor, bool]:
@@ -320,10 +349,45 @@ def once(x: Tensor, edges: Edges, what: str, make: Callable[[], Tensor]) -> tupl
     return made, False
 
 
-def check_precision(x: Any, kind: str) -> None:
+def is_pair(x: Any) -> bool:
+    """Whether these are features of two sets of nodes, senders and receivers."""
+    return isinstance(x, tuple | list) and len(x) == 2
+
+
+def check_features(x: Any, weight: Tensor | None, path: str) -> None:
+    """One matrix of features, as wide and of the type that the layer's weights [outputs, inputs] are for."""
+    shape = "[nodes, columns]" if weight is None else f"[nodes, {weight.shape[1]}]"
+    if not isinstance(x, Tensor):
+        what = "no features" if x is None else f"a {type(x).__name__} for its features"
+        raise InputError(f"{path} is given {what}; give a torch tensor x {shape} (torch.from_numpy makes one of an array).")
+    if x.ndim != 2:
+        raise ShapeError(f"{path} is given features of shape {list(x.shape)}; give a matrix x {shape}.")
+    if weight is not None and x.shape[1] != weight.shape[1]:
+        raise ShapeError(
+            f"{path} is given features of {x.shape[1]:,} columns and its weights take {weight.shape[1]:,}; give x {shape}, or "
+            f"build the layer for {x.shape[1]:,}."
+        )
+    if not x.is_floating_point():
+        raise InputError(f"{path} is given {x.dtype} features, and it sums floating-point numbers; use x.float().")
+    check_precision(x, weight, path)
+    if weight is not None and x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise InputError(f"{path} is given {x.dtype} features and its weights are {weight.dtype}; use x.to({weight.dtype}).")
+
+
+def check_precision(x: Tensor, weight: Tensor | None, path: str) -> None:
     """Half precision on the CPU has no kernel that sums it well."""
-    if isinstance(x, Tensor) and x.device.type == "cpu" and x.dtype in (torch.float16, torch.bfloat16):
-        raise InputError(f"{kind} is given {x.dtype} on the CPU, where sums of messages would lose digits; use x.float().")
+    if x.device.type != "cpu":
+        return
+    if torch.is_autocast_enabled("cpu"):
+        raise InputError(
+            f"{path} is called under torch.autocast, which makes {torch.get_autocast_dtype('cpu')} of its messages on the CPU, "
+            f"where sums of them would lose digits; call the model within torch.autocast('cpu', enabled=False)."
+        )
+    for what, value, remedy in (("features", x, "x.float()"), ("weights", weight, "model.float()")):
+        if value is not None and value.dtype in (torch.float16, torch.bfloat16):
+            raise InputError(
+                f"{path} has {value.dtype} {what} on the CPU, where sums of messages would lose digits; use {remedy}."
+            )
 
 
 def _sampled_sizes(y: Tensor, edges: Edges, alive: Tensor | None, lanes: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch_geometric.nn import GATConv, GATv2Conv, MessagePassing
 
 from unifews.core.entry import BLOCK
 from unifews.nn import heads
-from unifews.nn.convs.base import check_precision, prunes
+from unifews.nn.convs.base import check_features, is_pair, prunes
 from unifews.nn.convs.gcn import sums
 from unifews.nn.convs.messages import ByMessages
 from unifews.nn.dropout import dropout
@@ -135,10 +135,7 @@ class Attending(ByMessages):
                 keep = size >= delta
                 if self.session.phase == "monotone" and bool(self.decided):
                     keep &= self._known_edges(edges)
-            self.delta.fill_(delta)
-            self.decided.fill_(True)
-            self.removed = adjacency.keys[~keep].sort().values
-            self.nodes.fill_(adjacency.num_nodes)
+            self.remember_edges(keep, edges, delta)
         lock = self.session.node_lock
         if lock is not None and not self.training and self.session.is_first(self):
             locked = torch.zeros(adjacency.num_nodes, dtype=torch.bool, device=keep.device)
@@ -152,12 +149,13 @@ class PrunedGATv2Conv(Attending, GATv2Conv):  # type: ignore[misc]
     """Scores att_h · LeakyReLU(x_l[v,h] + x_r[u,h])."""
 
     def forward(self, x: Any, edge_index: Any, edge_attr: Tensor | None = None, return_attention_weights: Any = None) -> Any:
-        if isinstance(x, tuple | list) and x[0] is x[1]:
+        if is_pair(x) and x[0] is x[1]:
             x = x[0]
+        if not is_pair(x):
+            check_features(x, self.lin_l.weight, self.path)
         why = _why(x, edge_attr, return_attention_weights)
         if why:
             return self.instead(why, x, edge_index, edge_attr, return_attention_weights)
-        check_precision(x, "GATv2Conv")
         residual = None if self.res is None else self.res(x)
         left = Rows.made(x, self.lin_l.prepare(x), self.lin_l.bias, self.heads)
         right = left if self.share_weights else Rows.made(x, self.lin_r.prepare(x), self.lin_r.bias, self.heads)
@@ -171,13 +169,14 @@ class PrunedGATConv(Attending, GATConv):  # type: ignore[misc]
     def forward(
         self, x: Any, edge_index: Any, edge_attr: Tensor | None = None, size: Any = None, return_attention_weights: Any = None
     ) -> Any:
-        if isinstance(x, tuple | list) and x[0] is x[1]:
+        if is_pair(x) and x[0] is x[1]:
             x = x[0]
+        if not is_pair(x):
+            check_features(x, (self.lin_src if self.lin is None else self.lin).weight, self.path)
         why = _why(x, edge_attr, return_attention_weights) or ("a size" if size is not None else "")
         why = why or ("weights for two sets of nodes" if self.lin is None else "")
         if why:
             return self.instead(why, x, edge_index, edge_attr, size, return_attention_weights)
-        check_precision(x, "GATConv")
         residual = None if self.res is None else self.res(x)
         sent = Rows.made(x, self.lin.prepare(x), None, self.heads)
         left, right = (Rows.of(value, self.heads) for value in sent.dots(self.att_src[0], self.att_dst[0]))

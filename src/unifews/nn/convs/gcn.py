@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.nn import GCNConv, MessagePassing
 
 from unifews.errors import InputError
-from unifews.nn.convs.base import PrunedConv, check_edges, check_precision, once, prunes
+from unifews.nn.convs.base import PrunedConv, check_edges, check_features, is_pair, once, prunes
 from unifews.nn.edges import Edges, Norm
 from unifews.nn.products import column_sizes, off_diagonal, some_senders
 
@@ -28,9 +28,9 @@ class PrunedGCNConv(PrunedConv, GCNConv):  # type: ignore[misc]
         return self.seen_width or self.narrower(self.lin.weight)
 
     def forward(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
-        check_precision(x, "GCNConv")
-        if isinstance(x, tuple | list):
+        if is_pair(x):
             raise InputError("GCNConv takes one matrix of features, not a pair; SAGEConv and GATv2Conv take pairs.")
+        check_features(x, self.lin.weight, self.path)
         check_edges(edge_index, self.path)
         norm: Norm = "gcn" if self.normalize else "sum"
         # As PyG's `gcn_norm`: without edge weights every loop weighs 1, `improved` or not.

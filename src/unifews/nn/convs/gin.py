@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-from torch_geometric.nn import GINConv, MessagePassing
+from torch import Tensor, nn
+from torch_geometric.nn import MLP, GINConv, MessagePassing
 
-from unifews.nn.convs.base import check_edges, check_precision, prunes
+from unifews.nn.convs.base import check_edges, check_features, is_pair, prunes
 from unifews.nn.convs.gcn import sums
 from unifews.nn.convs.messages import ByMessages
 from unifews.nn.edges import Edges
@@ -28,11 +28,20 @@ class PrunedGINConv(ByMessages, GINConv):  # type: ignore[misc]
         first = next((module for module in self.nn.modules() if isinstance(module, PrunedWeight)), None)
         return self.seen_width or (1 if first is None else first.matrix.shape[1])
 
+    @property
+    def _entrance(self) -> Tensor | None:
+        """The matrix that the sums meet first, where h is such that it is known: a linear layer, or some in a row."""
+        first = self.nn
+        while isinstance(first, nn.Sequential) and len(first):
+            first = first[0]
+        first = first.lins[0] if isinstance(first, MLP) else first
+        return first.matrix if isinstance(first, PrunedWeight) else None
+
     def forward(self, x: Any, edge_index: Any, size: Any = None) -> Tensor:
-        if isinstance(x, tuple | list) and x[0] is not x[1]:
+        if is_pair(x) and x[0] is not x[1]:
             return self.by_messages(x, edge_index, size=size)
-        x = x[0] if isinstance(x, tuple | list) else x
-        check_precision(x, "GINConv")
+        x = x[0] if is_pair(x) else x
+        check_features(x, self._entrance, self.path)
         check_edges(edge_index, self.path)
         self.see_width(x.shape[1])
         edges = Edges.of(edge_index, self.session.factor, len(x), "sum", flow=self.flow, dtype=x.dtype)

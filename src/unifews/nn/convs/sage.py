@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import MessagePassing, SAGEConv
 
-from unifews.nn.convs.base import check_edges, check_precision, prunes
+from unifews.nn.convs.base import check_edges, check_features, is_pair, prunes
 from unifews.nn.convs.messages import ByMessages
 from unifews.nn.edges import Edges
 from unifews.nn.rows import times
@@ -30,10 +30,10 @@ class PrunedSAGEConv(ByMessages, SAGEConv):  # type: ignore[misc]
         return self.seen_width or self.narrower(self.lin_l.weight)
 
     def forward(self, x: Any, edge_index: Any, size: Any = None) -> Tensor:
-        if isinstance(x, tuple | list) and x[0] is not x[1]:
+        if is_pair(x) and x[0] is not x[1]:
             return self.by_messages(x, edge_index, size=size)
-        x = x[0] if isinstance(x, tuple | list) else x
-        check_precision(x, "SAGEConv")
+        x = x[0] if is_pair(x) else x
+        check_features(x, self.lin_l.weight, self.path)
         check_edges(edge_index, self.path)
         around = self.lin(x).relu() if self.project else x
         edges = Edges.of(

@@ -70,7 +70,8 @@ def load(folder: str | PathLike[str], into: nn.Module | Optimizer | None = None)
             an optimizer, made of the model's parameters, that is given its state.
 
     A frozen model is bound to no graph: call it with one, or `bind` one and `predict` single nodes. A model that still trains
-    is built again if this library built it (`unifews.nn.zoo`, and the models of `train`); any other is given by `into`.
+    is built again if this library built it (`unifews.nn.zoo`, and the models of `train`), or if it is PyG's own GCN, GraphSAGE,
+    GIN, GAT or EdgeCNN with plain settings; any other is given by `into`.
     """
     place = Path(folder)
     if not TRAINING.describes(place):

@@ -1,11 +1,10 @@
-"""A model of this library in the words it was built with, and from such words again.
+"""A model of this library, or of PyG's ready ones, in the words it is built with, and from such words again.
 
 What is made is a model without memory (torch's meta device), so that a file is believed only where its tensors fit it.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -16,11 +15,11 @@ from unifews.nn.decoupled import Decoupled
 from unifews.nn.frozen.program import Unsound
 from unifews.nn.frozen.schemes import is_propagation, scheme_of, scheme_words
 from unifews.nn.mlp import Mlp
+from unifews.nn.saved.ready import READY, alike, ready, ready_words
+from unifews.nn.saved.settings import WIDEST, like, sizes
 from unifews.nn.stack import Network
 from unifews.nn.zoo import MODELS, build, own_settings
 from unifews.propagation import propagate
-
-_WIDEST = 1 << 24
 
 
 def words_of(model: nn.Module) -> dict[str, Any] | None:
@@ -31,6 +30,8 @@ def words_of(model: nn.Module) -> dict[str, Any] | None:
         words = _mlp_words(model)
     elif type(model) is Decoupled:
         words = _decoupled_words(model)
+    elif type(model) in READY.values():
+        words = ready_words(model)
     else:
         words = None
     return words if words is not None and _is_made_of(model, words) else None
@@ -39,12 +40,14 @@ def words_of(model: nn.Module) -> dict[str, Any] | None:
 def rebuilt(words: Any, tensors: int) -> nn.Module:
     """The model on the meta device, neither trained nor sparsified; `tensors` there are for it bound how many layers it has."""
     name = words.get("model") if isinstance(words, dict) else None
-    if not isinstance(name, str) or name not in (*MODELS, "mlp", "decoupled"):
+    if not isinstance(name, str) or name not in (*MODELS, *READY, "mlp", "decoupled"):
         raise Unsound(f"is a {str(name)[:40]!r}, which this release does not build")
     try:
         with torch.device("meta"):
             if name == "decoupled":
                 return _decoupled(words, tensors)
+            if name in READY:
+                return ready(words, tensors)
             return _mlp(words, tensors) if name == "mlp" else _network(name, words, tensors)
     except (InputError, TypeError, ValueError, OverflowError, ZeroDivisionError, RuntimeError) as error:
         raise Unsound(f"cannot be built as it says ({' '.join(str(error).split())[:100]})") from None
@@ -56,6 +59,8 @@ def _is_made_of(model: nn.Module, words: dict[str, Any]) -> bool:
         other = rebuilt(words, sum(1 for _ in model.modules()))
     except Unsound:
         return False
+    if type(other) in READY.values():
+        return alike(model, other)
     names = {name for name, _ in other.named_modules()}
     parameters = {name: value.shape for name, value in other.named_parameters()}
     # Masks of parameters are modules that `sparsify` adds.
@@ -71,28 +76,8 @@ def _network(name: str, words: dict[str, Any], tensors: int) -> nn.Module:
     own = own_settings(name)
     if set(words) != {"model", "inputs", "outputs", "width", "layers", "dropout", *own}:
         raise Unsound(f"is a {name} with other settings than it has")
-    given = {setting: _like(words[setting], default, setting) for setting, default in own.items()}
-    return build(name, **_sizes(words, tensors), **given)
-
-
-def _sizes(words: dict[str, Any], tensors: int) -> dict[str, Any]:
-    for name in ("inputs", "outputs", "width"):
-        if type(words.get(name)) is not int or not 1 <= words[name] <= _WIDEST:
-            raise Unsound(f"cannot have {name} = {str(words.get(name))[:40]!r}")
-    layers, dropout = words.get("layers"), words.get("dropout")
-    if type(layers) is not int or not 1 <= layers <= tensors:
-        raise Unsound(f"cannot have {str(layers)[:40]!r} layers with {tensors:,} tensors")
-    if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
-        raise Unsound(f"cannot have dropout = {str(dropout)[:40]!r}")
-    return {name: words[name] for name in ("inputs", "outputs", "width", "layers", "dropout")}
-
-
-def _like(value: Any, default: Any, name: str) -> Any:
-    """A number of the kind that a setting has by default."""
-    fits = type(value) is int if isinstance(default, int) else type(value) in (int, float) and math.isfinite(value)
-    if not fits or not abs(value) <= _WIDEST:
-        raise Unsound(f"cannot have {name} = {str(value)[:40]!r}")
-    return value
+    given = {setting: like(words[setting], default, setting) for setting, default in own.items()}
+    return build(name, **sizes(words, tensors), **given)
 
 
 # ------------------------------------------------------------------------------------------------------------ decoupled
@@ -109,7 +94,7 @@ def _mlp_words(head: Mlp) -> dict[str, Any]:
 def _mlp(words: dict[str, Any], tensors: int) -> Mlp:
     if set(words) != {"model", "inputs", "outputs", "width", "layers", "dropout"}:
         raise Unsound("is an mlp with other settings than it has")
-    return Mlp(**_sizes(words, tensors))
+    return Mlp(**sizes(words, tensors))
 
 
 def _decoupled_words(model: Decoupled) -> dict[str, Any] | None:
@@ -133,7 +118,7 @@ def _decoupled(words: dict[str, Any], tensors: int) -> Decoupled:
         raise Unsound("propagates by something that is no propagation")
     if type(exponent) is not int or abs(exponent) >= 2**31:
         raise Unsound(f"cannot have exponent = {str(exponent)[:40]!r}")
-    if features is not None and (type(features) is not int or not 1 <= features <= _WIDEST):
+    if features is not None and (type(features) is not int or not 1 <= features <= WIDEST):
         raise Unsound(f"cannot have features = {str(features)[:40]!r}")
     head = _mlp(words["head"], tensors)
     axes = None if features is None else torch.empty(features, len(head.mean))

@@ -150,8 +150,8 @@ def _read(config: dict[str, Any], arrays: Arrays, into: nn.Module | None, folder
         raise Unsound(f"has no use for {sorted(arrays)[0][:40]!r} of {TENSORS}")
     if into is None and built is None:
         raise InputError(
-            f"{folder} holds a {name[:40]} that cannot be built from its file: its class is your own, or it was changed after "
-            f"it was built; make one like it and call uf.load(folder, into=model)."
+            f"{folder} holds a {name[:40]} that cannot be built from its file: its class is your own, it was changed after it "
+            f"was built, or it has settings that are not kept; make one like it and call uf.load(folder, into=model)."
         )
     model = rebuilt(built, len(state)) if into is None else into
     plain = _session(model) is None
@@ -271,7 +271,7 @@ def _go_on(model: nn.Module, config: dict[str, Any], pruning: Pruning | None) ->
         session.records = []
         session.convs = [modules[name] for name, _, _ in config["convs"]]  # type: ignore[misc]
         for name, _, width in config["convs"]:
-            modules[name].seen_width = width
+            modules[name].seen_width, modules[name].seen_edges = width, 0
         session.share_anew()
     for name, module in modules.items():
         module.training = name in config["trains"]
