@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import is_dataclass
 from os import PathLike
@@ -20,25 +19,19 @@ from unifews.core.memory import resident
 from unifews.core.pages import Pages
 from unifews.core.schemes import Scheme, resolve
 from unifews.core.sizes import as_bytes
-from unifews.core.trace import Trace
 from unifews.core.work import known_by
 from unifews.errors import GraphError, InputError, unknown_name
-from unifews.kernels import describe, threads_to_use
-from unifews.propagation import local
-from unifews.propagation.basis import GRAM_LIMIT, VERY_WIDE, Basis, principal, stationary_mean
-from unifews.propagation.bounded import bounded
-from unifews.propagation.certify import Prices, joined, left_out, norm_of
-from unifews.propagation.features import Features, Floats
-from unifews.propagation.operator import Operator, stationary
+from unifews.kernels import threads_to_use
+from unifews.propagation.basis import GRAM_LIMIT
+from unifews.propagation.features import Features
+from unifews.propagation.inmemory import Wish, in_memory
+from unifews.propagation.operator import Operator
 from unifews.propagation.outofcore import Order, beyond_memory
 from unifews.propagation.plan import Needs, Plan
-from unifews.propagation.result import Hops, Propagated, Remainder
-from unifews.propagation.sampled import DIRECTIONS, FAILURE, sampled
-from unifews.propagation.view import View
+from unifews.propagation.result import Propagated
 
 Axes = Literal["principal", "input"]
 Progress = Callable[[int, int], None]
-_MISSED = 0.05  # of the products: a target that is missed by more is told
 
 
 def propagate(
@@ -135,146 +128,8 @@ def propagate(
             "inherit": bool(inherit),
         }  # fmt: skip
         return _beyond_memory(op, x, budget, deflate, asked, careful, order, progress)
-    features = Features(x, graph.num_nodes)
-    if rank is not None and (not isinstance(rank, int | np.integer) or isinstance(rank, bool) or not 1 <= rank <= features.f):
-        raise InputError(
-            f"`rank` is the number of axes to keep, from 1 to the {features.f:,} features there are; got {rank!r}."
-        )
-    # An error bound leaves no room for axes to be left out: all of them, or where they are too many to find, the input's own.
-    rotate = basis == "principal" and (budget is not None or rank is not None or (bool(allowed) and features.f <= VERY_WIDE))
-    deflate = rotate or (bool(allowed) and basis == "principal") if deflate is None else deflate
-    setup = perf_counter() - began
-
-    began = perf_counter()
-    phi = stationary(diffusion) if deflate else None
-    chosen: Basis | None = None
-    mean: Floats | None = None
-    macs = 0
-    if rotate:
-        chosen = principal(features, diffusion, phi, rank, 0.0 if allowed else edge_sparsity, op.threads)
-        mean, macs = chosen.mean, chosen.macs
-        if allowed and rank is None and chosen.rank < features.f:  # fewer nodes than features have no more axes than nodes
-            chosen, rotate = None, False
-    elif phi is not None:
-        mean = stationary_mean(features, phi, op.threads)
-    basis_seconds = perf_counter() - began
-
-    began = perf_counter()
-    prices = Prices(op) if (certify and not by_sample) or allowed is not None else None
-    width = chosen.rank if chosen else features.f
-    partial = width < features.f
-    # Nothing is left to prune where the axes dropped are more than was asked for.
-    spent = isinstance(budget, Target) and width <= np.ceil((1 - budget.sparsity) * features.f)
-
-    def fresh() -> View:
-        view = View(features, chosen, phi, mean, diffusion, op.threads)
-        if prices and partial:
-            view.square = np.zeros(graph.num_nodes, dtype=np.float32)
-            if features.sparse is not None and not allowed and (spent or budget is None):
-                view.sent = np.zeros(graph.num_nodes)
-        return view
-
-    def run(view: View, budget: Budget | None) -> local.Outcome:
-        if budget is None:
-            return local.unpruned(op, view, every_hop, progress)
-        return local.pruned(op, view, entries, inherit, budget, every_hop, progress, prices)
-
-    runs = 1
-    if allowed and prices:
-        done = bounded(op, fresh, prices, allowed, run)
-        view, outcome, runs, macs = done.view, done.outcome, done.runs, macs + done.macs
-    else:
-        view = fresh()
-        outcome = run(view, None if spent else budget)
-    values, axes = outcome.values, chosen.axes if chosen else None
-    macs += view.macs
-    if phi is not None and mean is not None:
-        if axes is not None:
-            values, axes = _with_mean_axis(values, axes, features, op, phi, mean, outcome.growth)
-        if scheme.skip != "diagonal":
-            macs += graph.num_edges * hops
-    exponent = _scale_back(values, outcome.growth + features.exponent)
-    remainder = Remainder(features, op) if partial else None
-    bound, least = None if prices is None else _proven(exponent, outcome, op, view, prices), 0.0
-    if by_sample:
-        bound = 0.0
-        if partial or budget is not None:
-            bound, least, extra = sampled(op, features, values, axes, exponent)
-            macs += extra
-    kept_hops = _hops(outcome, features, op, phi, chosen, mean, remainder) if every_hop else None
-    setup += perf_counter() - began - sum(hop.seconds for hop in outcome.hops) - view.seconds
-    trace = Trace(
-        tuple(outcome.hops),
-        requested=str(budget) if budget else f"max error {allowed:g}" if allowed else "unpruned",
-        kernel=describe(op.threads),
-        rank=view.width if rotate else None,
-        basis_macs=macs,
-        basis_seconds=basis_seconds + view.seconds,
-        setup_seconds=max(setup, 0.0),
-        dropped_norm=local.scaled(view.dropped_norm(), features.exponent),
-        notes=_notes(budget, exponent, view, outcome, runs, by_sample),
-        error_bound=bound,
-        relative_error_bound=None if bound is None else _relative(bound, values, least),
-    )
-    return Propagated(values, axes, trace, exponent, kept_hops, _caller_kind(features), remainder)
-
-
-def _proven(exponent: int, outcome: local.Outcome, op: Operator, view: View, prices: Prices) -> float:
-    """The certified error of values that are given over 2^exponent."""
-    parts = [*outcome.certificates, *([left_out(op, view, prices)] if view.square is not None else [])]
-    return joined(parts, exponent) if parts else 0.0
-
-
-def _relative(bound: float, values: Floats, least: float) -> float:
-    """A bound relative to the unpruned norm, which is `least` at least, and that of the values less the bound."""
-    if bound == 0:
-        return 0.0
-    least = max(least, norm_of(values) - bound)  # what lies outside the axes would only add to it
-    return bound / least if least > 0 else math.inf
-
-
-def _scale_back(values: Floats, exponent: int) -> int:
-    """Multiply by 2^exponent where float32 can hold it; returns the exponent that is left to say."""
-    if not exponent:
-        return 0
-    peak = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
-    assert math.isfinite(peak), "values are brought down before they outgrow float32"
-    if not 2.0**-100 < local.scaled(peak, exponent) < 2.0**120:
-        return exponent
-    values *= np.float32(math.ldexp(1, exponent))
-    return 0
-
-
-def _hops(
-    outcome: local.Outcome,
-    features: Features,
-    op: Operator,
-    phi: Floats | None,
-    basis: Basis | None,
-    mean: Floats | None,
-    remainder: Remainder | None,
-) -> Hops:
-    shift = features.exponent
-    columns = [] if phi is None else [(column, grown + shift) for column, grown in op.powers(phi)]
-    values = [(hop, grown + shift) for hop, grown in outcome.snapshots]
-    return Hops(values, columns, basis.axes if basis else None, mean, remainder)
-
-
-def _with_mean_axis(
-    values: Floats, axes: Floats, features: Features, op: Operator, phi: Floats, mean: Floats, growth: int
-) -> tuple[Floats, Floats]:
-    """Where the axes do not span the stationary part's features c, add one axis so that nothing of it is lost.
-
-    Only the stationary part is propagated on it; of the rest a node keeps its own, as on every axis left out.
-    """
-    outside = mean - axes @ (mean @ axes)
-    size = float(np.linalg.norm(outside))
-    if axes.shape[0] == axes.shape[1] or size <= 1e-6 * float(np.linalg.norm(mean)):
-        return values, axes
-    axis = (outside / size)[:, None]
-    rest = features.times(axis, op.threads)[:, 0] - phi * np.float32(size)
-    column = op.column(phi, growth) * np.float32(size) + op.alone(growth) * rest
-    return np.concatenate([values, column[:, None]], axis=1), np.concatenate([axes, axis], axis=1)
+    wish = Wish(entries, basis, rank, deflate, bool(inherit), every_hop, allowed, bool(certify) and not by_sample, by_sample)
+    return in_memory(op, x, budget, wish, progress, began)
 
 
 def budget_of(
@@ -421,42 +276,3 @@ def _check_certify(certify: Any, max_error: float | None) -> bool:
 def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise unknown_name(f"`{name}`", value, known)
-
-
-def _caller_kind(features: Features) -> Callable[[Floats], Any]:
-    """Back to what the caller gave: torch in, torch out, on the same device."""
-    if not features.is_torch:
-        return lambda array: array
-
-    def to_torch(array: Floats) -> Any:
-        import torch
-
-        return torch.from_numpy(array).to(features.device)
-
-    return to_torch
-
-
-def _notes(
-    budget: Budget | None, exponent: int, view: View, outcome: local.Outcome, runs: int, by_sample: bool
-) -> tuple[str, ...]:  # fmt: skip
-    notes = []
-    if by_sample:
-        notes.append(f"the error was measured in {DIRECTIONS} random directions; the bound fails with a chance of {FAILURE:g}")
-    if runs > 1:
-        notes.append(f"propagated {runs} times until the bound was met")
-    if outcome.groups > 1:
-        notes.append(f"columns were propagated in {outcome.groups} groups; the thresholds told are those of the leading one")
-    if exponent:
-        notes.append(f"values lie outside float32 and are given divided by 2^{exponent}")
-    if isinstance(budget, Target) and view.basis is not None:
-        least = 1 - view.width / view.features.f
-        if least > budget.sparsity + 0.01:
-            notes.append(
-                f"{view.width} of {view.features.f:,} axes hold what matters: that alone removes {least:.1%}, more than the "
-                f"{budget.sparsity:.1%} asked for (rank= keeps more)"
-            )
-    if isinstance(budget, Target) and view.diffusion.graph.num_edges:
-        achieved = Trace(tuple(outcome.hops)).edge_sparsity
-        if achieved < budget.sparsity - _MISSED:
-            notes.append(f"{achieved:.1%} could be removed, not the {budget.sparsity:.1%} asked for")
-    return tuple(notes)
