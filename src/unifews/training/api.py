@@ -340,8 +340,9 @@ def check_split(data: Dataset, split: Split) -> None:
     trained = np.bincount(data.y[split.train], minlength=data.num_classes) > 0
     asked = np.unique(data.y[np.concatenate([split.val, split.test])])
     missing = asked[~trained[asked]]
-    if len(missing):
+    if len(missing):  # a stored split: one drawn by class gives the first node of each to training
+        seeds = f", another `seed`, which picks one of its {len(data.splits)} stored splits" if len(data.splits) > 1 else ""
         raise InputError(
             f"class {missing[0]} of {data.name} has no training node ({len(missing)} of {data.num_classes} classes lack one), "
-            f"so it could never be predicted; merge rare classes or give another split."
+            f"so it could never be predicted; take split='stratified'{seeds}, or merge rare classes."
         )
