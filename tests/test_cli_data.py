@@ -186,6 +186,12 @@ class TestInfo:
         assert report["multilabel"] and report["homophily"] is None and report["class_sizes"][0] == 60
         assert "labels     2 of" in fine("data", "info", "many").out
 
+    def test_a_dataset_without_a_label(self):
+        save_dataset(Dataset("bare", uf.Graph.from_edge_index(np.array([[0], [1]]), 3), np.eye(3), np.full(3, -1)), "bare")
+        out = fine("data", "info", "bare").out
+        assert "classes    0; 0 nodes labelled" in out and "split      0 / 0 / 0 nodes" in out
+        assert told("data", "info", "bare")["class_sizes"] == []
+
     def test_homophily_counts_edges_between_labelled_nodes(self):
         graph = uf.Graph.from_edge_index([[0, 1, 2, 3], [1, 2, 3, 0]])
         assert homophily(graph, np.array([0, 0, 1, -1])) == 0.5
