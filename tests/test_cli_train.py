@@ -368,6 +368,16 @@ class TestMistakes:
         wrong("train", "rare", says=["class 3 of rare has no training node", "merge rare classes"])
         assert not Path("runs").exists()
 
+    @pytest.mark.parametrize("model", ["appnp", "mlp", "gcn"])
+    def test_features_that_are_no_numbers(self, model):
+        x = DATA.x.copy()
+        x[7, 2], x[9, :3] = np.nan, np.inf
+        save_dataset(Dataset("holes", DATA.graph, x, DATA.y), "holes")
+        wrong(
+            "train", "holes", "--model", model, says="the features of holes hold 4 NaN or infinite values, the first in row 7"
+        )
+        assert not Path("runs").exists()
+
     def test_a_file_without_labels(self):
         np.savez("own.npz", indptr=DATA.graph.indptr, indices=DATA.graph.indices, x=DATA.x)
         wrong("train", "own.npz", says="own.npz")

@@ -278,7 +278,7 @@ def test_features_of_other_types():
 def test_features_that_are_no_numbers(model):
     x = DATA.x.copy()
     x[7, 3] = np.nan
-    with pytest.raises(InputError, match="NaN or infinite"):
+    with pytest.raises(InputError, match="1 NaN or infinite value, the first in row 7 "):
         uf.train(replace(DATA, x=x), model, **HOW)
 
 

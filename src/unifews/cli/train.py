@@ -173,6 +173,10 @@ def train(
                 from unifews.distributed.head import on_embedding
 
                 data = on_embedding(data, embedding)
+            else:  # before a run file is written; none leads to an embedding
+                from unifews.training.checks import check_finite
+
+                check_finite(data.name, data.x)
             spec = _spec(settings)
             if spec.rank is not None and spec.rank > data.num_features:
                 raise InputError(f"--rank {spec.rank} is more than the {data.num_features:,} features of {data.name}.")

@@ -25,6 +25,7 @@ from unifews.nn.decoupled import Decoupled, Propagator, dense_rows
 from unifews.nn.mlp import Mlp
 from unifews.propagation import propagate
 from unifews.propagation.basis import GRAM_LIMIT, MANY_AXES, VERY_WIDE
+from unifews.training.checks import check_finite
 from unifews.training.hands import Hands
 from unifews.training.ledger import Ledger
 from unifews.training.loop import Epoch, fit, seeded
@@ -33,7 +34,6 @@ from unifews.training.recipe import WeightPruning
 from unifews.training.run import Run, SeedResult
 from unifews.training.spec import TrainSpec
 
-_ROWS = 1 << 16  # of features that are looked through at a time
 _FEWEST = 48  # axes of SGC: fewer tell too little about many classes
 _MOST = 0.5  # share of its messages that SGC can do without on the input axes
 
@@ -193,8 +193,7 @@ def _feed(data: Dataset, spec: TrainSpec, progress: Progress | None) -> _Feed:
     how = _propagation(spec, data.num_features)
     if how is None:
         rows = dense_rows(data.x)
-        if not all(bool(part.isfinite().all()) for part in torch.split(rows, _ROWS)):
-            raise InputError(f"the features of {data.name} hold NaN or infinite values; replace them first.")
+        check_finite(data.name, rows.numpy())
         return _Feed(rows, None, 0, Trace(()))
     out = _propagator(spec)(data.graph, data.x, **how, progress=progress)
     if spec.head == "embedding" or out.basis is None:
