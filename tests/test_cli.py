@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 import unifews as uf
 from unifews import cli
+from unifews.datasets.records import RECORDS, Record
 
 ROOT = Path(__file__).parents[1]
 DATA = uf.powerlaw(300, 2400, num_features=24, num_classes=3, seed=31)
@@ -65,6 +66,20 @@ class TestPropagate:
         np.save("other.npy", np.load("made/x.npy")[:, :5])
         fine("propagate", "made", "-x", "other.npy", "--out", "p.npy", "--hops", 3, "--overwrite")
         assert np.load("p.npy").shape == (300, 5)
+
+    def test_a_known_dataset_by_its_name(self, folder, monkeypatch):
+        monkeypatch.setitem(RECORDS, "known", Record("known", "", 300, GRAPH.num_edges, 24, 3, "stratified", "", sparse=False))
+        monkeypatch.setenv("UNIFEWS_DATA", str(folder))
+        np.savez("known.npz", indptr=GRAPH.indptr, indices=GRAPH.indices, x=X, y=DATA.y)
+        fine("propagate", "known", "--out", "p.npy", "--hops", 3)
+        assert np.array_equal(np.load("p.npy"), uf.propagate(GRAPH, X, hops=3).embedding)
+        np.save("few.npy", X[:, :5])
+        fine("propagate", "known", "-x", "few.npy", "--out", "few.p.npy", "--hops", 3)
+        assert np.load("few.p.npy").shape == (300, 5)
+        np.save("few.npy", X[:5])
+        wrong("propagate", "known", "-x", "few.npy", "-o", "q.npy", says="few.npy has 5 rows, but known has 300 nodes")
+        GRAPH.save("known")  # what lies here comes first
+        wrong("propagate", "known", "-o", "q.npy", says="known holds no features")
 
     def test_features_may_come_with_the_graph(self, folder):
         fine("propagate", "both.npz", "--out", "p.npy", "--hops", 3)
@@ -243,11 +258,11 @@ class TestMistakes:
         wrong("propagate", "graph", says="--out")
         wrong("propagate", says="GRAPH")
 
-    @pytest.mark.parametrize("graph", ["graph", "scipy.npz", "edges.csv", "edges.npy"])
+    @pytest.mark.parametrize("graph", ["graph", "scipy.npz", "edges.npz", "edges.csv", "edges.npy"])
     @pytest.mark.parametrize("rows", [200, 290])
     def test_features_of_another_graph(self, folder, graph, rows):
         np.save("few.npy", X[:rows])
-        wrong("propagate", graph, "-x", "few.npy", "-o", "p.npy", says=f"{rows} rows")
+        wrong("propagate", graph, "-x", "few.npy", "-o", "p.npy", says=[f"{rows} rows", "few.npy", graph])
 
     def test_transposed_features(self, folder):
         np.save("xt.npy", X.T)

@@ -22,13 +22,17 @@ if TYPE_CHECKING:
     from unifews.core.graph import Graph
     from unifews.core.schemes import Scheme
     from unifews.core.trace import Trace
+    from unifews.datasets.dataset import Dataset
     from unifews.propagation import Propagated
 
 
 def propagate(
     graph: Annotated[
         Path,
-        typer.Argument(metavar="GRAPH", help="Folder (graph or dataset), .npz, .npy [2, m], .csv, .tsv, .txt (.gz), .parquet."),
+        typer.Argument(
+            metavar="GRAPH",
+            help="Folder (graph or dataset), .npz, .npy [2, m], .csv, .tsv, .txt (.gz), .parquet, or a known dataset's name.",
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="P.npy", help="Where the embedding goes.")],
     features: Annotated[
@@ -281,22 +285,35 @@ def _check_threads(threads: int | None) -> None:
 def _load(path: Path, features: Path | None, undirected: bool, rank: int | None) -> tuple[Graph, Any]:
     """Graph and features, the sizes of which fit."""
     from unifews.core.files import read_matrix
-    from unifews.datasets.folder import KIND, open_dataset
-    from unifews.datasets.tables import check_there, is_edge_list, read_fitting_graph
+    from unifews.datasets.tables import check_fit, check_there, is_edge_list, read_fitting_graph
 
-    check_there(path)
-    dataset = open_dataset(path) if KIND.describes(path) else None
+    dataset = _dataset(path)
+    if dataset is None:
+        check_there(path)
     if dataset is None and features is None and not _holds_features(path):
         raise InputError(f"{path} holds no features; give them with --features X.npy.")
     x = dataset.x if dataset and features is None else read_matrix(features or path, dense=False)
     if rank is not None and rank > x.shape[1]:
         raise InputError(f"--rank {rank} is more than the {x.shape[1]:,} features there are.")
-    g = read_fitting_graph(path / "graph" if dataset else path, x.shape, str(features or "x"))
+    owner = str(features or "x")
+    g = check_fit(dataset.graph, path, x.shape, owner) if dataset else read_fitting_graph(path, x.shape, owner)
     if undirected:
         g = g.undirected()
     elif is_edge_list(path) and not g.is_symmetric:
         output.note(f"{path} is directed, source then target; add --undirected to use its edges both ways.")
     return g, x
+
+
+def _dataset(path: Path) -> Dataset | None:
+    """The dataset in a folder, or a known one by its name; a file or folder of that name comes first."""
+    from unifews.datasets.folder import KIND, open_dataset
+    from unifews.datasets.load import load_dataset
+    from unifews.datasets.records import find
+
+    if path.exists() or find(str(path)) is None:
+        return open_dataset(path) if KIND.describes(path) else None
+    with output.stages(f"loading {path}") as progress:
+        return load_dataset(str(path), progress=progress)
 
 
 def _holds_features(path: Path) -> bool:
