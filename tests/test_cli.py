@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 import unifews as uf
 from unifews import cli
+from unifews.cli import run
 from unifews.datasets.records import RECORDS, Record
 
 ROOT = Path(__file__).parents[1]
@@ -299,6 +300,64 @@ class TestMistakes:
         wrong("bench", "propagations", says="propagations")
         wrong("bench", "propagation", "--size", "tinny", says="Did you mean 'tiny'?")
         wrong("bench", "propagation", "--trials", 0, says="at least 1")
+
+
+class TestWords:
+    """Sentences of the library name settings as in Python; a command says them as its options."""
+
+    PARAMS = (
+        SimpleNamespace(name="edge_sparsity", opts=["--edge-sparsity"], param_type_name="option", is_flag=False),
+        SimpleNamespace(name="model", opts=["-m", "--model"], param_type_name="option", is_flag=False),
+        SimpleNamespace(name="nodes", opts=["--nodes"], param_type_name="option", is_flag=False),
+        SimpleNamespace(name="tail", opts=["--tail"], secondary_opts=["--no-tail"], param_type_name="option", is_flag=True),
+        SimpleNamespace(name="graph", opts=["graph"], param_type_name="argument"),
+    )
+
+    @pytest.mark.parametrize(
+        "sentence, said",
+        [
+            ("`edge_sparsity` is a share.", "--edge-sparsity is a share."),
+            ("leave edge_sparsity out, or edge_sparsity.", "leave --edge-sparsity out, or --edge-sparsity."),
+            ("write edge_sparsity=.", "write --edge-sparsity."),
+            ("take edge_sparsity=0.5.", "take --edge-sparsity 0.5."),
+            ("take model='sgc' or 'appnp'; not 'gcn'.", "take --model sgc or appnp; not 'gcn'."),
+            ("num_nodes must be at least 50.", "--nodes must be at least 50."),
+            ("leave out tail=False, or write tail=True.", "leave out --no-tail, or write --tail."),
+        ],
+    )
+    def test_settings_become_options(self, sentence, said):
+        assert run.in_options(sentence, self.PARAMS) == said
+
+    @pytest.mark.parametrize(
+        "sentence",
+        [
+            "`graph` and `other` and other=3 and some_name stay, so do nodes, a model and the tail.",
+            "edge_sparsity.npy, runs/edge_sparsity and 'edge_sparsity' are names of files.",
+            "method 'agp' has no settings; got model=3.",
+            "such as 'ndls:nodes=3', or --nodes=3.",
+            "in run.toml, `edge_sparsity` is a share.",
+        ],
+    )
+    def test_everything_else_stays(self, sentence):
+        assert run.in_options(sentence, self.PARAMS) == sentence
+
+    @pytest.mark.parametrize(
+        "options, says",
+        [
+            ("--certify --memory 1GB", "--certify needs all columns at once, and --memory takes them"),
+            ("--certify-sampled --memory 1GB", "--certify-sampled needs all columns at once"),
+            (
+                "--max-error .1 --memory 1GB",
+                ["--max-error spends one budget", "with --memory columns", "write --edge-sparsity."],
+            ),
+            ("--max-error .1 --certify-sampled", "leave out --certify-sampled."),
+        ],
+    )
+    def test_of_propagate(self, folder, options, says):
+        wrong("propagate", "both.npz", "-o", "p.npy", *options.split(), says=says)
+
+    def test_of_a_command_of_a_family(self, folder):
+        wrong("data", "convert", "-e", "edges.csv", "--nodes", 10, "-o", "made", says="--nodes must be at least 300.")
 
 
 class TestTheRest:

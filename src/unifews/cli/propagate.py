@@ -120,7 +120,7 @@ def propagate(
             if workers.group is not None:
                 _check_workers(memory, coordinates, rank, relative_threshold, max_error, certify, certify_sampled)
             if memory is not None:
-                _check_beyond_memory(memory, coordinates, undirected)
+                _check_beyond_memory(memory, coordinates, undirected, certify, certify_sampled)
             through_files = memory is not None or workers.group is not None
             if careful and not through_files:
                 raise InputError("--careful is about work through files; add --memory 12GB, or have torchrun start workers.")
@@ -129,6 +129,8 @@ def propagate(
             chosen = _scheme(scheme, alpha, skip, tail, hops, r)
             if certify and certify_sampled:
                 raise InputError("--certify and --certify-sampled are two ways to a bound; give one of them.")
+            if max_error is not None and certify_sampled:
+                raise InputError("--max-error comes with a proven bound; leave out --certify-sampled.")
             pruned = _check_pruning(edge_sparsity, threshold, relative_threshold, max_error, inherit)
             _check_axes(entries, basis, rank, coordinates, pruned)
             _check_threads(threads)
@@ -191,7 +193,7 @@ def _check_workers(
             raise InputError(f"{option} is for one process alone; leave it out, or leave out {asked}.")
 
 
-def _check_beyond_memory(memory: str, coordinates: bool, undirected: bool) -> None:
+def _check_beyond_memory(memory: str, coordinates: bool, undirected: bool, certify: bool, certify_sampled: bool) -> None:
     from unifews.core.sizes import as_bytes
 
     as_bytes(memory, "--memory")
@@ -199,6 +201,9 @@ def _check_beyond_memory(memory: str, coordinates: bool, undirected: bool) -> No
         raise InputError("--coordinates cannot go with --memory, which writes the embedding; leave one of them out.")
     if undirected:
         raise InputError("--undirected makes its graph in memory; run `unifews data convert` first, and leave it out here.")
+    if certify or certify_sampled:
+        option = "--certify" if certify else "--certify-sampled"
+        raise InputError(f"{option} needs all columns at once, and --memory takes them group by group; leave one of them out.")
 
 
 def _targets(out: Path, coordinates: bool, overwrite: bool, inputs: tuple[Path, ...]) -> list[Path]:
