@@ -140,6 +140,11 @@ class TestPropagate:
         assert report["out"] == "p.npy" and report["shape"] == [300, 24] and report["basis"] is None
         assert report["graph"] == {"path": "graph", "num_nodes": 300, "num_edges": GRAPH.num_edges}
 
+    @pytest.mark.parametrize("option", [("--partition", "nodes"), ("--groups", 1)])
+    def test_one_worker_is_told_that_it_is_alone(self, folder, option):
+        said = fine("propagate", "both.npz", "-o", "p.npy", "--hops", 2, *option).err
+        assert "note: this is one worker" in said and "torchrun starts several" in said
+
     def test_json_has_no_infinity(self, folder):
         result = fine("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--hops", 2, "--threshold", "inf", "--json")
         assert "Infinity" not in result.out and json.loads(result.out)["macs"] == 0
@@ -197,6 +202,9 @@ class TestMistakes:
             ("--alpha 2", "(0, 1]"),
             ("--scheme sgc --alpha 0.2", "--scheme appnp"),
             ("--scheme sgc --no-tail", "--scheme appnp"),
+            ("--scheme sgc --tail", "--scheme appnp"),
+            ("--again", "--again is about work through files; add --memory 12GB"),
+            ("--careful", "--careful is about work through files; add --memory 12GB"),
             ("--hops 0", "1 to 60,000"),
             ("--hops two", ["--hops", "integer"]),
             ("--r 1.5", "[0, 1]"),

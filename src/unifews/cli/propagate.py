@@ -49,8 +49,9 @@ def propagate(
         typer.Option(metavar="KIND", help="Skip connection: diagonal (APPNP's), identity (SGC's), identity+loop, none."),
     ] = None,
     tail: Annotated[
-        bool, typer.Option("--tail/--no-tail", help="APPNP: with the last power's remainder, or as printed in the paper.")
-    ] = True,
+        bool | None,
+        typer.Option("--tail/--no-tail", help="APPNP: with the last power's remainder (unless given), or as in the paper."),
+    ] = None,
     hops: Annotated[int, typer.Option(metavar="L", help="Propagation steps.")] = 20,
     r: Annotated[float, typer.Option("--r", metavar="R", help="T = D^-(1-r) (A + I) D^-r.")] = 0.5,
     edge_sparsity: Annotated[
@@ -122,8 +123,13 @@ def propagate(
             if memory is not None:
                 _check_beyond_memory(memory, coordinates, undirected, certify, certify_sampled)
             through_files = memory is not None or workers.group is not None
-            if careful and not through_files:
-                raise InputError("--careful is about work through files; add --memory 12GB, or have torchrun start workers.")
+            for option, is_given in (("--careful", careful), ("--again", again)):
+                if is_given and not through_files:
+                    raise InputError(
+                        f"{option} is about work through files; add --memory 12GB, or have torchrun start workers."
+                    )
+            if workers.group is not None and not launched():
+                output.note("this is one worker, which --partition and --groups leave all the work; torchrun starts several.")
             resumed = through_files and folder_of(out).exists()  # then a result may be there, moved in place by a killed call
             targets = _targets(out, coordinates, overwrite or resumed, inputs=(graph, features or graph))
             chosen = _scheme(scheme, alpha, skip, tail, hops, r)
@@ -226,7 +232,7 @@ def _targets(out: Path, coordinates: bool, overwrite: bool, inputs: tuple[Path, 
     return targets
 
 
-def _scheme(name: str, alpha: float | None, skip: str | None, tail: bool, hops: int, r: float) -> Scheme:
+def _scheme(name: str, alpha: float | None, skip: str | None, tail: bool | None, hops: int, r: float) -> Scheme:
     from unifews.core.schemes import Appnp, Sgc, resolve
 
     if name not in ("appnp", "sgc"):
@@ -235,9 +241,9 @@ def _scheme(name: str, alpha: float | None, skip: str | None, tail: bool, hops: 
         raise InputError(f"--r, the exponent of the source's degree, lies in [0, 1]; got {r:g}.")
     given: dict[str, Any] = {} if skip is None else {"skip": skip}
     if name == "appnp":
-        return resolve(Appnp(**given, alpha=0.1 if alpha is None else alpha, tail=tail), hops)[0]
-    if alpha is not None or not tail:
-        raise InputError("--alpha and --no-tail belong to --scheme appnp; SGC has no such terms.")
+        return resolve(Appnp(**given, alpha=0.1 if alpha is None else alpha, tail=tail is not False), hops)[0]
+    if alpha is not None or tail is not None:
+        raise InputError("--alpha, --tail and --no-tail belong to --scheme appnp; SGC has no such terms.")
     return resolve(Sgc(**given), hops)[0]
 
 
