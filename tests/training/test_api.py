@@ -306,6 +306,7 @@ NONE, SOME = np.arange(0), np.arange(0, 30)
             "take split='stratified', another `seed`, which picks one of its 4 stored splits, or merge rare classes",
         ),
         (replace(DATA, y=np.full(120, -1)), "the train set of small is empty: 120 nodes are too few"),
+        (replace(DATA, y=np.where(DATA.y == 1, 1, -1)), "every labelled node of small is of class 1, so there is nothing"),
         (replace(DATA, about=About(metric="auc")), "cannot be judged: ROC-AUC needs two classes"),
         (replace(small("auc"), y=np.zeros(120, np.int64)), "cannot be judged: ROC-AUC needs"),
         (replace(small("labels"), about=About(metric="accuracy")), "cannot be judged: accuracy needs one class per row"),

@@ -336,6 +336,12 @@ def check_split(data: Dataset, split: Split) -> None:
             raise InputError(f"the {name} set of {data.name} cannot be judged: {error}") from error
     if data.is_multilabel:
         return
+    classes = np.unique(data.y[data.y >= 0])
+    if len(classes) < 2:
+        raise InputError(
+            f"every labelled node of {data.name} is of class {classes[0]}, so there is nothing to learn; give it labels of two "
+            f"classes or more."
+        )
     trained = np.bincount(data.y[split.train], minlength=data.num_classes) > 0
     asked = np.unique(data.y[np.concatenate([split.val, split.test])])
     missing = asked[~trained[asked]]
