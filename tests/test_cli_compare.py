@@ -209,7 +209,10 @@ class TestMistakes:
         "arguments, says",
         [
             (["--methods", "unifews,dspr"], "no method named 'dspr'. Did you mean 'dspar'?"),
-            (["--model", "gccn"], "no model named 'gccn'. Did you mean 'gcn'?"),
+            (
+                ["--model", "gccn"],
+                ["no model named 'gccn'. Did you mean 'gcn'?", "Known: appnp, gat, gcn, gcnii, gin, sage, sgc."],
+            ),
             (["--model", "sage", "--methods", "glt"], "method 'glt' works on"),
             (["--methods", "dspar", "--weight-sparsity", 0.5], "'dspar' removes no weights"),
             (["--edge-sparsity", ".5,1.5"], "'1.5'"),

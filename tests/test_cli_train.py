@@ -317,6 +317,15 @@ class TestRunFile:
         wrong("train", "mine", "-f", "none.toml", says="there is no run file none.toml")
 
 
+def test_a_line_of_the_ledger_that_was_cut_off_is_told():
+    Ledger("runs").append({"id": "a"})
+    with Path("runs/ledger.jsonl").open("a") as file:
+        file.write('{"id": "b", "sc')
+    assert "note: line 2 of runs/ledger.jsonl is cut off" in fine("train", "mine", *SMALL).err
+    again = fine("train", "mine", *SMALL).err
+    assert again.count("is cut off") == 1 and "is in runs/ledger.jsonl; --again repeats it" in again
+
+
 class TestMistakes:
     @pytest.mark.parametrize(
         "options, says",
