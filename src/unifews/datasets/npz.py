@@ -136,7 +136,7 @@ def _splits(arrays: _Arrays, num_nodes: int) -> tuple[Split, ...]:
     if len({len(part) for part in masks}) > 1:
         sizes = ", ".join(str(len(part)) for part in masks)
         raise InputError(f"its train_masks, val_masks and test_masks hold {sizes} splits; each has a row per split.")
-    return tuple(Split.of(*each, num_nodes=num_nodes) for each in zip(*masks, strict=True))
+    return tuple(Split.of(a, b, c, num_nodes) for a, b, c in zip(*masks, strict=True))
 
 
 def _whole_splits(names: set[str]) -> list[str]:
