@@ -20,6 +20,8 @@ from typer.testing import CliRunner
 
 import unifews as uf
 from unifews import cli
+from unifews.cli import run
+from unifews.datasets.records import RECORDS, Record
 
 ROOT = Path(__file__).parents[1]
 DATA = uf.powerlaw(300, 2400, num_features=24, num_classes=3, seed=31)
@@ -65,6 +67,20 @@ class TestPropagate:
         np.save("other.npy", np.load("made/x.npy")[:, :5])
         fine("propagate", "made", "-x", "other.npy", "--out", "p.npy", "--hops", 3, "--overwrite")
         assert np.load("p.npy").shape == (300, 5)
+
+    def test_a_known_dataset_by_its_name(self, folder, monkeypatch):
+        monkeypatch.setitem(RECORDS, "known", Record("known", "", 300, GRAPH.num_edges, 24, 3, "stratified", "", sparse=False))
+        monkeypatch.setenv("UNIFEWS_DATA", str(folder))
+        np.savez("known.npz", indptr=GRAPH.indptr, indices=GRAPH.indices, x=X, y=DATA.y)
+        fine("propagate", "known", "--out", "p.npy", "--hops", 3)
+        assert np.array_equal(np.load("p.npy"), uf.propagate(GRAPH, X, hops=3).embedding)
+        np.save("few.npy", X[:, :5])
+        fine("propagate", "known", "-x", "few.npy", "--out", "few.p.npy", "--hops", 3)
+        assert np.load("few.p.npy").shape == (300, 5)
+        np.save("few.npy", X[:5])
+        wrong("propagate", "known", "-x", "few.npy", "-o", "q.npy", says="few.npy has 5 rows, but known has 300 nodes")
+        GRAPH.save("known")  # what lies here comes first
+        wrong("propagate", "known", "-o", "q.npy", says="known holds no features")
 
     def test_features_may_come_with_the_graph(self, folder):
         fine("propagate", "both.npz", "--out", "p.npy", "--hops", 3)
@@ -124,6 +140,11 @@ class TestPropagate:
         assert report["out"] == "p.npy" and report["shape"] == [300, 24] and report["basis"] is None
         assert report["graph"] == {"path": "graph", "num_nodes": 300, "num_edges": GRAPH.num_edges}
 
+    @pytest.mark.parametrize("option", [("--partition", "nodes"), ("--groups", 1)])
+    def test_one_worker_is_told_that_it_is_alone(self, folder, option):
+        said = fine("propagate", "both.npz", "-o", "p.npy", "--hops", 2, *option).err
+        assert "note: this is one worker" in said and "torchrun starts several" in said
+
     def test_json_has_no_infinity(self, folder):
         result = fine("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--hops", 2, "--threshold", "inf", "--json")
         assert "Infinity" not in result.out and json.loads(result.out)["macs"] == 0
@@ -181,6 +202,9 @@ class TestMistakes:
             ("--alpha 2", "(0, 1]"),
             ("--scheme sgc --alpha 0.2", "--scheme appnp"),
             ("--scheme sgc --no-tail", "--scheme appnp"),
+            ("--scheme sgc --tail", "--scheme appnp"),
+            ("--again", "--again is about work through files; add --memory 12GB"),
+            ("--careful", "--careful is about work through files; add --memory 12GB"),
             ("--hops 0", "1 to 60,000"),
             ("--hops two", ["--hops", "integer"]),
             ("--r 1.5", "[0, 1]"),
@@ -243,11 +267,11 @@ class TestMistakes:
         wrong("propagate", "graph", says="--out")
         wrong("propagate", says="GRAPH")
 
-    @pytest.mark.parametrize("graph", ["graph", "scipy.npz", "edges.csv", "edges.npy"])
+    @pytest.mark.parametrize("graph", ["graph", "scipy.npz", "edges.npz", "edges.csv", "edges.npy"])
     @pytest.mark.parametrize("rows", [200, 290])
     def test_features_of_another_graph(self, folder, graph, rows):
         np.save("few.npy", X[:rows])
-        wrong("propagate", graph, "-x", "few.npy", "-o", "p.npy", says=f"{rows} rows")
+        wrong("propagate", graph, "-x", "few.npy", "-o", "p.npy", says=[f"{rows} rows", "few.npy", graph])
 
     def test_transposed_features(self, folder):
         np.save("xt.npy", X.T)
@@ -284,6 +308,64 @@ class TestMistakes:
         wrong("bench", "propagations", says="propagations")
         wrong("bench", "propagation", "--size", "tinny", says="Did you mean 'tiny'?")
         wrong("bench", "propagation", "--trials", 0, says="at least 1")
+
+
+class TestWords:
+    """Sentences of the library name settings as in Python; a command says them as its options."""
+
+    PARAMS = (
+        SimpleNamespace(name="edge_sparsity", opts=["--edge-sparsity"], param_type_name="option", is_flag=False),
+        SimpleNamespace(name="model", opts=["-m", "--model"], param_type_name="option", is_flag=False),
+        SimpleNamespace(name="nodes", opts=["--nodes"], param_type_name="option", is_flag=False),
+        SimpleNamespace(name="tail", opts=["--tail"], secondary_opts=["--no-tail"], param_type_name="option", is_flag=True),
+        SimpleNamespace(name="graph", opts=["graph"], param_type_name="argument"),
+    )
+
+    @pytest.mark.parametrize(
+        "sentence, said",
+        [
+            ("`edge_sparsity` is a share.", "--edge-sparsity is a share."),
+            ("leave edge_sparsity out, or edge_sparsity.", "leave --edge-sparsity out, or --edge-sparsity."),
+            ("write edge_sparsity=.", "write --edge-sparsity."),
+            ("take edge_sparsity=0.5.", "take --edge-sparsity 0.5."),
+            ("take model='sgc' or 'appnp'; not 'gcn'.", "take --model sgc or appnp; not 'gcn'."),
+            ("num_nodes must be at least 50.", "--nodes must be at least 50."),
+            ("leave out tail=False, or write tail=True.", "leave out --no-tail, or write --tail."),
+        ],
+    )
+    def test_settings_become_options(self, sentence, said):
+        assert run.in_options(sentence, self.PARAMS) == said
+
+    @pytest.mark.parametrize(
+        "sentence",
+        [
+            "`graph` and `other` and other=3 and some_name stay, so do nodes, a model and the tail.",
+            "edge_sparsity.npy, runs/edge_sparsity and 'edge_sparsity' are names of files.",
+            "method 'agp' has no settings; got model=3.",
+            "such as 'ndls:nodes=3', or --nodes=3.",
+            "in run.toml, `edge_sparsity` is a share.",
+        ],
+    )
+    def test_everything_else_stays(self, sentence):
+        assert run.in_options(sentence, self.PARAMS) == sentence
+
+    @pytest.mark.parametrize(
+        "options, says",
+        [
+            ("--certify --memory 1GB", "--certify needs all columns at once, and --memory takes them"),
+            ("--certify-sampled --memory 1GB", "--certify-sampled needs all columns at once"),
+            (
+                "--max-error .1 --memory 1GB",
+                ["--max-error spends one budget", "with --memory columns", "write --edge-sparsity."],
+            ),
+            ("--max-error .1 --certify-sampled", "leave out --certify-sampled."),
+        ],
+    )
+    def test_of_propagate(self, folder, options, says):
+        wrong("propagate", "both.npz", "-o", "p.npy", *options.split(), says=says)
+
+    def test_of_a_command_of_a_family(self, folder):
+        wrong("data", "convert", "-e", "edges.csv", "--nodes", 10, "-o", "made", says="--nodes must be at least 300.")
 
 
 class TestTheRest:

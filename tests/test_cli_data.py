@@ -159,10 +159,10 @@ class TestConvertThroughFiles:
         wrong(*edges, "--features", "x.csv", says=["--features only", "--labels"])
         wrong(*edges, "--labels", "y.csv", says=["--labels only", "--features"])
         wrong(*edges, "--name", "a", says="--split and --name belong to a dataset")
-        wrong(*edges, "--nodes", "many", says="`nodes` is a whole number")
-        wrong(*edges, "--nodes", 5, says="num_nodes must be at least 12")
-        wrong(*edges, "--memory", "lots", says="`memory` is an amount such as 500MB")
-        wrong(*edges, "--memory", "5MB", says=["memory=5.0 MB is too little", "Give"])
+        wrong(*edges, "--nodes", "many", says="--nodes is a whole number")
+        wrong(*edges, "--nodes", 5, says="--nodes must be at least 12")
+        wrong(*edges, "--memory", "lots", says="--memory is an amount such as 500MB")
+        wrong(*edges, "--memory", "5MB", says=["--memory 5.0 MB is too little", "Give"])
         wrong("data", "convert", *OPTIONS, "--out", "ring", "--nodes", 13, says="rows of its features")
         Path("edges.csv").write_text("0,1\n1,2\n2\n")
         wrong(*edges, says=["edges.csv", "line 3 has 1 values"])
@@ -185,6 +185,12 @@ class TestInfo:
         report = told("data", "info", "many")
         assert report["multilabel"] and report["homophily"] is None and report["class_sizes"][0] == 60
         assert "labels     2 of" in fine("data", "info", "many").out
+
+    def test_a_dataset_without_a_label(self):
+        save_dataset(Dataset("bare", uf.Graph.from_edge_index(np.array([[0], [1]]), 3), np.eye(3), np.full(3, -1)), "bare")
+        out = fine("data", "info", "bare").out
+        assert "classes    0; 0 nodes labelled" in out and "split      0 / 0 / 0 nodes" in out
+        assert told("data", "info", "bare")["class_sizes"] == []
 
     def test_homophily_counts_edges_between_labelled_nodes(self):
         graph = uf.Graph.from_edge_index([[0, 1, 2, 3], [1, 2, 3, 0]])
@@ -249,8 +255,8 @@ class TestGenerate:
 
     def test_mistakes(self):
         wrong("data", "generate", "gencat", "--edges", 10, "--out", "g", says="between")
-        wrong("data", "generate", "gencat", "--alpha", 0.5, "--out", "g", says="`alpha`")
-        wrong("data", "generate", "powerlaw", "--nodes", 1, "--out", "g", says="num_nodes")
+        wrong("data", "generate", "gencat", "--alpha", 0.5, "--out", "g", says="--alpha")
+        wrong("data", "generate", "powerlaw", "--nodes", 1, "--out", "g", says="--nodes")
         wrong("data", "generate", "gnp", "--out", "g", says="gnp")
         assert not Path("g").exists()
 

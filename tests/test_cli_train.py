@@ -199,12 +199,12 @@ class TestLayers:
     @pytest.mark.parametrize(
         "options, says",
         [
-            (["--model", "gcn", "--hops", 3], "`hops` is about propagating once before training"),
+            (["--model", "gcn", "--hops", 3], "--hops is about propagating once before training"),
             (["--model", "gcn", "--batch", 32], "trained on the whole graph at once"),
-            (["--heads", 4], "`heads` belongs to model='gat'"),
-            (["--model", "sage", "--alpha", 0.1], "`alpha` belongs to model='gcnii' or 'appnp'"),
+            (["--heads", 4], "--heads belongs to --model gat"),
+            (["--model", "sage", "--alpha", 0.1], "--alpha belongs to --model gcnii or appnp"),
             (["--model", "gat", "--width", 10], "8 heads cannot share a width of 10 evenly"),
-            (["--model", "gcn", "--node-lock"], "it needs pruned edges, with entries='node'"),
+            (["--model", "gcn", "--node-lock"], "it needs pruned edges, with --entries node"),
         ],
     )
     def test_what_a_model_does_not_have(self, options, says):
@@ -317,6 +317,15 @@ class TestRunFile:
         wrong("train", "mine", "-f", "none.toml", says="there is no run file none.toml")
 
 
+def test_a_line_of_the_ledger_that_was_cut_off_is_told():
+    Ledger("runs").append({"id": "a"})
+    with Path("runs/ledger.jsonl").open("a") as file:
+        file.write('{"id": "b", "sc')
+    assert "note: line 2 of runs/ledger.jsonl is cut off" in fine("train", "mine", *SMALL).err
+    again = fine("train", "mine", *SMALL).err
+    assert again.count("is cut off") == 1 and "is in runs/ledger.jsonl; --again repeats it" in again
+
+
 class TestMistakes:
     @pytest.mark.parametrize(
         "options, says",
@@ -325,29 +334,39 @@ class TestMistakes:
             ("./nowhere", "nowhere"),
             ("", "no dataset is named"),
             ("mine --model gcm", "no model named 'gcm'"),
-            ("mine --edge-sparsity 90", "edge_sparsity=0.9"),
-            ("mine --weight-sparsity 1", "weight_sparsity"),
+            ("mine --edge-sparsity 90", "--edge-sparsity 0.9"),
+            ("mine --weight-sparsity 1", "--weight-sparsity"),
             ("mine --edge-sparsity 0.9 --edge-threshold 1", "give one of them"),
             ("mine --weight-sparsity 0.9 --weight-threshold 1", "give one of them"),
-            ("mine --edge-threshold nan", "edge_threshold"),
-            ("mine --seeds 0", "`seeds`"),
-            ("mine --seed -1", "`seed`"),
-            ("mine --hops 0", "`hops`"),
-            ("mine --epochs 0", "`epochs`"),
-            ("mine --dropout 1", "`dropout`"),
+            ("mine --edge-threshold nan", "--edge-threshold"),
+            ("mine --seeds 0", "--seeds"),
+            ("mine --seed -1", "--seed"),
+            ("mine --hops 0", "--hops"),
+            ("mine --epochs 0", "--epochs"),
+            ("mine --dropout 1", "--dropout"),
             ("mine --split random", "no split named 'random'"),
             ("mine --split stored", "came without a split of its own"),
             ("mine --entries row", "no entries named 'row'"),
             ("mine --skip all", "no skip connection named 'all'"),
-            ("mine --alpha 0", "`alpha`"),
+            ("mine --alpha 0", "--alpha"),
             ("mine --model sgc --alpha 0.1", "--alpha belongs to --model appnp"),
             ("mine --model mlp --hops 3", "an MLP does not propagate"),
             ("mine --model mlp --edge-sparsity 0.5", "an MLP sees no edges"),
             ("mine --paper-form", "remove nothing by themselves"),
             ("mine --inherit --weight-sparsity 0.5", "remove nothing by themselves"),
-            ("mine --edge-sparsity 0.5 --paper-form --entries block", "--paper-form means entries=node"),
+            ("mine --edge-sparsity 0.5 --paper-form --entries block", "--paper-form means --entries node"),
             ("mine --edge-sparsity 0.5 --basis input --rank 3", "--rank counts principal axes"),
             ("mine --edge-sparsity 0.5 --rank 13", "12 features"),
+            (
+                "mine --paper-form --edge-sparsity .5 --method agp",
+                "--paper-form is a form of --method unifews; with --method agp",
+            ),
+            ("mine --paper-form --model mlp", "--paper-form is about propagation"),
+            (
+                "mine --method agp --model gcn",
+                "method 'agp' works on --model sgc or appnp, not on 'gcn'; for gcn take --method",
+            ),
+            ("mine --method agp --weight-sparsity .5", "leave --weight-sparsity and --weight-threshold out"),
             ("mine --log wandb", "no log named 'wandb'"),
             ("mine --runs file", "is not a folder"),
             ("mine --runs file/deep", "is not a folder"),
@@ -366,6 +385,16 @@ class TestMistakes:
         split = Split.of(np.arange(20, 150), np.arange(150, 200), np.arange(20), num_nodes=300)
         save_dataset(Dataset("rare", DATA.graph, DATA.x, rare, (split,), About(split="stored")), "rare")
         wrong("train", "rare", says=["class 3 of rare has no training node", "merge rare classes"])
+        assert not Path("runs").exists()
+
+    @pytest.mark.parametrize("model", ["appnp", "mlp", "gcn"])
+    def test_features_that_are_no_numbers(self, model):
+        x = DATA.x.copy()
+        x[7, 2], x[9, :3] = np.nan, np.inf
+        save_dataset(Dataset("holes", DATA.graph, x, DATA.y), "holes")
+        wrong(
+            "train", "holes", "--model", model, says="the features of holes hold 4 NaN or infinite values, the first in row 7"
+        )
         assert not Path("runs").exists()
 
     def test_a_file_without_labels(self):

@@ -40,6 +40,18 @@ def test_ten_masks_are_ten_splits(tmp_path):
     assert_same(read_npz(tmp_path / "a.npz"), dataset)
 
 
+@pytest.mark.parametrize("kind", [bool, np.uint8])
+def test_a_mask_per_part_is_one_split(tmp_path, kind):
+    dataset = tiny()
+    masks = {f"{part}_mask": np.isin(np.arange(24), nodes).astype(kind) for part, nodes in dataset.splits[0]._asdict().items()}
+    write_npz(tmp_path / "a.npz", tiny(splits=0))
+    with np.load(tmp_path / "a.npz") as file:
+        np.savez(tmp_path / "b.npz", values=[1], **dict(file), **masks)
+    read = read_npz(tmp_path / "b.npz")
+    assert_same(read, dataset)
+    assert read.about.split == "stored" and read.about.convention == "1 stored in the file"
+
+
 def test_the_authors_own_split_comes_before_the_public_one(tmp_path):
     ours, public = tiny(splits=2).splits
     write_npz(tmp_path / "a.npz", tiny())
@@ -117,6 +129,35 @@ def test_a_file_without_labels(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "masks, sentence",
+    [
+        ((range(12), range(11, 18), range(18, 24)), "the split overlaps: 1 nodes, first 11, are in both train and val"),
+        ((range(12), range(12, 24), ()), "the test set is empty"),
+    ],
+)
+@pytest.mark.parametrize("several", [False, True])
+def test_masks_that_are_no_split(tmp_path, masks, sentence, several):
+    arrays = {
+        f"{part}_mask{'s' if several else ''}": np.tile(np.isin(np.arange(24), list(nodes)), (2, 1) if several else 1)
+        for part, nodes in zip(("train", "val", "test"), masks, strict=True)
+    }
+    write_npz(tmp_path / "a.npz", tiny(splits=0))
+    with np.load(tmp_path / "a.npz") as file:
+        np.savez(tmp_path / "b.npz", **dict(file), **arrays)
+    with pytest.raises(FileFormatError, match=sentence):
+        read_npz(tmp_path / "b.npz")
+
+
+def test_as_many_masks_of_each_part(tmp_path):
+    write_npz(tmp_path / "a.npz", tiny(splits=0))
+    masks = {f"{part}_masks": np.eye(3, 24)[: 3 - i] for i, part in enumerate(("train", "val", "test"))}
+    with np.load(tmp_path / "a.npz") as file:
+        np.savez(tmp_path / "b.npz", **dict(file), **masks)
+    with pytest.raises(FileFormatError, match="test_masks hold 3, 2, 1 splits; each has a row per split"):
+        read_npz(tmp_path / "b.npz")
+
+
+@pytest.mark.parametrize(
     "change, sentence",
     [
         (dict(y=np.zeros(7, int)), "7 rows of labels"),
@@ -125,6 +166,10 @@ def test_a_file_without_labels(tmp_path):
         (dict(train_idx=[0, 1, 2], val_idx=[2], test_idx=[3]), "the split overlaps: 1 nodes, first 2"),
         (dict(train_idx=[0], val_idx=[1], test_idx=[99]), "names node 99"),
         (dict(indices=np.full(3, 99)), "does not hold a dataset"),
+        (dict(train_mask=np.ones(24, bool)), "it has train_mask, but no val_mask and no test_mask; a split has all three"),
+        (dict(train_masks=[[1]], val_masks=[[1]]), "it has train_masks and val_masks, but no test_masks;"),
+        (dict(unifews_val_idx=[0]), "it has unifews_val_idx, but no unifews_train_idx and no unifews_test_idx;"),
+        (dict(valid_idx=[0]), "valid_idx is not the name of a part of a split; call them train_idx, val_idx, test_idx"),
     ],
 )
 def test_parts_that_do_not_fit_together(tmp_path, change, sentence):

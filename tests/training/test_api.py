@@ -278,7 +278,7 @@ def test_features_of_other_types():
 def test_features_that_are_no_numbers(model):
     x = DATA.x.copy()
     x[7, 3] = np.nan
-    with pytest.raises(InputError, match="NaN or infinite"):
+    with pytest.raises(InputError, match="1 NaN or infinite value, the first in row 7 "):
         uf.train(replace(DATA, x=x), model, **HOW)
 
 
@@ -300,7 +300,13 @@ NONE, SOME = np.arange(0), np.arange(0, 30)
         (stored(SOME, SOME + 30, SOME + 1), "are in both train and test"),
         (stored([0], [1], [2]), "small has a single training node"),
         (stored([0, 1, 3, 4], [2], [5]), r"class 2 of small has no training node \(1 of 3 classes lack one\)"),
+        (stored([0, 1, 3, 4], [2], [5]), "predicted; take split='stratified', or merge rare classes"),
+        (
+            replace(stored([0, 1], [2], [5]), splits=(Split(*map(np.array, ([0, 1], [2], [5]))),) * 4),
+            "take split='stratified', another `seed`, which picks one of its 4 stored splits, or merge rare classes",
+        ),
         (replace(DATA, y=np.full(120, -1)), "the train set of small is empty: 120 nodes are too few"),
+        (replace(DATA, y=np.where(DATA.y == 1, 1, -1)), "every labelled node of small is of class 1, so there is nothing"),
         (replace(DATA, about=About(metric="auc")), "cannot be judged: ROC-AUC needs two classes"),
         (replace(small("auc"), y=np.zeros(120, np.int64)), "cannot be judged: ROC-AUC needs"),
         (replace(small("labels"), about=About(metric="accuracy")), "cannot be judged: accuracy needs one class per row"),

@@ -215,11 +215,12 @@ def test_edge_weights_that_a_model_has_no_place_for(model):
     assert uf.train(weighted, "gcn", **HOW).accuracy.test > 50
 
 
-def test_features_that_are_no_numbers():
+@pytest.mark.parametrize("kind", [np.asarray, csr_array])
+def test_features_that_are_no_numbers(kind):
     x = DATA.x.copy()
-    x[3, 4] = np.nan
-    with pytest.raises(InputError, match="the features of small hold NaN or infinite values"):
-        uf.train(replace(DATA, x=x), "gcn", **HOW)
+    x[3, 4], x[5, :2] = np.nan, np.inf
+    with pytest.raises(InputError, match="the features of small hold 3 NaN or infinite values, the first in row 3 "):
+        uf.train(replace(DATA, x=kind(x)), "gcn", **HOW)
 
 
 def test_a_learning_rate_that_leads_astray():

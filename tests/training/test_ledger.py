@@ -96,6 +96,7 @@ def test_a_line_that_a_crash_cut_off_is_passed_over_and_closed(tmp_path, tail):
     assert book.records() == [record("a")]
     book.append(record("c"))
     assert book.records() == [record("a"), record("c")]
+    assert book.cut_off() == ([2] if tail.startswith(b"{") else [])
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,9 @@ def test_a_foreign_file_is_named_and_not_written_to(tmp_path, text, where):
     path = tmp_path / "runs.jsonl"
     path.write_text(text)
     for call in (Ledger(path).records, Ledger(path).check):
-        with pytest.raises(FileFormatError, match=f"runs.jsonl is no ledger: {where}"):
+        with pytest.raises(
+            FileFormatError, match=f"runs.jsonl is no ledger: {where} .*; delete that line, or move the file away"
+        ):
             call()
     assert path.read_text() == text
 

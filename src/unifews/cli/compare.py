@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unifews.cli import live, output
+from unifews.cli.desk import tell_cut_off
 from unifews.cli.run import Interrupted, own_process
-from unifews.errors import InputError
+from unifews.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from unifews.report.rivals import Standing
@@ -69,7 +70,12 @@ def compare(
     settings = {name: value for name, value in given.items() if value is not None}
     from unifews.experiments.rivals import compare as run
     from unifews.report import rivals
+    from unifews.training.ledger import Ledger
+    from unifews.training.spec import MODELS
 
+    if model not in MODELS:
+        raise unknown_name("model", model, set(MODELS) - {"mlp"})  # which has no edges to compare by
+    tell_cut_off(Ledger(ledger))
     try:
         with live.cells("loading") as progress:
             found = run(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from unifews.datasets.dataset import Dataset
     from unifews.training.api import Watch
     from unifews.training.hands import Hands
+    from unifews.training.ledger import Ledger
     from unifews.training.loop import Epoch
     from unifews.training.run import Run
     from unifews.training.spec import TrainSpec
@@ -40,6 +41,8 @@ class Desk:
         self.embedding, self.hands = embedding, hands
         self.speaks = hands is None or hands.is_first
         self.book: Ledger | None = Ledger(runs / "ledger.jsonl") if keep else None
+        if self.book and self.speaks:
+            tell_cut_off(self.book)
         self.files: list[Path] = []
         self.trained: Run | None = None
         """The last run that was trained here, with its model."""
@@ -105,6 +108,12 @@ class Desk:
         with atomic_file(path, overwrite=True) as file:
             file.write(write_toml(replace(spec, dataset=dataset)).encode())
         self.files.append(path)
+
+
+def tell_cut_off(book: Ledger) -> None:
+    """Say which lines of a ledger are passed over: a run that was kept should not be forgotten without a word."""
+    for number in book.cut_off():
+        output.note(f"line {number} of {book.path} is cut off, so the run in it is not known any more; delete the line.")
 
 
 def _both(one: Watch | None, other: Watch) -> Watch:

@@ -184,14 +184,14 @@ def show(summary: Summary) -> None:
     values = "dense" if summary.nonzero is None else f"{summary.nonzero:.2%} of them not 0"
     train, val, test = summary.split_sizes
     sizes = sorted(summary.class_sizes)
+    spread = f" of {sizes[0]:,} to {sizes[-1]:,} nodes" if sizes else ""  # nothing to span where no node has a label
     facts = {
         "nodes": f"{summary.num_nodes:,}{component}",
         "edges": f"{summary.num_edges:,}, {kind}, self-loops not counted",
         "degrees": f"{degrees.least:,} to {degrees.most:,}, median {degrees.median:g}, mean {degrees.mean:.2f}; "
         f"{degrees.isolated:,} isolated",
         "features": f"{summary.num_features:,}, {values}",
-        "labels" if summary.multilabel else "classes": f"{summary.num_classes} of {sizes[0]:,} to {sizes[-1]:,} nodes; "
-        f"{summary.labelled:,} nodes labelled",
+        "labels" if summary.multilabel else "classes": f"{summary.num_classes}{spread}; {summary.labelled:,} nodes labelled",
         "homophily": "-" if summary.homophily is None else f"{summary.homophily:.3f} of the edges join a class to itself",
         "split": f"{train:,} / {val:,} / {test:,} nodes; {summary.convention}",
         "metric": summary.metric,

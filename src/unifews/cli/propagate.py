@@ -22,13 +22,17 @@ if TYPE_CHECKING:
     from unifews.core.graph import Graph
     from unifews.core.schemes import Scheme
     from unifews.core.trace import Trace
+    from unifews.datasets.dataset import Dataset
     from unifews.propagation import Propagated
 
 
 def propagate(
     graph: Annotated[
         Path,
-        typer.Argument(metavar="GRAPH", help="Folder (graph or dataset), .npz, .npy [2, m], .csv, .tsv, .txt (.gz), .parquet."),
+        typer.Argument(
+            metavar="GRAPH",
+            help="Folder (graph or dataset), .npz, .npy [2, m], .csv, .tsv, .txt (.gz), .parquet, or a known dataset's name.",
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="P.npy", help="Where the embedding goes.")],
     features: Annotated[
@@ -45,8 +49,9 @@ def propagate(
         typer.Option(metavar="KIND", help="Skip connection: diagonal (APPNP's), identity (SGC's), identity+loop, none."),
     ] = None,
     tail: Annotated[
-        bool, typer.Option("--tail/--no-tail", help="APPNP: with the last power's remainder, or as printed in the paper.")
-    ] = True,
+        bool | None,
+        typer.Option("--tail/--no-tail", help="APPNP: with the last power's remainder (unless given), or as in the paper."),
+    ] = None,
     hops: Annotated[int, typer.Option(metavar="L", help="Propagation steps.")] = 20,
     r: Annotated[float, typer.Option("--r", metavar="R", help="T = D^-(1-r) (A + I) D^-r.")] = 0.5,
     edge_sparsity: Annotated[
@@ -116,15 +121,22 @@ def propagate(
             if workers.group is not None:
                 _check_workers(memory, coordinates, rank, relative_threshold, max_error, certify, certify_sampled)
             if memory is not None:
-                _check_beyond_memory(memory, coordinates, undirected)
+                _check_beyond_memory(memory, coordinates, undirected, certify, certify_sampled)
             through_files = memory is not None or workers.group is not None
-            if careful and not through_files:
-                raise InputError("--careful is about work through files; add --memory 12GB, or have torchrun start workers.")
+            for option, is_given in (("--careful", careful), ("--again", again)):
+                if is_given and not through_files:
+                    raise InputError(
+                        f"{option} is about work through files; add --memory 12GB, or have torchrun start workers."
+                    )
+            if workers.group is not None and not launched():
+                output.note("this is one worker, which --partition and --groups leave all the work; torchrun starts several.")
             resumed = through_files and folder_of(out).exists()  # then a result may be there, moved in place by a killed call
             targets = _targets(out, coordinates, overwrite or resumed, inputs=(graph, features or graph))
             chosen = _scheme(scheme, alpha, skip, tail, hops, r)
             if certify and certify_sampled:
                 raise InputError("--certify and --certify-sampled are two ways to a bound; give one of them.")
+            if max_error is not None and certify_sampled:
+                raise InputError("--max-error comes with a proven bound; leave out --certify-sampled.")
             pruned = _check_pruning(edge_sparsity, threshold, relative_threshold, max_error, inherit)
             _check_axes(entries, basis, rank, coordinates, pruned)
             _check_threads(threads)
@@ -187,7 +199,7 @@ def _check_workers(
             raise InputError(f"{option} is for one process alone; leave it out, or leave out {asked}.")
 
 
-def _check_beyond_memory(memory: str, coordinates: bool, undirected: bool) -> None:
+def _check_beyond_memory(memory: str, coordinates: bool, undirected: bool, certify: bool, certify_sampled: bool) -> None:
     from unifews.core.sizes import as_bytes
 
     as_bytes(memory, "--memory")
@@ -195,6 +207,9 @@ def _check_beyond_memory(memory: str, coordinates: bool, undirected: bool) -> No
         raise InputError("--coordinates cannot go with --memory, which writes the embedding; leave one of them out.")
     if undirected:
         raise InputError("--undirected makes its graph in memory; run `unifews data convert` first, and leave it out here.")
+    if certify or certify_sampled:
+        option = "--certify" if certify else "--certify-sampled"
+        raise InputError(f"{option} needs all columns at once, and --memory takes them group by group; leave one of them out.")
 
 
 def _targets(out: Path, coordinates: bool, overwrite: bool, inputs: tuple[Path, ...]) -> list[Path]:
@@ -217,7 +232,7 @@ def _targets(out: Path, coordinates: bool, overwrite: bool, inputs: tuple[Path, 
     return targets
 
 
-def _scheme(name: str, alpha: float | None, skip: str | None, tail: bool, hops: int, r: float) -> Scheme:
+def _scheme(name: str, alpha: float | None, skip: str | None, tail: bool | None, hops: int, r: float) -> Scheme:
     from unifews.core.schemes import Appnp, Sgc, resolve
 
     if name not in ("appnp", "sgc"):
@@ -226,9 +241,9 @@ def _scheme(name: str, alpha: float | None, skip: str | None, tail: bool, hops: 
         raise InputError(f"--r, the exponent of the source's degree, lies in [0, 1]; got {r:g}.")
     given: dict[str, Any] = {} if skip is None else {"skip": skip}
     if name == "appnp":
-        return resolve(Appnp(**given, alpha=0.1 if alpha is None else alpha, tail=tail), hops)[0]
-    if alpha is not None or not tail:
-        raise InputError("--alpha and --no-tail belong to --scheme appnp; SGC has no such terms.")
+        return resolve(Appnp(**given, alpha=0.1 if alpha is None else alpha, tail=tail is not False), hops)[0]
+    if alpha is not None or tail is not None:
+        raise InputError("--alpha, --tail and --no-tail belong to --scheme appnp; SGC has no such terms.")
     return resolve(Sgc(**given), hops)[0]
 
 
@@ -281,22 +296,35 @@ def _check_threads(threads: int | None) -> None:
 def _load(path: Path, features: Path | None, undirected: bool, rank: int | None) -> tuple[Graph, Any]:
     """Graph and features, the sizes of which fit."""
     from unifews.core.files import read_matrix
-    from unifews.datasets.folder import KIND, open_dataset
-    from unifews.datasets.tables import check_there, is_edge_list, read_fitting_graph
+    from unifews.datasets.tables import check_fit, check_there, is_edge_list, read_fitting_graph
 
-    check_there(path)
-    dataset = open_dataset(path) if KIND.describes(path) else None
+    dataset = _dataset(path)
+    if dataset is None:
+        check_there(path)
     if dataset is None and features is None and not _holds_features(path):
         raise InputError(f"{path} holds no features; give them with --features X.npy.")
     x = dataset.x if dataset and features is None else read_matrix(features or path, dense=False)
     if rank is not None and rank > x.shape[1]:
         raise InputError(f"--rank {rank} is more than the {x.shape[1]:,} features there are.")
-    g = read_fitting_graph(path / "graph" if dataset else path, x.shape, str(features or "x"))
+    owner = str(features or "x")
+    g = check_fit(dataset.graph, path, x.shape, owner) if dataset else read_fitting_graph(path, x.shape, owner)
     if undirected:
         g = g.undirected()
     elif is_edge_list(path) and not g.is_symmetric:
         output.note(f"{path} is directed, source then target; add --undirected to use its edges both ways.")
     return g, x
+
+
+def _dataset(path: Path) -> Dataset | None:
+    """The dataset in a folder, or a known one by its name; a file or folder of that name comes first."""
+    from unifews.datasets.folder import KIND, open_dataset
+    from unifews.datasets.load import load_dataset
+    from unifews.datasets.records import find
+
+    if path.exists() or find(str(path)) is None:
+        return open_dataset(path) if KIND.describes(path) else None
+    with output.stages(f"loading {path}") as progress:
+        return load_dataset(str(path), progress=progress)
 
 
 def _holds_features(path: Path) -> bool:

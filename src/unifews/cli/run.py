@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from unifews.errors import UnifewsError
+from unifews.errors import InputError, UnifewsError
+
+# How the library's sentences name a setting: `name`; name=value, or name='a' or 'b'; and bare where it is no word, weight_ramp.
+_NAMED = re.compile(r"`(\w+)`")
+_GIVEN = re.compile(r"(?<![\w./:-])(?<!got )(\w+)=('[^']*'|[\w.+-]*\w|)((?: or '[^']*')*)")
+_BARE = re.compile(r"(?<![\w./:'\"-])([a-z]+(?:_[a-z]+)+)(?![\w/='\"]|\.\w)")
 
 _INTERRUPTED = "interrupted; nothing was written."
 
@@ -35,6 +41,15 @@ class Group(TyperGroup):
             return super(Group, self).main(args, prog_name, complete_var, False, windows_expand_args, **extra)
 
         return sys.exit(_exit_code(run)) if standalone_mode else run()
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            command = self.get_command(ctx, ctx.invoked_subcommand) if ctx.invoked_subcommand else None
+            if command is not None:
+                error.args = (in_options(str(error), command.params),)
+            raise
 
 
 def _exit_code(run: Callable[[], Any]) -> int:
@@ -79,6 +94,32 @@ def _sentence(error: BaseException) -> str:
         where = f" {error.filename}" if error.filename else ""
         return f"cannot use{where}: {error.strerror}."
     return " ".join(str(error).split())
+
+
+def in_options(sentence: str, params: Iterable[Any]) -> str:
+    """A sentence of the library in the words of a command: settings that are options of it become those; nothing else does."""
+    if sentence.startswith("in "):  # a run file, in which settings have the library's names
+        return sentence
+    options = {param.name: param for param in params if param.param_type_name == "option"}
+    options |= {f"num_{name}": option for name, option in options.items()}
+
+    def named(found: re.Match[str]) -> str:
+        return _long(options[found[1]].opts) if found[1] in options else found[0]
+
+    def given(found: re.Match[str]) -> str:
+        name, value, others = found.groups()
+        if name not in options:
+            return found[0]
+        option = options[name]
+        if option.is_flag:
+            return _long(option.secondary_opts or option.opts) if value == "False" else _long(option.opts)
+        return f"{_long(option.opts)} {value}{others}".replace("'", "").rstrip()
+
+    return _BARE.sub(named, _NAMED.sub(named, _GIVEN.sub(given, sentence)))
+
+
+def _long(spellings: Sequence[str]) -> str:
+    return next((text for text in spellings if text.startswith("--")), spellings[0])
 
 
 def _usage(error: Any) -> str:

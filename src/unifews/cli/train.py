@@ -173,6 +173,10 @@ def train(
                 from unifews.distributed.head import on_embedding
 
                 data = on_embedding(data, embedding)
+            else:  # before a run file is written; none leads to an embedding
+                from unifews.training.checks import check_finite
+
+                check_finite(data.name, data.x)
             spec = _spec(settings)
             if spec.rank is not None and spec.rank > data.num_features:
                 raise InputError(f"--rank {spec.rank} is more than the {data.num_features:,} features of {data.name}.")
@@ -208,7 +212,12 @@ def _settings(dataset: str | None, run_file: Path | None, given: dict[str, Any],
         raise InputError(f"{dataset} is a run file by its name; give it with --run-file {dataset}.")
     file = read_toml(run_file) if run_file is not None else {}
     if as_paper:
-        for name, value in paper_form({**file, **given}.get("model", TrainSpec.model)).items():
+        model, method = ({**file, **given}.get(name, getattr(TrainSpec, name)) for name in ("model", "method"))
+        if model == "mlp":
+            raise InputError("--paper-form is about propagation, and an MLP does not propagate; leave it out.")
+        if method != TrainSpec.method:
+            raise InputError(f"--paper-form is a form of --method unifews; with --method {method} leave it out.")
+        for name, value in paper_form(model).items():
             if given.setdefault(name, value) != value:
                 raise InputError(
                     f"--paper-form means {name}={value}, but --{name} asks for {given[name]}; leave out one of them."

@@ -71,7 +71,10 @@ def _at_path(name: str | PathLike[str], places: Places, progress: Progress | Non
     if path.suffix == ".npz":
         return read_npz(path)
     if path.exists():
-        raise FileFormatError(f"{path} is no dataset by its name. Known: a folder written by save_dataset, and .npz.")
+        raise FileFormatError(
+            f"{path} is no dataset by its name. Known: a folder written by save_dataset, and .npz; make one of your files with "
+            f"read_dataset, or with unifews data convert."
+        )
     if isinstance(name, str) and len(path.parts) == 1:
         raise unknown_name("dataset", name, records.RECORDS)
     raise MissingFileError(f"there is no dataset folder or file {path}.")

@@ -1,13 +1,14 @@
 """A dataset in one `.npz` file: our own names, or those of two published collections. Nothing is ever unpickled.
 
 ours             indptr, indices (or any graph `read_graph` knows) · x, or x_indptr, x_indices, x_data, x_shape · y
-                 train_idx, val_idx, test_idx, or train_masks, val_masks, test_masks [k, n] · docs/FORMAT.md
+                 train_idx, val_idx, test_idx, or train_mask, val_mask, test_mask [n], or with an s [k, n] · docs/FORMAT.md
 gnn-benchmark    adj_indptr, adj_indices, adj_shape · attr_indptr, attr_indices, attr_data, attr_shape · labels
 heterophilous    edges [m, 2] · node_features · node_labels · train_masks, val_masks, test_masks [k, n]
 """
 
 from __future__ import annotations
 
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -27,12 +28,14 @@ from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError, InputError, MissingFileError, UnifewsError
 
 _PARTS = ("train", "val", "test")
+_SPLITS = ("unifews_{}_idx", "{}_idx", "{}_mask", "{}_masks")  # how the parts of a split are called, the first that is there
+_OF_SPLIT = re.compile(r"(unifews_)?(train|val(?!ue)|test)")
 
 
 def read_npz(path: str | PathLike[str], name: str | None = None) -> Dataset:
     """The dataset in a `.npz` file, called `name` or as the file is.
 
-    Of a file with several kinds of split the authors' own comes first: unifews_{train,val,test}_idx, *_idx, *_masks.
+    Of a file with several kinds of split the authors' own comes first: unifews_{train,val,test}_idx, *_idx, *_mask, *_masks.
     """
     path = Path(path)
     if not path.is_file():
@@ -120,12 +123,38 @@ def _heterophilous(arrays: _Arrays) -> tuple[Graph, Any, NDArray[Any]]:
 
 
 def _splits(arrays: _Arrays, num_nodes: int) -> tuple[Split, ...]:
-    for pattern in ("unifews_{}_idx", "{}_idx"):
-        wanted = [pattern.format(part) for part in _PARTS]
-        if arrays.names.issuperset(wanted):
-            train, val, test = (arrays[name] for name in wanted)
-            return (Split.of(train, val, test, num_nodes),)
-    if arrays.names.issuperset(f"{part}_masks" for part in _PARTS):
-        masks = [np.atleast_2d(arrays[f"{part}_masks"]).astype(bool) for part in _PARTS]
-        return tuple(Split.of(train, val, test, num_nodes) for train, val, test in zip(*masks, strict=True))
-    return ()
+    patterns = _whole_splits(arrays.names)
+    if not patterns:
+        return ()
+    train, val, test = (arrays[patterns[0].format(part)] for part in _PARTS)
+    if not patterns[0].endswith(("mask", "masks")):
+        return (Split.of(train, val, test, num_nodes),)
+    train, val, test = (part.astype(bool) for part in (train, val, test))
+    if patterns[0].endswith("mask"):
+        return (Split.of(train, val, test, num_nodes),)
+    masks = [np.atleast_2d(part) for part in (train, val, test)]
+    if len({len(part) for part in masks}) > 1:
+        sizes = ", ".join(str(len(part)) for part in masks)
+        raise InputError(f"its train_masks, val_masks and test_masks hold {sizes} splits; each has a row per split.")
+    return tuple(Split.of(a, b, c, num_nodes) for a, b, c in zip(*masks, strict=True))
+
+
+def _whole_splits(names: set[str]) -> list[str]:
+    """How the splits in a file are called. Part of one is an error: a split that is passed over is judged on another."""
+    known = {pattern: [pattern.format(part) for part in _PARTS] for pattern in _SPLITS}
+    unknown = sorted(name for name in names.difference(*known.values()) if _OF_SPLIT.match(name))
+    if unknown:
+        raise InputError(
+            f"{unknown[0]} is not the name of a part of a split; call them train_idx, val_idx, test_idx, or train_mask, "
+            f"val_mask, test_mask, or leave it out."
+        )
+    found = [pattern for pattern, wanted in known.items() if not names.isdisjoint(wanted)]
+    for pattern in found:
+        missing = [name for name in known[pattern] if name not in names]
+        if missing:
+            there = [name for name in known[pattern] if name in names]
+            raise InputError(
+                f"it has {' and '.join(there)}, but no {' and no '.join(missing)}; a split has all three, so add what is "
+                f"missing, or leave the others out."
+            )
+    return found

@@ -102,13 +102,19 @@ def assemble(
 def read_fitting_graph(path: Path, shape: tuple[int, int], owner: str) -> Graph:
     """The graph in a file, whose nodes are the rows of a matrix of this shape, which `owner` names."""
     check_there(path)
-    n, f = shape
+    n = shape[0]
     try:
         graph = read_graph(path, num_nodes=n)
     except GraphError as error:
-        if not is_edge_list(path):
-            raise
-        raise does_not_fit(path, n, owner, error) from error
+        if is_edge_list(path):
+            raise does_not_fit(path, n, owner, error) from error
+        graph = read_graph(path)  # an archive of edges between more nodes; one that is wrong in itself says so again
+    return check_fit(graph, path, shape, owner)
+
+
+def check_fit(graph: Graph, path: Path, shape: tuple[int, int], owner: str) -> Graph:
+    """The graph of `path`, if it has a node for each row of a matrix of this shape, which `owner` names."""
+    n, f = shape
     if graph.num_nodes != n:
         hint = " Did you give the transposed matrix?" if f == graph.num_nodes else ""
         raise ShapeError(f"{owner} has {n:,} rows, but {path} has {graph.num_nodes:,} nodes; each has one row.{hint}")

@@ -25,6 +25,7 @@ from unifews.nn.decoupled import Decoupled, Propagator, dense_rows
 from unifews.nn.mlp import Mlp
 from unifews.propagation import propagate
 from unifews.propagation.basis import GRAM_LIMIT, MANY_AXES, VERY_WIDE
+from unifews.training.checks import check_finite
 from unifews.training.hands import Hands
 from unifews.training.ledger import Ledger
 from unifews.training.loop import Epoch, fit, seeded
@@ -33,7 +34,6 @@ from unifews.training.recipe import WeightPruning
 from unifews.training.run import Run, SeedResult
 from unifews.training.spec import TrainSpec
 
-_ROWS = 1 << 16  # of features that are looked through at a time
 _FEWEST = 48  # axes of SGC: fewer tell too little about many classes
 _MOST = 0.5  # share of its messages that SGC can do without on the input axes
 
@@ -193,8 +193,7 @@ def _feed(data: Dataset, spec: TrainSpec, progress: Progress | None) -> _Feed:
     how = _propagation(spec, data.num_features)
     if how is None:
         rows = dense_rows(data.x)
-        if not all(bool(part.isfinite().all()) for part in torch.split(rows, _ROWS)):
-            raise InputError(f"the features of {data.name} hold NaN or infinite values; replace them first.")
+        check_finite(data.name, rows.numpy())
         return _Feed(rows, None, 0, Trace(()))
     out = _propagator(spec)(data.graph, data.x, **how, progress=progress)
     if spec.head == "embedding" or out.basis is None:
@@ -337,11 +336,18 @@ def check_split(data: Dataset, split: Split) -> None:
             raise InputError(f"the {name} set of {data.name} cannot be judged: {error}") from error
     if data.is_multilabel:
         return
+    classes = np.unique(data.y[data.y >= 0])
+    if len(classes) < 2:
+        raise InputError(
+            f"every labelled node of {data.name} is of class {classes[0]}, so there is nothing to learn; give it labels of two "
+            f"classes or more."
+        )
     trained = np.bincount(data.y[split.train], minlength=data.num_classes) > 0
     asked = np.unique(data.y[np.concatenate([split.val, split.test])])
     missing = asked[~trained[asked]]
-    if len(missing):
+    if len(missing):  # a stored split: one drawn by class gives the first node of each to training
+        seeds = f", another `seed`, which picks one of its {len(data.splits)} stored splits" if len(data.splits) > 1 else ""
         raise InputError(
             f"class {missing[0]} of {data.name} has no training node ({len(missing)} of {data.num_classes} classes lack one), "
-            f"so it could never be predicted; merge rare classes or give another split."
+            f"so it could never be predicted; take split='stratified'{seeds}, or merge rare classes."
         )

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.splits import Split
-from unifews.errors import InputError
 from unifews.methods.contract import Stage
 from unifews.nn.decoupled import dense_rows
 from unifews.nn.sparsify import set_node_lock, set_schedule, sparsify, trace
 from unifews.nn.trace import ModelTrace
 from unifews.nn.zoo import build, own_settings
+from unifews.training.checks import check_finite
 from unifews.training.hands import loss_of
 from unifews.training.loop import Watch, climb, seeded
 from unifews.training.metrics import judge
@@ -183,6 +183,7 @@ def is_ready(spec: TrainSpec, number: int) -> bool:
 
 def features(data: Dataset, *, sparse: bool = True) -> Tensor:
     """x as float32, dense unless nearly all of it is zero."""
+    check_finite(data.name, data.x)
     if sparse and hasattr(data.x, "toarray") and data.x.nnz <= _SPARSE * data.num_nodes * data.num_features:
         starts, columns, values = (
             torch.from_numpy(part.astype(kind)) for part, kind in
@@ -190,12 +191,8 @@ def features(data: Dataset, *, sparse: bool = True) -> Tensor:
         )  # fmt: skip
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch calls its CSR tensors beta
-            x = torch.sparse_csr_tensor(starts, columns, values, size=data.x.shape, check_invariants=True)
-    else:
-        values = x = dense_rows(data.x)
-    if not bool(values.isfinite().all()):
-        raise InputError(f"the features of {data.name} hold NaN or infinite values; replace them first.")
-    return x
+            return torch.sparse_csr_tensor(starts, columns, values, size=data.x.shape, check_invariants=True)
+    return dense_rows(data.x)
 
 
 def trace_of(model: nn.Module) -> ModelTrace:

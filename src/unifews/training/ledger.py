@@ -58,11 +58,18 @@ class Ledger:
 
     def records(self) -> list[dict[str, Any]]:
         """All complete records, oldest first."""
+        return self._read()[0]
+
+    def cut_off(self) -> list[int]:
+        """The numbers of lines that hold part of a record, counted from 1, and so are passed over."""
+        return self._read()[1]
+
+    def _read(self) -> tuple[list[dict[str, Any]], list[int]]:
         if not self.path.exists():
-            return []
+            return [], []
         with self.path.open("rb") as file:
             lines = file.read().split(b"\n")
-        found = []
+        found, cut = [], []
         for number, line in enumerate(lines, 1):
             line = line.strip(b" \t\r\0")  # zeros: a crash before the file system had written what it made room for
             if not line:
@@ -71,12 +78,16 @@ class Ledger:
                 record = json.loads(line)
             except ValueError as error:
                 if line[:1] == b"{":  # cut off by a crash
+                    cut.append(number)
                     continue
-                raise FileFormatError(f"{self.path} is no ledger: line {number} holds no JSON record.") from error
+                raise self._foreign(f"line {number} holds no JSON record") from error
             if not isinstance(record, dict) or "id" not in record:
-                raise FileFormatError(f"{self.path} is no ledger: line {number} is not the record of a run.")
+                raise self._foreign(f"line {number} is not the record of a run")
             found.append(record)
-        return found
+        return found, cut
+
+    def _foreign(self, why: str) -> FileFormatError:
+        return FileFormatError(f"{self.path} is no ledger: {why}; delete that line, or move the file away.")
 
     def find(self, run: str) -> dict[str, Any] | None:
         """The latest record of a run, by its id or the beginning of it."""
