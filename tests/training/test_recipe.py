@@ -96,3 +96,9 @@ def test_masks_regrow_in_the_first_half_and_only_shrink_after_it():
     for pruning in (WeightPruning(0.5), WeightPruning(threshold=0.5), replace(WeightPruning(0.5), settle=0.5)):
         assert [pruning.at(epoch, 10)["monotone"] for epoch in range(10)] == [False] * 5 + [True] * 5
     assert WeightPruning(threshold=0.5).at(0, 10) == {"threshold": 0.5, "monotone": False}
+
+
+@pytest.mark.parametrize("name", ["lr", "weight_decay"])
+def test_rates_beyond_any_use_are_refused_before_they_overflow(name):
+    with pytest.raises(InputError, match=rf"`{name}` is a number from 0 to below 1e\+06; got 1e\+99"):
+        Recipe(**{name: 1e99})

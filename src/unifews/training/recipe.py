@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from unifews.core.budget import check_sparsity, check_threshold
 from unifews.errors import InputError
 from unifews.training.checks import real, whole
+
+_LARGEST = 1e6  # a rate beyond any use, which float32 can still hold the square of
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Recipe:
     def __post_init__(self) -> None:
         for name, least in (("width", 1), ("layers", 1), ("batch", 2), ("epochs", 1), ("patience", 0), ("plateau", 1)):
             object.__setattr__(self, name, whole(name, getattr(self, name), least))
-        for name, most in (("dropout", 1.0), ("lr", math.inf), ("weight_decay", math.inf)):
+        for name, most in (("dropout", 1.0), ("lr", _LARGEST), ("weight_decay", _LARGEST)):
             object.__setattr__(self, name, real(name, getattr(self, name), most))
 
     @classmethod
