@@ -371,7 +371,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost(folder, by_block, monkeypatch):
         (dict(memory="much"), r"`memory` is an amount such as 500MB, 2GB or 1.5GiB; got 'much'"),
         (dict(memory="90kB"), r"memory=90 kB is too little for 700 nodes: .* Give .* or more"),
         (dict(out="p.txt"), r"must end in .npy"),
-        (dict(entries="node"), r"--entries node decides by all columns .* write entries='block'"),
+        (dict(entries="node"), r"entries='node' decides by all columns .* write entries='block'"),
         (dict(edge_sparsity=None, relative_threshold=0.1), r"relative_threshold compares with the mean over all columns"),
         (dict(edge_sparsity=None, max_error=0.1), r"max_error spends one budget"),
         (dict(certify=True), r"certify is not available"),

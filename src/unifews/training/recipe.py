@@ -9,7 +9,7 @@ from unifews.core.budget import check_sparsity, check_threshold
 from unifews.errors import InputError
 from unifews.training.checks import real, whole
 
-_LARGEST = 1e6  # a rate beyond any use, which float32 can still hold the square of
+_LARGEST = 1e38  # float32 holds no more
 
 
 @dataclass(frozen=True)
