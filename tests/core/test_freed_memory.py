@@ -17,8 +17,8 @@ if sys.argv[1] == "kept" and not keep_freed():
 
 def step():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(4):
-        a = np.ones(16 << 20, dtype=np.float32)  # 64 MB
+    for _ in range(50):
+        a = np.ones(1 << 20, dtype=np.float32)  # 4 MB
         b = a * 2
         del a, b
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before

@@ -51,10 +51,15 @@ class Memory(NamedTuple):
 
 def _default() -> int:
     """Two gigabytes, or half of what the machine has."""
+    return min(_DEFAULT, _machine() // 2)
+
+
+def _machine() -> int:
+    """Bytes of memory there are."""
     try:
-        return min(_DEFAULT, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):  # a system that does not say
-        return _DEFAULT
+        return 2 * _DEFAULT
 
 
 def resident() -> int:
@@ -66,15 +71,18 @@ def keep_freed() -> bool:
     """Memory that is freed stays with this process, ready to be taken again; whether the system can do that.
 
     Unless told, the allocator gives every array of some megabytes back and asks for it anew at the next step of a training,
-    and the system clears it page by page: a fifth to a quarter of the time of an epoch, with our layers and with PyG's. Arrays
-    beyond a gigabyte still come and go. It is for processes that are ours: a program that imports the library decides itself.
+    and the system clears it page by page: a fifth to a quarter of the time of an epoch, with our layers and with PyG's. The
+    price is room between arrays, up to half as much memory again (physics: 1.0 GB become 1.4), so arrays larger than a 64th
+    of the machine's memory still come and go. It is for processes that are ours: a program that imports the library decides
+    itself.
     """
-    trim, mmap = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
+    trim, mmap, most = -1, -3, (1 << 31) - 1  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h, and of an int
+    machine = _machine()
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):  # not glibc
         return False
-    return bool(mallopt(mmap, 1 << 30) and mallopt(trim, (1 << 31) - 1))
+    return bool(mallopt(mmap, min(machine // 64, most)) and mallopt(trim, min(machine // 8, most)))
 
 
 def mapped() -> int:
