@@ -47,7 +47,7 @@ class Glt(Trains):
     rounds: int = 4
     search: float = 0.5
     edge_pull: float = 1e-2
-    weight_pull: float = 1e-2
+    weight_pull: float = 1e-5
 
     def __post_init__(self) -> None:
         check_count("rounds", self.rounds)
