@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from unifews.kernels import LANES, aligned, native, reference
+from unifews.kernels import LANES, aligned, native
+from unifews.kernels import reference_layers as reference
 
 
 def problem(seed, wide=False, weighted=True, blocks=None):

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from unifews.kernels import native, reference
+from unifews.kernels import native
+from unifews.kernels import reference_layers as reference
 
 SEEDS = st.integers(0, 2**63 - 1)
 many = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unifews.errors import InputError, ShapeError
-from unifews.kernels import LANES, aligned, native, reference
+from unifews.kernels import LANES, aligned, native
+from unifews.kernels import reference_layers as reference
 from unifews.kernels.weights import FEW_ROWS, PackedWeight, sparse_linear, sparse_linear_gathered, worth
 
 many = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

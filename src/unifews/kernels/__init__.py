@@ -5,7 +5,8 @@
                         where they are) and bill.h (what that may cost)
     native/messages.cpp, attention.cpp, weights.cpp, pointwise.cpp
                         products of layers, attention, few weights, dropout
-    reference.py        the same functions in plain numpy: the oracle
+    reference.py, reference_layers.py, reference_attention.py
+                        the same functions in plain numpy: the oracles
 
 `native` is the compiled module; `levels()` lists the instruction sets this processor can run, `use_level` picks one
 (the widest is picked at import; the environment variable UNIFEWS_KERNELS overrides it).
@@ -21,6 +22,7 @@ from contextvars import ContextVar
 import numpy as np
 from numpy.typing import NDArray
 
+from unifews.core.inorder import cores
 from unifews.errors import InputError
 from unifews.kernels import _native as native  # type: ignore[attr-defined]
 
@@ -56,7 +58,7 @@ def aligned(*shape: int, dtype: type = np.float32, zero: bool = False) -> NDArra
 def threads_to_use(threads: int | None) -> int:
     """The number of threads meant by a `threads` argument: None = every core this process may use."""
     if threads is None:
-        return _limit.get() or _threads_of_environment() or min(_cores(), MAX_THREADS)
+        return _limit.get() or _threads_of_environment() or min(cores(), MAX_THREADS)
     if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
         raise InputError(f"`threads` is a whole number of at least 1, or None for all cores; got {threads!r}.")
     return _not_too_many(int(threads), "`threads`", "None for all of them")
@@ -71,7 +73,7 @@ def _threads_of_environment() -> int | None:
     # Nothing that is longer is a number of threads, and Python refuses to read a number of thousands of digits.
     if not first.isascii() or not first.isdigit() or len(first) > 18 or int(first) < 1:
         raise InputError(
-            f"OMP_NUM_THREADS is {said[:40]!r}, which is no number of threads; unset it for all {_cores():,} cores, or set a "
+            f"OMP_NUM_THREADS is {said[:40]!r}, which is no number of threads; unset it for all {cores():,} cores, or set a "
             f"whole number of at least 1."
         )
     return _not_too_many(int(first), "OMP_NUM_THREADS", "unset it for all of them")
@@ -80,14 +82,10 @@ def _threads_of_environment() -> int | None:
 def _not_too_many(threads: int, name: str, otherwise: str) -> int:
     if threads > MAX_THREADS:
         raise InputError(
-            f"{name} is {threads:,}, but at most {MAX_THREADS:,} are started and this process may use {_cores():,} cores; give "
+            f"{name} is {threads:,}, but at most {MAX_THREADS:,} are started and this process may use {cores():,} cores; give "
             f"no more than those, or {otherwise}."
         )
     return threads
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 @contextmanager

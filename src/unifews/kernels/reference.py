@@ -1,4 +1,4 @@
-"""What every compiled kernel computes, in plain numpy: slow, short, and the specification.
+"""What the compiled hops compute, in plain numpy: slow, short, and the specification (of layers: `reference_layers`).
 
 Each function takes and returns exactly what its namesake in `_native` does; kernels.h says what the arrays mean. In short:
 a tile holds scaled values q = source·P as [n, blocks · 16], and row u receives from ``indices[start[u]:end[u]]``.
@@ -39,7 +39,7 @@ def ingest(
             row[:width] -= offset[u] * direction
         energy += float(np.sum(np.square(row, dtype=np.float64)))
         q[u] = source[u] * row
-        sizes = [_magnitude(block, largest) for block in _blocks(q, blocks)[u]]
+        sizes = [_magnitude(block, largest) for block in in_blocks(q, blocks)[u]]
         if size is not None:
             size[u] = sizes
         if top is not None:
@@ -59,7 +59,7 @@ def full_hop(
     """
     for u in range(len(start)):
         total = np.zeros(blocks * LANES, dtype=np.float32)
-        for v, w, _ in _row(u, start, end, indices, weight):
+        for v, w, _ in edges_into(u, start, end, indices, weight):
             total += w * q[v]
         value = total if gain is None else gain[u] * total
         if keep is not None:
@@ -77,7 +77,7 @@ def column_hop(
 ) -> None:  # fmt: skip
     """The hop of a single column [n]: q'[u] = keep[u]·q[u] + gain[u]·Σ_v A[u,v]·q[v]."""
     for u in range(len(start)):
-        total = sum((float(w) * float(q[v]) for v, w, _ in _row(u, start, end, indices, weight)), 0.0)
+        total = sum((float(w) * float(q[v]) for v, w, _ in edges_into(u, start, end, indices, weight)), 0.0)
         q_out[u] = keep[u] * q[u] + gain[u] * np.float32(total)
 
 
@@ -87,7 +87,7 @@ def column_push(
     """out[v] = Σ_u A[u,v]·x[u], the transposed product of a few columns x [n, k], in float64."""
     out[:] = 0
     for u in range(len(start)):
-        for v, w, _ in _row(u, start, end, indices, weight):
+        for v, w, _ in edges_into(u, start, end, indices, weight):
             out[v] += np.float64(w) * x[u]
 
 
@@ -99,7 +99,7 @@ def spread_squares(
     """square[u] = ‖a‖² and along[u] = ⟨a, direction⟩ for a = Σ_v A[u,v]·source[v]·x[v], x sparse rows of `width` columns."""
     for u in range(len(start)):
         total = np.zeros(width, dtype=np.float32)
-        for v, w, _ in _row(u, start, end, indices, weight):
+        for v, w, _ in edges_into(u, start, end, indices, weight):
             row = slice(int(x_indptr[v]), int(x_indptr[v + 1]))
             np.add.at(total, x_indices[row], w * source[v] * (np.float32(1) if x_data is None else x_data[row]))
         square[u] = np.dot(total.astype(np.float64), total)
@@ -155,7 +155,7 @@ def pruned_hop(
         total = np.zeros((blocks, LANES), dtype=np.float32)
         touched = np.zeros(blocks, dtype=bool)
         gone, rest = np.zeros((blocks, lanes)), 0.0
-        for v, w, i in _row(u, start, end, indices, weight):
+        for v, w, i in edges_into(u, start, end, indices, weight):
             stays = w * magnitude[v] >= level  # [blocks, lanes]
             reaches = stays
             if allowed is not None:
@@ -213,7 +213,7 @@ def select_edges(
     total = 0
     for u in range(len(start)):
         level = _cut(delta, target[u])
-        staying = [(v, w) for v, w, _ in _row(u, start, end, indices, weight) if w * norm[v] >= level]
+        staying = [(v, w) for v, w, _ in edges_into(u, start, end, indices, weight) if w * norm[v] >= level]
         for at, (v, w) in enumerate(staying, start=int(start[u])):
             indices_out[at] = v
             if weight_out is not None:
@@ -230,7 +230,7 @@ def fan(
     """reach[v] = max target[u]·A[u,v] over the receivers u of v (0 without any);  fanout[v] = their number."""
     reach[:], fanout[:] = 0, 0
     for u in range(len(start)):
-        for v, w, _ in _row(u, start, end, indices, weight):
+        for v, w, _ in edges_into(u, start, end, indices, weight):
             reach[v] = max(reach[v], w * target[u])
             fanout[v] += 1
 
@@ -270,9 +270,9 @@ class _Lazy:
         self, even: Floats, odd: Floats, stamp: NDArray[np.uint16] | None, out: Floats | None, coefficient: Floats,
         keep: Floats, blocks: int,
     ) -> None:  # fmt: skip
-        self.buffers = _blocks(even, blocks), _blocks(odd, blocks)
+        self.buffers = in_blocks(even, blocks), in_blocks(odd, blocks)
         self.stamp = np.zeros((len(even), blocks), dtype=np.uint16) if stamp is None else stamp
-        self.out = None if out is None else _blocks(out, blocks)
+        self.out = None if out is None else in_blocks(out, blocks)
         self.coefficient, self.keep = coefficient, keep
 
     def stored(self, u: int, b: int) -> Floats:
@@ -301,141 +301,14 @@ class _Lazy:
         self.stamp[u, b] = hop
 
 
-# -------------------------------------------------------------------------------------------- layers that train
-
-
-def gather(
-    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, gain: Floats | None, x: Floats,
-    out: Floats, threads: int = 1,
-) -> None:  # fmt: skip
-    """out[u] = gain[u] · Σ_e w_e · x[v] over the edges e = (v → u); x and out float32 [n, 16·blocks]."""
-    for u in range(len(start)):
-        total = np.zeros(x.shape[1], dtype=np.float32)
-        for v, w, _ in _row(u, start, end, indices, weight):
-            total += w * x[v]
-        out[u] = total * (np.float32(1) if gain is None else gain[u])
-
-
-def scatter(
-    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, x: Floats, out: Floats,
-    threads: int = 1,
-) -> None:  # fmt: skip
-    """out[v] = Σ_e w_e · x[u] over the edges e = (v → u): `gather` along reversed edges, whose lists are not needed."""
-    out[:] = 0
-    for u in range(len(start)):
-        for v, w, _ in _row(u, start, end, indices, weight):
-            out[v] += w * x[u]
-
-
-def gather_kept(
-    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, gain: Floats | None, x: Floats,
-    size: Floats, cut: Floats, by_sender: bool, out: Floats, threads: int = 1,
-) -> int:  # fmt: skip
-    """`gather` over the entries (e, block b) with |w_e| · size[sender, b] ≥ cut[receiver]; how many those are.
-
-    Rows are receivers, or senders with `by_sender` (the backward product, over reversed edges).
-    """
-    kept = 0
-    tiles, result = _blocks(x, blocks), _blocks(out, blocks)
-    for u in range(len(start)):
-        total = np.zeros((blocks, LANES), dtype=np.float32)
-        for v, w, _ in _row(u, start, end, indices, weight):
-            sender, receiver = (u, v) if by_sender else (v, u)
-            stays = np.abs(w) * size[sender, :blocks] >= cut[receiver]
-            total[stays] += w * tiles[v][stays]
-            kept += int(stays.sum())
-        result[u] = total * (np.float32(1) if gain is None else gain[u])
-    return kept
-
-
-def diffuse(
-    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, columns: Longs | None, table: Floats,
-    y: Floats, loop: Floats | None, out: Floats, threads: int = 1,
-) -> None:  # fmt: skip
-    """out[u] = loop[u] · y[u], and in `columns` (None: all) also Σ_e w_e · table[v]; table [n, blocks · 16]."""
-    width = y.shape[1]
-    where = np.arange(width) if columns is None else columns
-    for u in range(len(start)):
-        total = np.zeros(table.shape[1], dtype=np.float32)
-        for v, w, _ in _row(u, start, end, indices, weight):
-            total += w * table[v]
-        out[u] = 0 if loop is None else loop[u] * y[u]
-        out[u, where] += total[: len(where)]
-
-
-def pick_columns(y: Floats, columns: Longs | None, blocks: int, table: Floats, threads: int = 1) -> None:
-    """table[u, k] = y[u, columns[k]] (None: all), padded with zeros."""
-    picked = y if columns is None else y[:, columns]
-    table[:] = 0
-    table[:, : picked.shape[1]] = picked
-
-
-def block_sizes(x: Floats, blocks: int, size: Floats, threads: int = 1) -> None:
-    """size[u, b] = ‖x[u, 16b : 16b + 16]‖₂."""
-    size[:] = np.sqrt((_blocks(x, blocks) ** 2).sum(axis=2))
-
-
-def edge_dots(
-    start: Longs, end: Longs, indices: NDArray[Any], blocks: int, x: Floats, y: Floats, out: Floats, threads: int = 1
-) -> None:
-    """out[e] = ⟨x[v], y[u]⟩ for the edges e = (v → u): the gradient of an edge's weight."""
-    for u in range(len(start)):
-        for v, _, i in _row(u, start, end, indices, None):
-            out[i] = x[v] @ y[u]
-
-
-# ------------------------------------------------------------------------------------------------------ weights that stay
-
-
-def sparse_linear(
-    x: Floats, indptr: Longs, indices: NDArray[np.int32], values: Floats, bias: Floats | None, out: Floats, relu: bool,
-    threads: int = 1,
-) -> None:  # fmt: skip
-    """out[u, j] = bias[j] + Σ_k values[k] · x[u, indices[k]] over indptr[j] ≤ k < indptr[j + 1], or the relu of it."""
-    for j in range(len(indptr) - 1):
-        total = np.full(len(x), 0 if bias is None else bias[j], dtype=np.float32)
-        for k in range(int(indptr[j]), int(indptr[j + 1])):
-            total += values[k] * x[:, indices[k]]
-        out[:, j] = np.maximum(total, np.float32(0)) if relu else total
-
-
-def sparse_linear_gathered(
-    start: Longs, end: Longs, edge_indices: NDArray[Any], weight: Floats | None, blocks: int, columns: Longs | None,
-    table: Floats, y: Floats, loop: Floats | None, indptr: Longs, indices: NDArray[np.int32], values: Floats,
-    bias: Floats | None, out: Floats, relu: bool, threads: int = 1,
-) -> None:  # fmt: skip
-    """`sparse_linear` of the rows that `diffuse` makes, which the compiled one never writes to memory."""
-    rows = np.empty((len(start), y.shape[1]), dtype=np.float32)
-    diffuse(start, end, edge_indices, weight, blocks, columns, table, y, loop, rows)
-    sparse_linear(rows, indptr, indices, values, bias, out, relu)
-
-
-# --------------------------------------------------------------------------------------------------------- one at a time
-
-
-def dropout(x: Floats, seed: int, level: int, scale: float, out: Floats, threads: int = 1) -> None:
-    """out[i] = scale · x[i] where mixed(mixed(i ⊕ seed) ⊕ seed >> 32) ≥ level, else 0; i counts all values, row by row."""
-    at = np.arange(x.size, dtype=np.uint64)
-    high = _mixed((at >> np.uint64(32)).astype(np.uint32)) ^ np.uint32(seed >> 32)
-    drawn = _mixed(_mixed(at.astype(np.uint32) ^ np.uint32(seed & 0xFFFFFFFF)) ^ high)
-    out[...] = np.where(drawn.reshape(x.shape) >= np.uint32(level), np.float32(scale) * x, np.float32(0))
-
-
-def _mixed(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Wellons' lowbias32."""
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x21F0AAAD)
-    x = (x ^ (x >> np.uint32(15))) * np.uint32(0xD35A2D97)
-    return np.asarray(x ^ (x >> np.uint32(15)))
-
-
 # ------------------------------------------------------------------------------------------------------------- helpers
 
 
-def _blocks(tile: Floats, blocks: int) -> Floats:
+def in_blocks(tile: Floats, blocks: int) -> Floats:
     return tile.reshape(len(tile), blocks, LANES)
 
 
-def _row(
+def edges_into(
     u: int, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None
 ) -> Iterator[tuple[int, np.float32, int]]:
     """(source, weight, position) of the edges into u."""

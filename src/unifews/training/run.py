@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 from dataclasses import dataclass, field
@@ -168,8 +167,8 @@ def commit() -> str | None:
 
 
 def machine() -> dict[str, Any]:
+    from unifews.core.inorder import cores
     from unifews.kernels import describe, threads_to_use
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     kernel = describe(threads_to_use(None))
-    return {"system": platform.system(), "processor": platform.machine(), "cores": cores, "kernel": kernel}
+    return {"system": platform.system(), "processor": platform.machine(), "cores": cores(), "kernel": kernel}

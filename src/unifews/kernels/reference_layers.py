@@ -1,0 +1,136 @@
+"""The kernels of layers in plain numpy: messages, few weights, dropout. Arrays are those of native/kernels.h and weights.h."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.kernels.reference import LANES, Floats, Longs, edges_into, in_blocks
+
+# ------------------------------------------------------------------------------------------------------------ messages
+
+
+def gather(
+    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, gain: Floats | None, x: Floats,
+    out: Floats, threads: int = 1,
+) -> None:  # fmt: skip
+    """out[u] = gain[u] · Σ_e w_e · x[v] over the edges e = (v → u); x and out float32 [n, 16·blocks]."""
+    for u in range(len(start)):
+        total = np.zeros(x.shape[1], dtype=np.float32)
+        for v, w, _ in edges_into(u, start, end, indices, weight):
+            total += w * x[v]
+        out[u] = total * (np.float32(1) if gain is None else gain[u])
+
+
+def scatter(
+    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, x: Floats, out: Floats,
+    threads: int = 1,
+) -> None:  # fmt: skip
+    """out[v] = Σ_e w_e · x[u] over the edges e = (v → u): `gather` along reversed edges, whose lists are not needed."""
+    out[:] = 0
+    for u in range(len(start)):
+        for v, w, _ in edges_into(u, start, end, indices, weight):
+            out[v] += w * x[u]
+
+
+def gather_kept(
+    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, gain: Floats | None, x: Floats,
+    size: Floats, cut: Floats, by_sender: bool, out: Floats, threads: int = 1,
+) -> int:  # fmt: skip
+    """`gather` over the entries (e, block b) with |w_e| · size[sender, b] ≥ cut[receiver]; how many those are.
+
+    Rows are receivers, or senders with `by_sender` (the backward product, over reversed edges).
+    """
+    kept = 0
+    tiles, result = in_blocks(x, blocks), in_blocks(out, blocks)
+    for u in range(len(start)):
+        total = np.zeros((blocks, LANES), dtype=np.float32)
+        for v, w, _ in edges_into(u, start, end, indices, weight):
+            sender, receiver = (u, v) if by_sender else (v, u)
+            stays = np.abs(w) * size[sender, :blocks] >= cut[receiver]
+            total[stays] += w * tiles[v][stays]
+            kept += int(stays.sum())
+        result[u] = total * (np.float32(1) if gain is None else gain[u])
+    return kept
+
+
+def diffuse(
+    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, columns: Longs | None, table: Floats,
+    y: Floats, loop: Floats | None, out: Floats, threads: int = 1,
+) -> None:  # fmt: skip
+    """out[u] = loop[u] · y[u], and in `columns` (None: all) also Σ_e w_e · table[v]; table [n, blocks · 16]."""
+    width = y.shape[1]
+    where = np.arange(width) if columns is None else columns
+    for u in range(len(start)):
+        total = np.zeros(table.shape[1], dtype=np.float32)
+        for v, w, _ in edges_into(u, start, end, indices, weight):
+            total += w * table[v]
+        out[u] = 0 if loop is None else loop[u] * y[u]
+        out[u, where] += total[: len(where)]
+
+
+def pick_columns(y: Floats, columns: Longs | None, blocks: int, table: Floats, threads: int = 1) -> None:
+    """table[u, k] = y[u, columns[k]] (None: all), padded with zeros."""
+    picked = y if columns is None else y[:, columns]
+    table[:] = 0
+    table[:, : picked.shape[1]] = picked
+
+
+def block_sizes(x: Floats, blocks: int, size: Floats, threads: int = 1) -> None:
+    """size[u, b] = ‖x[u, 16b : 16b + 16]‖₂."""
+    size[:] = np.sqrt((in_blocks(x, blocks) ** 2).sum(axis=2))
+
+
+def edge_dots(
+    start: Longs, end: Longs, indices: NDArray[Any], blocks: int, x: Floats, y: Floats, out: Floats, threads: int = 1
+) -> None:
+    """out[e] = ⟨x[v], y[u]⟩ for the edges e = (v → u): the gradient of an edge's weight."""
+    for u in range(len(start)):
+        for v, _, i in edges_into(u, start, end, indices, None):
+            out[i] = x[v] @ y[u]
+
+
+# ------------------------------------------------------------------------------------------------------ weights that stay
+
+
+def sparse_linear(
+    x: Floats, indptr: Longs, indices: NDArray[np.int32], values: Floats, bias: Floats | None, out: Floats, relu: bool,
+    threads: int = 1,
+) -> None:  # fmt: skip
+    """out[u, j] = bias[j] + Σ_k values[k] · x[u, indices[k]] over indptr[j] ≤ k < indptr[j + 1], or the relu of it."""
+    for j in range(len(indptr) - 1):
+        total = np.full(len(x), 0 if bias is None else bias[j], dtype=np.float32)
+        for k in range(int(indptr[j]), int(indptr[j + 1])):
+            total += values[k] * x[:, indices[k]]
+        out[:, j] = np.maximum(total, np.float32(0)) if relu else total
+
+
+def sparse_linear_gathered(
+    start: Longs, end: Longs, edge_indices: NDArray[Any], weight: Floats | None, blocks: int, columns: Longs | None,
+    table: Floats, y: Floats, loop: Floats | None, indptr: Longs, indices: NDArray[np.int32], values: Floats,
+    bias: Floats | None, out: Floats, relu: bool, threads: int = 1,
+) -> None:  # fmt: skip
+    """`sparse_linear` of the rows that `diffuse` makes, which the compiled one never writes to memory."""
+    rows = np.empty((len(start), y.shape[1]), dtype=np.float32)
+    diffuse(start, end, edge_indices, weight, blocks, columns, table, y, loop, rows)
+    sparse_linear(rows, indptr, indices, values, bias, out, relu)
+
+
+# --------------------------------------------------------------------------------------------------------- one at a time
+
+
+def dropout(x: Floats, seed: int, level: int, scale: float, out: Floats, threads: int = 1) -> None:
+    """out[i] = scale · x[i] where mixed(mixed(i ⊕ seed) ⊕ seed >> 32) ≥ level, else 0; i counts all values, row by row."""
+    at = np.arange(x.size, dtype=np.uint64)
+    high = _mixed((at >> np.uint64(32)).astype(np.uint32)) ^ np.uint32(seed >> 32)
+    drawn = _mixed(_mixed(at.astype(np.uint32) ^ np.uint32(seed & 0xFFFFFFFF)) ^ high)
+    out[...] = np.where(drawn.reshape(x.shape) >= np.uint32(level), np.float32(scale) * x, np.float32(0))
+
+
+def _mixed(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Wellons' lowbias32."""
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x21F0AAAD)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0xD35A2D97)
+    return np.asarray(x ^ (x >> np.uint32(15)))
