@@ -11,11 +11,11 @@ from typing import Any
 
 from unifews.core.budget import check_sparsity
 from unifews.datasets.dataset import Dataset
-from unifews.errors import InputError, UnifewsError
+from unifews.errors import InputError, UnifewsError, unknown_name
 from unifews.experiments.grid import Outcome, Progress, Record, run_cells
 from unifews.methods import registry
 from unifews.training.ledger import Ledger
-from unifews.training.spec import TrainSpec
+from unifews.training.spec import MODELS, TrainSpec
 from unifews.training.spec import paper_form as settings_of_paper
 
 SHARES = (0.3, 0.5, 0.8, 0.9)
@@ -103,6 +103,8 @@ def compare(
     Rivals on decoupled models, which also run without being told a share, are shown by their own settings too.
     Everything that can be checked is, before the first training; where a method fails later, its error stands in its place.
     """
+    if model not in MODELS:
+        raise unknown_name("model", model, set(MODELS) - {"mlp"})  # which has no edges to compare by
     base = {"model": model, "seeds": seeds, **settings}
     spec = TrainSpec.of({"dataset": "", **base}).unpruned()
     shares = _shares(edge_sparsity, weight_sparsity)
