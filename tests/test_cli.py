@@ -261,6 +261,7 @@ class TestMistakes:
 
     def test_missing_files(self, folder):
         wrong("propagate", "nowhere.npz", "-x", "x.npy", "-o", "p.npy", says="there is no graph nowhere.npz")
+        wrong("propagate", "corra", "-o", "p.npy", says="no graph file, folder or dataset named 'corra'. Did you mean 'cora'?")
         wrong("propagate", "graph", "-x", "nothing.npy", "-o", "p.npy", says="there is no file nothing.npy")
         wrong("propagate", "graph", "-o", "p.npy", says=["graph holds no features", "--features"])
         wrong("propagate", "scipy.npz", "-o", "p.npy", says="scipy.npz holds no features")

@@ -42,6 +42,6 @@ def test_mistakes_are_told():
     for directions in (0, 1.5, True):
         with pytest.raises(InputError, match="`directions` is a whole number of at least 1"):
             sample_range(directions, 0.1)
-    for failure in (0, 1, -0.1, math.nan):
+    for failure in (0, 1, -0.1, math.nan, "0.1", True):
         with pytest.raises(InputError, match="`failure` is a probability between 0 and 1"):
             sample_range(16, failure)

@@ -317,11 +317,14 @@ def _load(path: Path, features: Path | None, undirected: bool, rank: int | None)
 
 def _dataset(path: Path) -> Dataset | None:
     """The dataset in a folder, or a known one by its name; a file or folder of that name comes first."""
+    from unifews.core.work import folder_of
     from unifews.datasets.folder import KIND, open_dataset
     from unifews.datasets.load import load_dataset
-    from unifews.datasets.records import find
+    from unifews.datasets.records import RECORDS, find
 
     if path.exists() or find(str(path)) is None:
+        if not path.exists() and len(path.parts) == 1 and not path.suffix and not folder_of(path).exists():
+            raise unknown_name("graph file, folder or dataset", str(path), RECORDS)
         return open_dataset(path) if KIND.describes(path) else None
     with output.stages(f"loading {path}") as progress:
         return load_dataset(str(path), progress=progress)

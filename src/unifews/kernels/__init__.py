@@ -61,7 +61,7 @@ def threads_to_use(threads: int | None) -> int:
         return _limit.get() or _threads_of_environment() or min(cores(), MAX_THREADS)
     if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
         raise InputError(f"`threads` is a whole number of at least 1, or None for all cores; got {threads!r}.")
-    return _not_too_many(int(threads), "`threads`", "None for all of them")
+    return _not_too_many(int(threads), "`threads`", "leave it out for all of them")
 
 
 def _threads_of_environment() -> int | None:

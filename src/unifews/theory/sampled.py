@@ -29,7 +29,7 @@ def sample_range(directions: int, failure: float) -> tuple[float, float]:
 
     if isinstance(directions, bool) or not isinstance(directions, int) or directions < 1:
         raise InputError(f"`directions` is a whole number of at least 1; got {directions!r}.")
-    if not 0 < failure < 1:
+    if isinstance(failure, bool) or not isinstance(failure, int | float) or not 0 < failure < 1:
         raise InputError(f"`failure` is a probability between 0 and 1; got {failure!r}.")
     at = -(failure ** (2 / directions)) / math.e
     return float(-lambertw(at, 0).real), float(-lambertw(at, -1).real)
