@@ -71,10 +71,9 @@ def keep_freed() -> bool:
     """Memory that is freed stays with this process, ready to be taken again; whether the system can do that.
 
     Unless told, the allocator gives every array of some megabytes back and asks for it anew at the next step of a training,
-    and the system clears it page by page: a fifth to a quarter of the time of an epoch, with our layers and with PyG's. The
-    price is room between arrays, up to half as much memory again (physics: 1.0 GB become 1.4), so arrays larger than a 64th
-    of the machine's memory still come and go. It is for processes that are ours: a program that imports the library decides
-    itself.
+    and the system clears it page by page: 8 % of the time of an epoch on cora, 38 % on physics (benchmarks/freed.py). The
+    price is room between arrays, up to half as much memory again, so arrays larger than a 64th of the machine's memory still
+    come and go. It is for processes that are ours: a program that imports the library decides itself.
     """
     trim, mmap, most = -1, -3, (1 << 31) - 1  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h, and of an int
     machine = _machine()
