@@ -2,6 +2,7 @@
 
 python benchmarks/freed.py                                # GCN on cora-lcc and physics, one thread
 python benchmarks/freed.py --datasets arxiv-sub --epochs 10 --trials 2
+python benchmarks/freed.py --datasets pubmed --models gat,gcnii
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import resource
 import statistics
 import subprocess
 import sys
+from itertools import product
 from time import perf_counter
 
 from data import folder
 from rich.console import Console
 
 
-def one(name: str, epochs: int, is_kept: bool) -> dict[str, float]:
+def one(name: str, model: str, epochs: int, is_kept: bool) -> dict[str, float]:
     """In this process; the first epochs, which warm up, are trained apart."""
     from unifews.core.memory import keep_freed
 
@@ -28,7 +30,7 @@ def one(name: str, epochs: int, is_kept: bool) -> dict[str, float]:
     import unifews
 
     data = unifews.load_dataset(name)
-    how = {"model": "gcn", "seeds": 1, "edge_sparsity": 0.5, "weight_sparsity": 0.9, "patience": 0}
+    how = {"model": model, "seeds": 1, "edge_sparsity": 0.5, "weight_sparsity": 0.9, "patience": 0}
     unifews.train(data, **how, epochs=3)
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, perf_counter()
     unifews.train(data, **how, epochs=epochs)
@@ -39,6 +41,7 @@ def one(name: str, epochs: int, is_kept: bool) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--datasets", default="cora-lcc,physics")
+    parser.add_argument("--models", default="gcn")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--one", choices=["kept", "given back"], default=None, help=argparse.SUPPRESS)
@@ -46,20 +49,22 @@ def main() -> None:
     if "UNIFEWS_DATA" not in os.environ and folder() is not None:
         os.environ["UNIFEWS_DATA"] = str(folder())
     if options.one:
-        print(json.dumps(one(options.datasets, options.epochs, options.one == "kept")))
+        print(json.dumps(one(options.datasets, options.models, options.epochs, options.one == "kept")))
         return
-    console, alone = Console(width=110), {**os.environ, "OMP_NUM_THREADS": "1"}
-    for name in options.datasets.split(","):
+    console, alone = Console(width=120), {**os.environ, "OMP_NUM_THREADS": "1"}
+    for name, model in product(options.datasets.split(","), options.models.split(",")):
         runs: dict[str, list[dict[str, float]]] = {"given back": [], "kept": []}
         for _ in range(options.trials):
             for how, found in runs.items():
-                command = [sys.executable, __file__, "--datasets", name, "--epochs", str(options.epochs), "--one", how]
+                what = ["--datasets", name, "--models", model, "--epochs", str(options.epochs)]
+                command = [sys.executable, __file__, *what, "--one", how]
                 done = subprocess.run(command, check=True, capture_output=True, text=True, env=alone)
                 found.append(json.loads(done.stdout.splitlines()[-1]))
         for how, found in runs.items():
             seconds, faults, peak = ([run[key] for run in found] for key in ("seconds", "faults", "peak"))
             console.print(
-                f"{name:<10} {how:<11} {statistics.median(seconds):.4f} s an epoch ({min(seconds):.4f} - {max(seconds):.4f}), "
+                f"{name:<10} {model:<6} {how:<11} {statistics.median(seconds):.4f} s an epoch "
+                f"({min(seconds):.4f} - {max(seconds):.4f}), "
                 f"{statistics.median(faults):,.0f} page faults, peak {max(peak) / 1e9:.2f} GB"
             )
 

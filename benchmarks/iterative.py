@@ -1,6 +1,6 @@
 """Does a sparsified model stay accurate when its layers propagate? The accuracy table, beside each model's own unpruned run.
 
-    python benchmarks/iterative.py                                              # GCN, SAGE, GCNII on cora, citeseer, pubmed
+    python benchmarks/iterative.py                                              # all models on cora, citeseer, pubmed
     python benchmarks/iterative.py --models gcn --settings entries --seeds 3    # what one decision should be about
     python benchmarks/iterative.py --models gcnii --layers 32 --datasets cora-lcc --seeds 1
 
@@ -18,6 +18,7 @@ from typing import Any
 from data import folder
 
 import unifews
+from unifews.core.memory import keep_freed
 from unifews.report.compare import Gain
 from unifews.training.ledger import Ledger
 from unifews.training.spec import TrainSpec, paper_form
@@ -51,7 +52,7 @@ ALLOWED = {  # points below the unpruned run that pruning may cost
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--datasets", default="cora-lcc,citeseer,pubmed")
-    parser.add_argument("--models", default="gcn,sage,gcnii")
+    parser.add_argument("--models", default="gcn,gat,sage,gcnii")
     parser.add_argument("--settings", default="table", choices=list(SETTINGS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--layers", type=int)
@@ -59,6 +60,7 @@ def main() -> None:
     options = parser.parse_args()
     if "UNIFEWS_DATA" not in os.environ and folder() is not None:
         os.environ["UNIFEWS_DATA"] = str(folder())
+    keep_freed()  # as the commands that train do
     ledger = Ledger(options.runs)
     more = {} if options.layers is None else {"layers": options.layers}
     for name in options.datasets.split(","):

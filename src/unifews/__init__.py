@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from unifews.core.diffusion import Diffusion as Diffusion
     from unifews.core.graph import Graph as Graph
+    from unifews.core.memory import keep_freed as keep_freed
     from unifews.core.schemes import Appnp as Appnp
     from unifews.core.schemes import Polynomial as Polynomial
     from unifews.core.schemes import Sgc as Sgc
@@ -62,6 +63,7 @@ _HOME = {
     "convert_edges": "unifews.datasets.convert",
     "desparsify": "unifews.nn.sparsify",
     "export": "unifews.nn.export",
+    "keep_freed": "unifews.core.memory",
     "load": "unifews.nn.saved.api",
     "load_dataset": "unifews.datasets.load",
     "open_dataset": "unifews.datasets.folder",

@@ -24,6 +24,7 @@ from torch_geometric.nn import (
     GINConv,
     GraphConv,
     GraphSAGE,
+    RGCNConv,
     SAGEConv,
     TransformerConv,
 )
@@ -557,6 +558,25 @@ def test_features_of_the_wrong_kind(kind, how, wrong):
     with pytest.raises(InputError, match=rf"^first \S+ .*{message}") as caught:
         uf.sparsify(net(KINDS[kind]), **how)(make(x), edge_index)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", ["numpy", "list", "a column"])
+def test_features_that_no_generic_layer_takes(wrong):
+    x, edge_index = graph()
+    make, message = FEATURES[wrong]
+    model = uf.sparsify(net(GraphConv), edge_sparsity=0.5)
+    with pytest.raises(InputError, match=rf"^first \S+ .*{message}".replace("20", "columns")):
+        model(make(x), edge_index)
+    with pytest.raises(InputError, match=r"GraphConv\)? is given"):
+        uf.sparsify(GraphConv((20, 20), 4), edge_sparsity=0.5)((x, make(x)), edge_index)
+
+
+def test_a_layer_may_take_the_number_of_a_node_for_its_features():
+    _, edge_index = graph()
+    layer = uf.sparsify(RGCNConv(60, 4, num_relations=2), edge_sparsity=0.5)
+    kinds = torch.arange(edge_index.shape[1]) % 2
+    assert layer(torch.arange(60), edge_index, kinds).shape == (60, 4)
+    assert layer(None, edge_index, kinds).shape == (60, 4)
 
 
 def test_features_that_a_residual_layer_cannot_take():

@@ -21,6 +21,7 @@ def test_the_papers_recipe():
         width=512, layers=2, dropout=0.5, batch=512, epochs=200, patience=0, lr=1e-2, weight_decay=1e-5, plateau=15
     )
     assert set(Recipe.names()) == set(paper)
+    assert asdict(Recipe.paper(layered=True)) == paper | {"lr": 1e-3}
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,11 @@ def test_any_setting_of_layers_changes_the_id_too():
 
 def test_a_model_has_its_own_defaults():
     gcn, appnp = TrainSpec.of(dict(dataset="small", model="gcn")), TrainSpec.of(dict(dataset="small"))
-    assert (gcn.entries, gcn.inherit, gcn.recipe.dropout) == ("unit", True, 0.5)
+    assert (gcn.entries, gcn.inherit, gcn.recipe.dropout) == ("unit", True, 0.8)
     assert (appnp.entries, appnp.inherit, appnp.recipe.dropout) == ("block", False, 0.7)
     assert TrainSpec.of(dict(dataset="small", model="gcn", recipe=Recipe(dropout=0.7))).recipe.dropout == 0.7
+    deeper = TrainSpec.of(dict(dataset="small", model="gcn", layers=3))
+    assert (gcn.weight_ramp, deeper.weight_ramp, appnp.weight_ramp) == (12, 45, 30)
     assert TrainSpec.of(dict(dataset="small", model="gcn", task="links")).recipe.layers == 3
 
 

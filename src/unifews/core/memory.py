@@ -72,8 +72,8 @@ def keep_freed() -> bool:
 
     Unless told, the allocator gives every array of some megabytes back and asks for it anew at the next step of a training,
     and the system clears it page by page: 8 % of the time of an epoch on cora, 38 % on physics (benchmarks/freed.py). The
-    price is room between arrays, up to half as much memory again, so arrays larger than a 64th of the machine's memory still
-    come and go. It is for processes that are ours: a program that imports the library decides itself.
+    price is room between arrays, up to as much memory again, so arrays larger than a 64th of the machine's memory still
+    come and go. The commands that train do this; a program that imports the library decides itself, best at its start.
     """
     trim, mmap, most = -1, -3, (1 << 31) - 1  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h, and of an int
     machine = _machine()

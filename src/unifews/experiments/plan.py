@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -152,7 +152,7 @@ def expanded(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of `train`, with `form` and `recipe` spelt out; what is given beside them wins."""
     from unifews.nn import zoo
     from unifews.training.recipe import Recipe
-    from unifews.training.spec import TrainSpec, paper_form
+    from unifews.training.spec import TrainSpec, long_ramp, paper_form
 
     rest = dict(settings)
     form, recipe = rest.pop("form", ""), rest.pop("recipe", "")
@@ -163,9 +163,11 @@ def expanded(settings: Mapping[str, Any]) -> dict[str, Any]:
     layered = model in zoo.MODELS
     base: dict[str, Any] = {}
     if recipe:
-        paper = Recipe.paper()
-        base |= {"patience": 0} if layered else {"lr": paper.lr, "dropout": paper.dropout, "patience": paper.patience}
+        paper = asdict(Recipe.paper(layered=layered))
+        base |= {name: paper[name] for name in ("lr", "dropout", "weight_decay", "patience")}
         base |= {} if layered else {"standardise": "column"}
+        if layered and rest.get("method", TrainSpec.method) == TrainSpec.method:
+            base["weight_ramp"] = long_ramp(rest.get("layers", Recipe.layers))  # 200 epochs leave time for it
     if form:
         base |= paper_form(model) | ({"skip": "identity"} if model == "sgc" else {})  # Algorithm 1 adds P[u] itself
     return {**base, **rest}

@@ -29,16 +29,16 @@ class Recipe:
     """Epochs without a better validation score before the learning rate is halved."""
 
     @classmethod
-    def paper(cls) -> Recipe:
-        """The authors' configuration of decoupled models: 200 epochs, never stopped early."""
-        return cls(lr=1e-2, dropout=0.5, patience=0)
+    def paper(cls, *, layered: bool = False) -> Recipe:
+        """The authors' configuration, of decoupled models unless `layered`: 200 epochs, never stopped early."""
+        return cls(lr=1e-3 if layered else 1e-2, dropout=0.5, patience=0)
 
     @classmethod
     def layered(cls, *, links: bool = False) -> dict[str, Any]:
-        """What models that propagate in every layer are trained by, where it differs."""
+        """What models that propagate in every layer are trained by, where it differs (docs/adr/0021)."""
         if links:
             return {"width": 256, "layers": 3, "dropout": 0.8, "epochs": 500, "patience": 50}
-        return {"dropout": 0.5}
+        return {"dropout": 0.8, "weight_decay": 2e-2}
 
     def __post_init__(self) -> None:
         for name, least in (("width", 1), ("layers", 1), ("batch", 2), ("epochs", 1), ("patience", 0), ("plateau", 1)):

@@ -28,6 +28,7 @@ DECOUPLED = ("appnp", "sgc", "mlp")
 MODELS = (*DECOUPLED, *zoo.MODELS)
 _SEEDS = 2**63  # what torch's generator takes
 _RAMP = 15  # epochs a layer over which weights go: a deep network learns nothing before they have gone, if they go too soon
+_SHALLOW = 12  # epochs of up to two layers that propagate: later they know their training nodes by heart (docs/adr/0021)
 
 PAPER: dict[str, Any] = {"entries": "node", "basis": "input", "inherit": True, "weight_ramp": 1, "weight_feedback": False}
 """Settings of the paper's own form: whole rows, on the input axes, nested; weights pruned fully from the first epoch."""
@@ -51,6 +52,11 @@ def paper_form(model: str) -> dict[str, Any]:
     if model not in zoo.MODELS:
         return PAPER
     return {name: value for name, value in PAPER.items() if name not in ONCE} | {"budget": "layers", "settle": 0.5}
+
+
+def long_ramp(layers: int) -> int:
+    """Epochs over which weights go where nothing is learnt by heart before."""
+    return _RAMP * max(layers, 2)
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,8 @@ class TrainSpec:
         if self.split is not None:
             _known("split", self.split, ("stratified", "stored"))
         if self.weight_ramp is None:
-            object.__setattr__(self, "weight_ramp", _RAMP * max(self.recipe.layers, 2))
+            shallow = self.is_layered and self.recipe.layers <= 2
+            object.__setattr__(self, "weight_ramp", _SHALLOW if shallow else long_ramp(self.recipe.layers))
         for name, least in (("seeds", 1), ("seed", 0), ("hops", 1), ("weight_ramp", 1), ("heads", 1)):
             object.__setattr__(self, name, whole(name, getattr(self, name), least))
         if self.seed + self.seeds > _SEEDS:

@@ -5,12 +5,15 @@ That is right for every layer and saves nothing in the layer itself, which is to
 
 from __future__ import annotations
 
-from functools import cache
+import inspect
+from functools import cache, wraps
 from typing import Any
 
+from torch import Tensor
 from torch_geometric.nn import MessagePassing
 
-from unifews.nn.convs.base import PrunedConv
+from unifews.errors import InputError, ShapeError
+from unifews.nn.convs.base import PrunedConv, is_pair
 from unifews.nn.convs.messages import ByMessages
 
 
@@ -30,4 +33,32 @@ class PrunedGeneric(ByMessages):
 def generic(kind: type[MessagePassing]) -> type[PrunedConv]:
     """The pruned class for layers of this kind, the user's own included."""
     body: dict[str, Any] = {"stands_for": kind, "__module__": __name__, "__doc__": kind.__doc__}
+    if list(inspect.signature(kind.forward).parameters)[1:2] == ["x"]:
+        body["forward"] = _checking(kind.forward)
     return type(f"Pruned{kind.__name__}", (PrunedGeneric, kind), body)
+
+
+def _checking(forward: Any) -> Any:
+    """The layer's own forward(x, …), after a look at x."""
+
+    @wraps(forward)
+    def checked(self: PrunedGeneric, *args: Any, **kwargs: Any) -> Any:
+        x = args[0] if args else kwargs.get("x")
+        for part in x if is_pair(x) else [x]:
+            _check(part, self.path)
+        return forward(self, *args, **kwargs)
+
+    return checked
+
+
+def _check(x: Any, path: str) -> None:
+    """What no layer can take; some do without features, take a number for each node, or more than two dimensions."""
+    if x is None:
+        return
+    if not isinstance(x, Tensor):
+        raise InputError(
+            f"{path} is given a {type(x).__name__} for its features; give a torch tensor x [nodes, columns] (torch.from_numpy "
+            f"makes one of an array)."
+        )
+    if x.is_floating_point() and x.ndim < 2:
+        raise ShapeError(f"{path} is given features of shape {list(x.shape)}; give a matrix x [nodes, columns].")
