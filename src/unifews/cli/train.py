@@ -65,6 +65,10 @@ def train(
         str | None,
         typer.Option(metavar="unpruned|head", help="Of which weights it is a share, where a head on fewer axes is smaller."),
     ] = None,
+    weight_ramp: Annotated[
+        int | None,
+        typer.Option(metavar="EPOCHS", help="Over how many epochs weights go; 15 a layer, 12 of up to two that propagate."),
+    ] = None,
     paper_form: Annotated[
         bool, typer.Option("--paper-form", help="Prune as the paper does: whole edges on the input axes, nested.")
     ] = False,
@@ -149,7 +153,7 @@ def train(
     own_process()
     given = {
         "model": model, "method": method, "edge_sparsity": edge_sparsity, "edge_threshold": edge_threshold,
-        "weight_sparsity": weight_sparsity, "weight_reference": weight_reference,
+        "weight_sparsity": weight_sparsity, "weight_reference": weight_reference, "weight_ramp": weight_ramp,
         "weight_threshold": weight_threshold, "seeds": seeds, "seed": seed, "split": split, "hops": hops, "alpha": alpha,
         "r": r, "skip": skip, "entries": entries, "basis": basis, "rank": rank, "inherit": inherit, "width": width,
         "layers": layers, "dropout": dropout, "batch": batch, "epochs": epochs, "patience": patience, "lr": lr,
@@ -220,7 +224,7 @@ def _settings(dataset: str | None, run_file: Path | None, given: dict[str, Any],
         for name, value in paper_form(model).items():
             if given.setdefault(name, value) != value:
                 raise InputError(
-                    f"--paper-form means {name}={value}, but --{name} asks for {given[name]}; leave out one of them."
+                    f"--paper-form means {name}={value}, but `{name}` asks for {given[name]}; leave out one of them."
                 )
     settings: dict[str, Any] = {"seeds": SEEDS, **file}
     for one, other in (("edge_sparsity", "edge_threshold"), ("weight_sparsity", "weight_threshold")):
