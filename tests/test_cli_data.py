@@ -192,6 +192,12 @@ class TestInfo:
         assert "classes    0; 0 nodes labelled" in out and "split      0 / 0 / 0 nodes" in out
         assert told("data", "info", "bare")["class_sizes"] == []
 
+    def test_features_that_are_no_numbers_are_told(self):
+        x = np.ones((4, 2), dtype=np.float32)
+        x[2:] = np.nan
+        np.savez("broken.npz", edge_index=[[0, 1, 2], [1, 2, 3]], num_nodes=4, x=x, y=[0, 1, 0, 1])
+        assert "4 NaN or infinite values among the features, the first in row 2" in fine("data", "info", "broken.npz").out
+
     def test_homophily_counts_edges_between_labelled_nodes(self):
         graph = uf.Graph.from_edge_index([[0, 1, 2, 3], [1, 2, 3, 0]])
         assert homophily(graph, np.array([0, 0, 1, -1])) == 0.5

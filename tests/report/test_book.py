@@ -282,6 +282,12 @@ class TestTheCommand:
         told = json.loads(fine("report", runs / "ledger.jsonl", "--out", "other.html", "--json").out)
         assert told == {"page": "other.html", "runs": 1, "exhibits": []}
 
+    def test_a_line_that_was_cut_off_is_told(self, runs):
+        book = Ledger(runs)
+        with book.path.open("ab") as file:
+            file.write(b'{"id": "half')
+        assert fine("report", str(book.path), "--out", "page.html").err.count("is cut off") == 1
+
     def test_mistakes(self, runs):
         (runs.parent / "mine.html").write_text("mine")
         wrong("report", runs, "--out", "mine.html", says="is no page of unifews")

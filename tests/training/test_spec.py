@@ -63,8 +63,9 @@ def test_a_model_has_its_own_defaults():
     assert (gcn.entries, gcn.inherit, gcn.recipe.dropout) == ("unit", True, 0.8)
     assert (appnp.entries, appnp.inherit, appnp.recipe.dropout) == ("block", False, 0.7)
     assert TrainSpec.of(dict(dataset="small", model="gcn", recipe=Recipe(dropout=0.7))).recipe.dropout == 0.7
-    deeper = TrainSpec.of(dict(dataset="small", model="gcn", layers=3))
-    assert (gcn.weight_ramp, deeper.weight_ramp, appnp.weight_ramp) == (12, 45, 30)
+    deeper = TrainSpec.of(dict(dataset="small", model="gcn", layers=4))
+    assert (gcn.weight_ramp, deeper.weight_ramp, appnp.weight_ramp) == (12, 60, 30)
+    assert (deeper.recipe.dropout, deeper.recipe.weight_decay) == (0.5, Recipe.weight_decay)
     assert TrainSpec.of(dict(dataset="small", model="gcn", task="links")).recipe.layers == 3
 
 

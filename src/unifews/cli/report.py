@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from unifews.cli import output
+from unifews.cli.desk import tell_cut_off
 
 
 def report(
@@ -31,6 +32,8 @@ def report(
     material = gather(sources)
     for path in material.passed_over:
         output.note(f"{path} is neither a ledger nor an exhibit; it is left out.")
+    for ledger in material.ledgers:
+        tell_cut_off(ledger)
     write_book(material, out, title)
     if as_json:
         exhibits = [exhibit.id for exhibit in material.exhibits]

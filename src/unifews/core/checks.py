@@ -1,4 +1,4 @@
-"""Checks at the door of `Graph`: what a caller gave becomes clean arrays, or an error that says what is wrong."""
+"""Checks at the door: what a caller gave becomes clean arrays, or an error that says what is wrong."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.errors import GraphError, InputError, ShapeError
+
+_CHUNK = 1 << 22  # values that are looked at at a time: features may be a map of a file larger than memory
 
 
 def as_array(values: Any) -> NDArray[Any]:
@@ -132,3 +134,18 @@ def _place(place: tuple[Any, ...]) -> str:
 def count(number: int, noun: str) -> str:
     """A number and its noun: "1 node", "2,708 nodes"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def not_finite(x: Any) -> tuple[int, int]:
+    """How many values of x, dense or scipy CSR, are NaN or beyond float32, and the row of the first one (-1 = none)."""
+    starts = getattr(x, "indptr", None)
+    values = x if starts is None else x.data
+    step = max(1, _CHUNK // (x.shape[1] or 1)) if starts is None else _CHUNK
+    bad, first = 0, -1
+    for at in range(0, len(values), step):
+        with np.errstate(over="ignore"):
+            wrong = ~np.isfinite(np.asarray(values[at : at + step], dtype=np.float32))
+        if first < 0 and wrong.any():
+            first = at + int(np.argwhere(wrong)[0][0])
+        bad += int(wrong.sum())
+    return bad, first if starts is None or first < 0 else int(np.searchsorted(starts, first, side="right")) - 1

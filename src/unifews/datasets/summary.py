@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core import csr
+from unifews.core.checks import count, not_finite
 from unifews.core.graph import Graph
 from unifews.datasets.dataset import Dataset
 
@@ -84,8 +85,13 @@ def summarise(dataset: Dataset) -> Summary:
         convention=dataset.about.convention,
         split_sizes=(len(train), len(val), len(test)),
         stored_splits=len(dataset.splits),
-        notes=dataset.about.notes,
+        notes=dataset.about.notes + _no_numbers(x),
     )
+
+
+def _no_numbers(x: Any) -> tuple[str, ...]:
+    bad, row = not_finite(x)
+    return (f"{count(bad, 'NaN or infinite value')} among the features, the first in row {row:,}",) if bad else ()
 
 
 def homophily(graph: Graph, y: NDArray[Any]) -> float | None:

@@ -19,8 +19,10 @@ class Material:
     records: list[Record]
     """Of every run the latest."""
     exhibits: list[Exhibit]
-    passed_over: list[Path]
+    passed_over: Sequence[Path] = ()
     """JSON files of a folder that are something else."""
+    ledgers: Sequence[Ledger] = ()
+    """Where the records come from."""
 
     def __str__(self) -> str:
         many = [(len(self.records), "run", "runs"), (len(self.exhibits), "table or figure", "tables and figures")]
@@ -30,18 +32,19 @@ class Material:
 def gather(sources: Sequence[Path]) -> Material:
     """Everything in these files and folders; a folder may hold a ledger, exhibits, or both."""
     records: dict[str, Record] = {}
-    exhibits, passed_over = [], []
+    exhibits, passed_over, ledgers = [], [], []
     for source in sources:
         if not source.exists():
             raise MissingFileError(f"there is no {source}; give a ledger.jsonl, its folder, or a folder of unifews reproduce.")
         for path in _parts(source):
             if path.suffix == ".jsonl":
-                records |= {record["id"]: _checked(path, record) for record in Ledger(path).records() if _trained(record)}
+                ledgers.append(Ledger(path))
+                records |= {record["id"]: _checked(path, record) for record in ledgers[-1].records() if _trained(record)}
             elif source.is_dir() and not exhibit.is_exhibit(_json(path)):
                 passed_over.append(path)
             else:
                 exhibits.append(exhibit.read(path))
-    return Material(list(records.values()), exhibits, passed_over)
+    return Material(list(records.values()), exhibits, passed_over, ledgers)
 
 
 def _parts(source: Path) -> list[Path]:

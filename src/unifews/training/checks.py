@@ -6,12 +6,8 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
-
-from unifews.core.checks import count
+from unifews.core.checks import count, not_finite
 from unifews.errors import InputError
-
-_CHUNK = 1 << 22  # values that are looked at at a time: features may be a map of a file larger than memory
 
 
 def whole(name: str, value: Any, least: int) -> int:
@@ -32,18 +28,8 @@ def real(name: str, value: Any, most: float = math.inf, *, including: bool = Fal
 
 def check_finite(name: str, x: Any) -> None:
     """The features of a dataset of this name, dense or scipy CSR, are numbers that float32 can hold."""
-    starts = getattr(x, "indptr", None)
-    values = x if starts is None else x.data
-    step = max(1, _CHUNK // (x.shape[1] or 1)) if starts is None else _CHUNK
-    bad, first = 0, -1
-    for at in range(0, len(values), step):
-        with np.errstate(over="ignore"):
-            wrong = ~np.isfinite(np.asarray(values[at : at + step], dtype=np.float32))
-        if first < 0 and wrong.any():
-            first = at + int(np.argwhere(wrong)[0][0])
-        bad += int(wrong.sum())
+    bad, row = not_finite(x)
     if bad:
-        row = first if starts is None else int(np.searchsorted(starts, first, side="right")) - 1
         raise InputError(
             f"the features of {name} hold {count(bad, 'NaN or infinite value')}, the first in row {row:,} (float32 ends at "
             f"3.4e38); replace them first, for example with np.nan_to_num(x)."

@@ -44,7 +44,8 @@ def _checking(forward: Any) -> Any:
     @wraps(forward)
     def checked(self: PrunedGeneric, *args: Any, **kwargs: Any) -> Any:
         x = args[0] if args else kwargs.get("x")
-        for part in x if is_pair(x) else [x]:
+        parts: Any = x if is_pair(x) else [x]
+        for part in parts:
             _check(part, self.path)
         return forward(self, *args, **kwargs)
 
