@@ -65,7 +65,10 @@ def test_a_model_has_its_own_defaults():
     assert TrainSpec.of(dict(dataset="small", model="gcn", recipe=Recipe(dropout=0.7))).recipe.dropout == 0.7
     deeper = TrainSpec.of(dict(dataset="small", model="gcn", layers=4))
     assert (gcn.weight_ramp, deeper.weight_ramp, appnp.weight_ramp) == (12, 60, 30)
-    assert (deeper.recipe.dropout, deeper.recipe.weight_decay) == (0.5, Recipe.weight_decay)
+    gcnii = TrainSpec.of(dict(dataset="small", model="gcnii"))  # two layers between two more
+    for deep in (deeper, gcnii):
+        assert (deep.recipe.dropout, deep.recipe.weight_decay) == (0.5, Recipe.weight_decay)
+    assert gcnii.weight_ramp == 30
     assert TrainSpec.of(dict(dataset="small", model="gcn", task="links")).recipe.layers == 3
 
 

@@ -67,7 +67,7 @@ def train(
     ] = None,
     weight_ramp: Annotated[
         int | None,
-        typer.Option(metavar="EPOCHS", help="Over how many epochs weights go; 15 a layer, 12 of up to two that propagate."),
+        typer.Option(metavar="EPOCHS", help="Over how many epochs weights go; 15 a layer, or 12 of two that propagate."),
     ] = None,
     paper_form: Annotated[
         bool, typer.Option("--paper-form", help="Prune as the paper does: whole edges on the input axes, nested.")

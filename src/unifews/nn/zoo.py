@@ -34,6 +34,11 @@ def own_settings(name: str) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
+def depth(name: str, layers: int) -> int:
+    """Matrices that follow each other from features to scores, with dropout between: GCNII has one before and one after."""
+    return layers + 2 if name == "gcnii" else layers
+
+
 def build(
     name: str, inputs: int, outputs: int, *, width: int = 512, layers: int = 2, dropout: float = 0.5, **own: Any
 ) -> Network:  # fmt: skip

@@ -70,8 +70,8 @@ def train(
             weight_sparsity | weight_threshold: share of weights to remove, or δ_w relative to the layer's input.
             weight_reference: what that is a share of: the ``"unpruned"`` model's weights, those that a head on fewer axes does
             not have counting as removed (as with edges, docs/adr/0013), or strictly those of the ``"head"`` that is trained.
-            weight_ramp, weight_feedback: epochs until the share is reached, 15 a layer unless given, 12 in all of up to two
-            that propagate; whether removed weights go on learning.
+            weight_ramp, weight_feedback: epochs until the share is reached, unless given 15 a layer, 12 in all of two that
+            propagate (docs/adr/0021); whether removed weights go on learning.
             seeds, seed: how many and the first; a seed decides split, initial weights, batches and dropout.
             split: ``"stratified"`` 50/25/25 by seed, or ``"stored"``; the dataset's own convention unless given.
             hops, alpha, r, skip, entries, rank, inherit: of `propagate`.

@@ -10,7 +10,7 @@ from unifews.errors import InputError
 from unifews.training.checks import real, whole
 
 _LARGEST = 1e38  # float32 holds no more
-_SHALLOW = 3  # layers that learn with four fifths of their inputs dropped; of eight none does
+_SHALLOW = 3  # matrices that learn with four fifths of their inputs dropped; of eight none does
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Recipe:
         return cls(lr=1e-3 if layered else 1e-2, dropout=0.5, patience=0)
 
     @classmethod
-    def layered(cls, layers: int = 2, *, links: bool = False) -> dict[str, Any]:
-        """What models with this many layers that propagate are trained by, where it differs (docs/adr/0021)."""
+    def layered(cls, depth: int = 2, *, links: bool = False) -> dict[str, Any]:
+        """What models of this depth whose layers propagate are trained by, where it differs (docs/adr/0021)."""
         if links:
             return {"width": 256, "layers": 3, "dropout": 0.8, "epochs": 500, "patience": 50}
-        return {"dropout": 0.8, "weight_decay": 2e-2} if layers <= _SHALLOW else {"dropout": 0.5}
+        return {"dropout": 0.8, "weight_decay": 2e-2} if depth <= _SHALLOW else {"dropout": 0.5}
 
     def __post_init__(self) -> None:
         for name, least in (("width", 1), ("layers", 1), ("batch", 2), ("epochs", 1), ("patience", 0), ("plateau", 1)):

@@ -28,7 +28,7 @@ DECOUPLED = ("appnp", "sgc", "mlp")
 MODELS = (*DECOUPLED, *zoo.MODELS)
 _SEEDS = 2**63  # what torch's generator takes
 _RAMP = 15  # epochs a layer over which weights go: a deep network learns nothing before they have gone, if they go too soon
-_SOON = 12  # epochs of up to two layers that propagate: later they know their training nodes by heart (docs/adr/0021)
+_SOON = 12  # epochs of layers of depth two: later they know their training nodes by heart (docs/adr/0021)
 
 PAPER: dict[str, Any] = {"entries": "node", "basis": "input", "inherit": True, "weight_ramp": 1, "weight_feedback": False}
 """Settings of the paper's own form: whole rows, on the input axes, nested; weights pruned fully from the first epoch."""
@@ -111,7 +111,7 @@ class TrainSpec:
         if self.split is not None:
             _known("split", self.split, ("stratified", "stored"))
         if self.weight_ramp is None:
-            shallow = self.is_layered and self.recipe.layers <= 2
+            shallow = self.is_layered and zoo.depth(self.model, self.recipe.layers) <= 2
             object.__setattr__(self, "weight_ramp", _SOON if shallow else long_ramp(self.recipe.layers))
         for name, least in (("seeds", 1), ("seed", 0), ("hops", 1), ("weight_ramp", 1), ("heads", 1)):
             object.__setattr__(self, name, whole(name, getattr(self, name), least))
@@ -239,7 +239,7 @@ class TrainSpec:
         if model in zoo.MODELS:
             settings = LAYERED | settings
             if not isinstance(given, Recipe):
-                depth = whole("layers", numbers.get("layers", Recipe.layers), 1)
+                depth = zoo.depth(model, whole("layers", numbers.get("layers", Recipe.layers), 1))
                 numbers = Recipe.layered(depth, links=settings.get("task") == "links") | numbers
         if "dataset" not in settings:
             raise InputError('no dataset is named; add a line such as dataset = "cora".')
