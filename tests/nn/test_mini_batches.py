@@ -135,7 +135,7 @@ def test_a_loader_of_neighbours(kind, entries):
         assert uf.trace(model).hops[0].edges == int((graph.edge_index[0] != graph.edge_index[1]).sum())
     else:  # a threshold is a size, and messages of a whole graph, with its larger degrees, have others
         right = sum(accuracy(model, batch, batch.batch_size) * batch.batch_size for batch in batches)
-        assert right > 0.4 * N  # a quarter by chance
+        assert right > 0.35 * N  # a quarter by chance
 
 
 def test_what_is_trained_in_batches_is_frozen_for_the_whole_graph(tmp_path):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import io
 import re
+from itertools import pairwise
 
 import frozen_models
 import pytest
 import torch
 from frozen_models import Deep, Two
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import (
@@ -33,7 +36,7 @@ import unifews as uf
 from unifews.errors import GraphError, InputError, ShapeError
 from unifews.nn.convs.base import PrunedConv
 from unifews.nn.linear import PrunedLinear
-from unifews.nn.pruning import nested_share, water_level, whole_columns
+from unifews.nn.pruning import nested_share, water_level, weight_shares, whole_columns
 
 
 def graph(n=60, m=300):
@@ -277,6 +280,32 @@ def test_budgets():
     assert water_level([10, 10, 10], 0.5) == pytest.approx([5, 5, 5])
     assert whole_columns([96.8, 7.0]) == [97, 7]
     assert whole_columns([0.2, 0.2]) == [1, 1]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 600), st.integers(0, 600)), min_size=1, max_size=6),
+    st.floats(0, 0.999, allow_subnormal=False),
+)
+def test_weights_are_shared_so_that_the_whole_meets_the_target(shapes, sparsity):
+    shares = weight_shares(shapes, sparsity)
+    sizes = [p * q for p, q in shapes]
+    gone = sum(share * size for share, size in zip(shares, sizes, strict=True))
+    assert gone == pytest.approx(sparsity * sum(sizes), rel=1e-6, abs=1e-6)
+    assert all(0 <= share < 1 for share in shares)
+    # The smaller a matrix is for its ends, the less of it goes.
+    by_claim = sorted((1 / p + 1 / q, share) for (p, q), share in zip(shapes, shares, strict=True) if p * q)
+    assert all(a >= b - 1e-9 for (_, a), (_, b) in pairwise(by_claim))
+
+
+def test_weights_before_the_classes_go_last():
+    x, edge_index = graph()
+    how = dict(weight_sparsity=0.8, ramp=1)
+    for budget, gone in (("macs", [0.81, 0.68]), ("layers", [0.8, 0.8])):
+        model = uf.sparsify(net(GCNConv, width=64, classes=2), budget=budget, **how)
+        train(model, x, edge_index, 1)
+        layers = uf.trace(model).layers
+        assert [1 - layer.kept / layer.weights for layer in layers] == pytest.approx(gone, abs=0.02)
+        assert uf.trace(model).weight_sparsity == pytest.approx(0.8, abs=0.005)
     shares = nested_share(3, 0.6)
     assert sum(1 - share for share in shares) / 3 == pytest.approx(0.6)
     assert shares[0] > shares[1] > shares[2]
@@ -436,7 +465,7 @@ def test_two_sets_of_nodes():
 
 def test_gcnii_prunes_weights_by_the_input_axis():
     x, edge_index = graph()
-    model = uf.sparsify(deep(1), weight_sparsity=0.5, ramp=1)
+    model = uf.sparsify(deep(1), weight_sparsity=0.5, budget="layers", ramp=1)
     with torch.no_grad():
         model.into.weight[:12] = 0
         model.into.bias[:12] = 0  # twelve input columns of the first layer are nothing but their neighbours' nothing
@@ -538,6 +567,7 @@ FEATURES = {
     "flags": (lambda x: x > 0, r"bool features.*x\.float\(\)"),
     "numpy": (lambda x: x.numpy(), r"a ndarray for its features.*from_numpy"),
     "list": (lambda x: x.tolist(), "a list for its features"),
+    "two numbers": (lambda x: [1, 2], "a list for its features"),
     "a column": (lambda x: x[:, 0], r"features of shape \[60\]; give a matrix x \[nodes, 20\]"),
     "a batch": (lambda x: x[None], r"features of shape \[1, 60, 20\]"),
     "nothing": (lambda x: None, "no features"),

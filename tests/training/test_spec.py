@@ -64,11 +64,12 @@ def test_a_model_has_its_own_defaults():
     assert (appnp.entries, appnp.inherit, appnp.recipe.dropout) == ("block", False, 0.7)
     assert TrainSpec.of(dict(dataset="small", model="gcn", recipe=Recipe(dropout=0.7))).recipe.dropout == 0.7
     deeper = TrainSpec.of(dict(dataset="small", model="gcn", layers=4))
-    assert (gcn.weight_ramp, deeper.weight_ramp, appnp.weight_ramp) == (12, 60, 30)
+    assert (gcn.weight_ramp, deeper.weight_ramp, appnp.weight_ramp) == (12, 12, 30)
     gcnii = TrainSpec.of(dict(dataset="small", model="gcnii"))  # two layers between two more
     for deep in (deeper, gcnii):
         assert (deep.recipe.dropout, deep.recipe.weight_decay) == (0.5, Recipe.weight_decay)
-    assert gcnii.weight_ramp == 30
+    assert gcnii.weight_ramp == 12
+    assert TrainSpec.of(dict(dataset="small", model="gcnii", layers=32)).weight_ramp == 96
     assert TrainSpec.of(dict(dataset="small", model="gcn", task="links")).recipe.layers == 3
 
 

@@ -67,7 +67,7 @@ def train(
     ] = None,
     weight_ramp: Annotated[
         int | None,
-        typer.Option(metavar="EPOCHS", help="Over how many epochs weights go; 15 a layer, or 12 of two that propagate."),
+        typer.Option(metavar="EPOCHS", help="Over how many epochs weights go; 15 a layer, or 3 and at least 12 in layers."),
     ] = None,
     paper_form: Annotated[
         bool, typer.Option("--paper-form", help="Prune as the paper does: whole edges on the input axes, nested.")
@@ -96,7 +96,7 @@ def train(
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(metavar="macs|layers", help="Layers: share of all MACs, wide ones giving most, or of each layer alike."),
+        typer.Option(metavar="macs|layers", help="Layers: share of all MACs or weights, large ones giving most, or of each."),
     ] = None,
     absolute: Annotated[
         bool | None, typer.Option("--absolute/--relative", help="Layers: thresholds are magnitudes, or multiples of the mean.")
@@ -238,7 +238,7 @@ def _settings(dataset: str | None, run_file: Path | None, given: dict[str, Any],
         raise InputError(
             'no dataset is named; write unifews train cora, or add a line such as dataset = "cora" to the run file.'
         )
-    _check_sense(_spec(settings), given)
+    _check_sense(_spec(settings), given, as_paper)
     return settings
 
 
@@ -248,7 +248,7 @@ def _spec(settings: dict[str, Any]) -> TrainSpec:
     return TrainSpec.of(settings)
 
 
-def _check_sense(spec: TrainSpec, given: dict[str, Any]) -> None:
+def _check_sense(spec: TrainSpec, given: dict[str, Any], as_paper: bool) -> None:
     """An option that cannot matter is a misunderstanding."""
     if "alpha" in given and spec.model not in ("appnp", "gcnii"):
         raise InputError(f"--alpha belongs to --model appnp; {spec.model} has no such term.")
@@ -258,6 +258,8 @@ def _check_sense(spec: TrainSpec, given: dict[str, Any]) -> None:
                 raise InputError(f"--{name} is about propagation, and an MLP does not propagate; take --model appnp or sgc.")
     if given.get("inherit") and not spec.prunes_edges:
         raise InputError("--inherit and --paper-form remove nothing by themselves; add --edge-sparsity or --edge-threshold.")
+    if "weight_ramp" in given and not as_paper and not spec.pruning.sparsity:
+        raise InputError("--weight-ramp is over how many epochs a share of the weights goes; add --weight-sparsity.")
     if spec.rank is not None and spec.basis == "input":
         raise InputError("--rank counts principal axes; leave out --basis input, or --rank.")
 

@@ -11,6 +11,7 @@ from unifews.errors import InputError, unknown_name
 LayerEntries = Literal["unit", "block", "feature", "node"]
 Share = Literal["macs", "layers"]
 Phase = Literal["regrow", "monotone", "frozen"]
+_FAVOUR = 0.25  # of small matrices: 0 would remove the same share everywhere, 1 keep nearly all of them (docs/adr/0022)
 
 
 @dataclass(frozen=True)
@@ -54,16 +55,23 @@ class Pruning:
     def prunes_weights(self) -> bool:
         return bool(self.weight_sparsity) or bool(self.weight_threshold)
 
-    def weights_at(self, training_pass: int, monotone: bool) -> dict[str, Any]:
-        """Arguments of a weight decision at this training pass, counted from 1.
+    def weights_at(self, training_pass: int, shapes: list[tuple[int, int]], monotone: bool) -> list[dict[str, Any]]:
+        """Arguments of the weight decisions of all matrices at this training pass, counted from 1.
 
         With a target the share grows over the first `ramp` passes, s·(1 - (1 - t)³), so that what a layer learns first
         decides what it may forget (docs/adr/0012).
         """
         if self.weight_threshold is not None:
-            return {"threshold": self.weight_threshold, "absolute": self.absolute, "monotone": monotone}
+            how = {"threshold": self.weight_threshold, "absolute": self.absolute, "monotone": monotone}
+            return [dict(how) for _ in shapes]
         done = min(1.0, training_pass / self.ramp)
-        return {"sparsity": (self.weight_sparsity or 0.0) * (1 - (1 - done) ** 3), "monotone": monotone}
+        shares = self.weight_shares(shapes, 1 - (1 - done) ** 3)
+        return [{"sparsity": share, "monotone": monotone} for share in shares]
+
+    def weight_shares(self, shapes: list[tuple[int, int]], done: float = 1.0) -> list[float]:
+        """What each matrix loses when this part of the way to `weight_sparsity` is done."""
+        sparsity = (self.weight_sparsity or 0.0) * done
+        return [sparsity] * len(shapes) if self.budget == "layers" else weight_shares(shapes, sparsity)
 
     def __str__(self) -> str:
         parts = []
@@ -89,6 +97,26 @@ def water_level(widths: list[int], sparsity: float) -> list[float]:
     for rank, i in enumerate(sorted(range(len(widths)), key=lambda i: widths[i])):
         shares[i] = round(min(float(widths[i]), left / (len(widths) - rank)), 9)
         left -= shares[i]
+    return shares
+
+
+def weight_shares(shapes: list[tuple[int, int]], sparsity: float) -> list[float]:
+    """Shares of the weights of matrices [p, q] to remove, so that together ``Σ_l d_l p_l q_l = (1 - η) Σ_l p_l q_l`` stay.
+
+    The density d_l = min(1, κ (1/p_l + 1/q_l)^¼) is higher where a matrix is small: the few weights before the classes cost
+    next to nothing, and without nine tenths of them what the layers before have learnt does not arrive (docs/adr/0022).
+
+    >>> [round(share, 3) for share in weight_shares([(500, 512), (512, 3)], 0.9)]
+    [0.901, 0.7]
+    """
+    sizes = [p * q for p, q in shapes]
+    claims = [p * q * (1 / p + 1 / q) ** _FAVOUR if p * q else 0.0 for p, q in shapes]
+    left, rest, shares = (1 - sparsity) * sum(sizes), sum(claims), [0.0] * len(sizes)
+    some = [i for i, size in enumerate(sizes) if size]
+    for i in sorted(some, key=lambda i: sizes[i] / claims[i]):  # those that may keep all of theirs first
+        stay = min(float(sizes[i]), left * claims[i] / rest)
+        shares[i] = max(0.0, round(1 - stay / sizes[i], 12))
+        left, rest = left - stay, rest - claims[i]
     return shares
 
 

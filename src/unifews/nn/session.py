@@ -57,8 +57,11 @@ class Session:
                 conv.passes += 1
             for weight in self.weights:
                 weight.feedback = self.pruning.feedback and self.phase == "regrow"
-                if self.pruning.prunes_weights:
-                    weight.due = self.pruning.weights_at(self.passes, self.phase == "monotone")
+            if self.pruning.prunes_weights:
+                shapes = [(weight.matrix.shape[0], weight.matrix.shape[1]) for weight in self.weights]
+                due = self.pruning.weights_at(self.passes, shapes, self.phase == "monotone")
+                for weight, how in zip(self.weights, due, strict=True):
+                    weight.due = how
 
     def settle_order(self) -> None:
         """Layers are shared a budget in the order they last ran, which may not be the order they were defined in."""

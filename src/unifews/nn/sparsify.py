@@ -45,14 +45,14 @@ def sparsify(
         model: any module with PyG message-passing layers in it.
         edge_sparsity: share of the propagation's multiply-adds to remove, over all layers. Or
         edge_threshold: products smaller than this multiple of the layer's mean are removed (the authors' relative δ_a).
-        weight_sparsity: share of each layer's weights to remove. Or
+        weight_sparsity: share of the weights to remove, over all layers. Or
         weight_threshold: the authors' relative δ_w.
         absolute: thresholds are δ itself, as in the paper, not a multiple of a mean.
         entries: what one decision is about: a ``"unit"`` (one column of a layer's messages, along all edges: the default,
             because it is the fastest and the most accurate, docs/adr/0014), a ``"block"`` of 16 columns of one edge, a
             ``"feature"`` of one edge, or a whole edge, ``"node"``, the paper's form.
-        budget: ``"macs"`` shares the multiply-adds that may stay so that wide layers give most; ``"layers"`` removes the same
-            share in each (for nested edges: on average), the paper's mean over layers.
+        budget: ``"macs"`` shares the multiply-adds that may stay so that wide layers give most, of their edges and of their
+            weights; ``"layers"`` removes the same share in each (for nested edges: on average), the paper's mean over layers.
         inherit: an edge that one layer removes is not seen by the next.
         ramp: training passes over which the share of weights grows to `weight_sparsity`.
         feedback: whether removed weights go on learning while they may come back (docs/adr/0012).
@@ -161,13 +161,14 @@ def _check_lazy(model: nn.Module) -> None:
 
 
 def _check_weights(model: nn.Module, pruning: Pruning) -> None:
-    sparsity = pruning.weight_sparsity
-    if not sparsity:
+    if not pruning.weight_sparsity:
         return
-    for path, module in model.named_modules():
-        if isinstance(module, PrunedWeight) and round(sparsity * module.matrix.numel()) >= module.matrix.numel():
+    pruned = [(path, module.matrix) for path, module in model.named_modules() if isinstance(module, PrunedWeight)]
+    shares = pruning.weight_shares([(matrix.shape[0], matrix.shape[1]) for _, matrix in pruned])
+    for (path, matrix), share in zip(pruned, shares, strict=True):
+        if round(share * matrix.numel()) >= matrix.numel():
             raise InputError(
-                f"weight_sparsity={sparsity:g} would remove all {module.matrix.numel():,} weights of {path}; give less."
+                f"weight_sparsity={pruning.weight_sparsity:g} would remove all {matrix.numel():,} weights of {path}; give less."
             )
 
 

@@ -14,29 +14,48 @@ if TYPE_CHECKING:
 
 Build = Callable[..., "Network"]
 
+Numbers = Callable[[int], dict[str, Any]]
+
 MODELS: dict[str, Build] = {}
 """Builders by name: (inputs, outputs, width, layers, dropout), and what only this model has as keywords."""
+_NUMBERS: dict[str, Numbers] = {}
+
+_SHALLOW = 3  # layers that learn with four fifths of their inputs dropped; of eight none does
+_SOON = 12  # epochs: later a shallow network knows its training nodes by heart (docs/adr/0021)
+_LATER = 3  # epochs a layer, where there are many of them and they learn slowly (docs/adr/0022)
 
 
-def model(name: str) -> Callable[[Build], Build]:
-    """The decorated function builds the model of this name; nothing else has to know of it."""
+def _stacked(layers: int) -> dict[str, Any]:
+    """Numbers of layers that follow each other without anything leading past them."""
+    return ({"dropout": 0.8, "weight_decay": 2e-2} if layers <= _SHALLOW else {"dropout": 0.5}) | _ramp(layers)
+
+
+def _ramp(layers: int) -> dict[str, Any]:
+    return {"weight_ramp": max(_SOON, _LATER * layers)}
+
+
+def model(name: str, numbers: Numbers = _stacked) -> Callable[[Build], Build]:
+    """The decorated function builds the model of this name; nothing else has to know of it.
+
+    `numbers`: by which one of so many layers is trained, where they differ from other models' (`numbers_of`).
+    """
 
     def put(make: Build) -> Build:
-        MODELS[name] = make
+        MODELS[name], _NUMBERS[name] = make, numbers
         return make
 
     return put
+
+
+def numbers_of(name: str, layers: int) -> dict[str, Any]:
+    """Dropout and weight decay by which a model is trained, and epochs over which its weights go (docs/adr/0021)."""
+    return _NUMBERS[name](layers)
 
 
 def own_settings(name: str) -> dict[str, Any]:
     """What only this model has, with defaults: the keywords of its builder."""
     parameters = inspect.signature(MODELS[name]).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-
-
-def depth(name: str, layers: int) -> int:
-    """Matrices that follow each other from features to scores, with dropout between: GCNII has one before and one after."""
-    return layers + 2 if name == "gcnii" else layers
 
 
 def build(
@@ -99,7 +118,12 @@ def sage(inputs: int, outputs: int, width: int, layers: int, dropout: float) -> 
     return Stack(convs, dropout, weighted=False)
 
 
-@model("gcnii")
+def _between(layers: int) -> dict[str, Any]:
+    """Numbers of GCNII, which has a matrix before and one after its layers and bears less dropout."""
+    return {"dropout": 0.5} | _ramp(layers)
+
+
+@model("gcnii", _between)
 def gcnii(
     inputs: int, outputs: int, width: int, layers: int, dropout: float, *, alpha: float = 0.1, theta: float = 0.5
 ) -> Network:  # fmt: skip

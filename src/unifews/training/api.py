@@ -67,11 +67,12 @@ def train(
         hands: who trains, this process alone unless given; `unifews.distributed.train` has several share the rows.
         **settings: of `TrainSpec` and `Recipe`:
             edge_sparsity | edge_threshold: share of edge products to remove, or δ; neither = unpruned.
-            weight_sparsity | weight_threshold: share of weights to remove, or δ_w relative to the layer's input.
+            weight_sparsity | weight_threshold: share of weights to remove, or δ_w relative to the layer's input. In layers that
+            propagate, small matrices give less of it than large ones (`budget`).
             weight_reference: what that is a share of: the ``"unpruned"`` model's weights, those that a head on fewer axes does
             not have counting as removed (as with edges, docs/adr/0013), or strictly those of the ``"head"`` that is trained.
-            weight_ramp, weight_feedback: epochs until the share is reached, unless given 15 a layer, 12 in all of two that
-            propagate (docs/adr/0021); whether removed weights go on learning.
+            weight_ramp, weight_feedback: epochs until the share is reached, unless given 15 a layer, in layers 3 and
+            at least 12 (docs/adr/0022); whether removed weights go on learning.
             seeds, seed: how many and the first; a seed decides split, initial weights, batches and dropout.
             split: ``"stratified"`` 50/25/25 by seed, or ``"stored"``; the dataset's own convention unless given.
             hops, alpha, r, skip, entries, rank, inherit: of `propagate`.

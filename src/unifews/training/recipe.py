@@ -10,7 +10,8 @@ from unifews.errors import InputError
 from unifews.training.checks import real, whole
 
 _LARGEST = 1e38  # float32 holds no more
-_SHALLOW = 3  # matrices that learn with four fifths of their inputs dropped; of eight none does
+LINKS: dict[str, Any] = {"width": 256, "layers": 3, "dropout": 0.8, "epochs": 500, "patience": 50}
+"""What predicting links is trained by, where it differs; what models that classify nodes are: `zoo.numbers_of`."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,6 @@ class Recipe:
     def paper(cls, *, layered: bool = False) -> Recipe:
         """The authors' configuration, of decoupled models unless `layered`: 200 epochs, never stopped early."""
         return cls(lr=1e-3 if layered else 1e-2, dropout=0.5, patience=0)
-
-    @classmethod
-    def layered(cls, depth: int = 2, *, links: bool = False) -> dict[str, Any]:
-        """What models of this depth whose layers propagate are trained by, where it differs (docs/adr/0021)."""
-        if links:
-            return {"width": 256, "layers": 3, "dropout": 0.8, "epochs": 500, "patience": 50}
-        return {"dropout": 0.8, "weight_decay": 2e-2} if depth <= _SHALLOW else {"dropout": 0.5}
 
     def __post_init__(self) -> None:
         for name, least in (("width", 1), ("layers", 1), ("batch", 2), ("epochs", 1), ("patience", 0), ("plateau", 1)):

@@ -21,14 +21,13 @@ from unifews.nn import zoo
 from unifews.nn.pruning import LayerEntries, Share
 from unifews.training.checks import real, whole
 from unifews.training.fingerprint import fingerprint
-from unifews.training.recipe import Recipe, WeightPruning
+from unifews.training.recipe import LINKS, Recipe, WeightPruning
 
 DECOUPLED = ("appnp", "sgc", "mlp")
 """Models that propagate once, then train; the others, of the zoo, propagate in every layer."""
 MODELS = (*DECOUPLED, *zoo.MODELS)
 _SEEDS = 2**63  # what torch's generator takes
-_RAMP = 15  # epochs a layer over which weights go: a deep network learns nothing before they have gone, if they go too soon
-_SOON = 12  # epochs of layers of depth two: later they know their training nodes by heart (docs/adr/0021)
+_RAMP = 15  # epochs a layer over which weights of a head go: a deep one learns nothing more once they have gone
 
 PAPER: dict[str, Any] = {"entries": "node", "basis": "input", "inherit": True, "weight_ramp": 1, "weight_feedback": False}
 """Settings of the paper's own form: whole rows, on the input axes, nested; weights pruned fully from the first epoch."""
@@ -111,8 +110,9 @@ class TrainSpec:
         if self.split is not None:
             _known("split", self.split, ("stratified", "stored"))
         if self.weight_ramp is None:
-            shallow = self.is_layered and zoo.depth(self.model, self.recipe.layers) <= 2
-            object.__setattr__(self, "weight_ramp", _SOON if shallow else long_ramp(self.recipe.layers))
+            layers = self.recipe.layers
+            ramp = zoo.numbers_of(self.model, layers)["weight_ramp"] if self.is_layered else long_ramp(layers)
+            object.__setattr__(self, "weight_ramp", ramp)
         for name, least in (("seeds", 1), ("seed", 0), ("hops", 1), ("weight_ramp", 1), ("heads", 1)):
             object.__setattr__(self, name, whole(name, getattr(self, name), least))
         if self.seed + self.seeds > _SEEDS:
@@ -239,13 +239,18 @@ class TrainSpec:
         if model in zoo.MODELS:
             settings = LAYERED | settings
             if not isinstance(given, Recipe):
-                depth = zoo.depth(model, whole("layers", numbers.get("layers", Recipe.layers), 1))
-                numbers = Recipe.layered(depth, links=settings.get("task") == "links") | numbers
+                numbers = (LINKS if settings.get("task") == "links" else _of_nodes(model, numbers)) | numbers
         if "dataset" not in settings:
             raise InputError('no dataset is named; add a line such as dataset = "cora".')
         if not isinstance(settings["dataset"], str):
             raise InputError(f"`dataset` is a name or a path, in quotes; got {settings['dataset']!r}.")
         return cls(**settings, recipe=Recipe(**numbers))
+
+
+def _of_nodes(model: str, numbers: dict[str, Any]) -> dict[str, Any]:
+    """What the zoo says of the recipe of a model that classifies nodes."""
+    own = zoo.numbers_of(model, whole("layers", numbers.get("layers", Recipe.layers), 1))
+    return {name: value for name, value in own.items() if name in Recipe.names()}
 
 
 def foreign(model: str, method: str = TrainSpec.method) -> list[str]:

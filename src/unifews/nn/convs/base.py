@@ -351,7 +351,7 @@ def once(x: Tensor, edges: Edges, what: str, make: Callable[[], Tensor]) -> tupl
 
 def is_pair(x: Any) -> bool:
     """Whether these are features of two sets of nodes, senders and receivers."""
-    return isinstance(x, tuple | list) and len(x) == 2
+    return isinstance(x, tuple | list) and len(x) == 2 and any(isinstance(part, Tensor) for part in x)
 
 
 def check_features(x: Any, weight: Tensor | None, path: str) -> None:
