@@ -92,11 +92,12 @@ def sparse_linear(
     return out
 
 
-def worth(n: int, f_in: int, f_out: int, density: float) -> bool:
+def worth(n: int, f_in: int, f_out: int, density: float, *, packing: bool = False) -> bool:
     """Whether `sparse_linear` of n rows is faster than the dense product, with this fraction of the weights kept.
 
-    Nanoseconds of one thread, as measured on an AVX2 server against MKL, the dense product's rounded down. They are the same
-    at every call, so a model gives the same bits whenever it runs.
+    `packing`: of a matrix that is packed for this product alone. Nanoseconds of one thread, as measured on an AVX2 server
+    against MKL, the dense product's rounded down. They are the same at every call, so a model gives the same bits whenever it
+    runs.
 
     >>> worth(64_000, 512, 512, 0.1), worth(64_000, 512, 512, 0.9)
     (True, False)
@@ -107,6 +108,8 @@ def worth(n: int, f_in: int, f_out: int, density: float) -> bool:
         packed = 2_500 + padded * (1.0 * f_out + 0.085 * weights)
     else:
         packed = 14 * weights + n * (0.35 * f_in + 0.25 * f_out + 0.036 * weights)
+    if packing:
+        packed += 2_500 + 8 * f_in * f_out
     # Few rows pay for reading all weights from memory.
     dense = 3_000 + 0.1 * f_in * f_out + n * (0.35 * f_in + 0.022 * f_in * f_out)
     return packed * _PACE[native.level()] * MARGIN < dense

@@ -8,7 +8,6 @@ from torch import Tensor
 from torch_geometric.nn import Linear
 
 from unifews.nn.linear import PrunedWeight
-from unifews.nn.rows import times
 
 
 class PrunedDense(PrunedWeight, Linear):  # type: ignore[misc]
@@ -17,7 +16,7 @@ class PrunedDense(PrunedWeight, Linear):  # type: ignore[misc]
     bias: Tensor | None
 
     def forward(self, x: Tensor) -> Tensor:
-        return times(x, self.prepare(x), self.bias)
+        return self.times(x, self.bias)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)

@@ -39,16 +39,16 @@ class Rows:
         return cls(attention.take_columns(x, lanes.slots, lanes.places), heads, channels, lanes)
 
     @classmethod
-    def made(cls, x: Tensor, weight: Tensor, bias: Tensor | None, heads: int) -> Rows:
-        """Of x Wᵀ + b: rows of W in another order cost less than columns of the product."""
+    def made(cls, x: Tensor, weight: Tensor, bias: Tensor | None, heads: int, *, few: bool = False) -> Rows:
+        """Of x Wᵀ + b, W with `few` weights or all: rows of W in another order cost less than columns of the product."""
         channels = len(weight) // heads
         if not _has_kernels(weight, heads) or not channels:
-            return cls(times(x, weight, bias), heads, channels, None)
+            return cls(times(x, weight, bias, few=few), heads, channels, None)
         lanes = all_lanes(heads, channels)
         places = lanes.places.long()
         weight = weight.new_zeros(len(lanes.slots), weight.shape[1]).index_copy(0, places, weight)
         bias = None if bias is None else bias.new_zeros(len(lanes.slots)).index_copy(0, places, bias)
-        return cls(times(x, weight, bias), heads, channels, lanes)
+        return cls(times(x, weight, bias, few=few), heads, channels, lanes)
 
     @property
     def width(self) -> int:

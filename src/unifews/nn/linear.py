@@ -65,6 +65,11 @@ class PrunedWeight(nn.Module):
             self.decide(self.norms(x.detach()), **how)
         return self.effective
 
+    def times(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The product of x [rows, inputs] with W ⊙ keep, + b, at the cost of the weights that are there if they are few."""
+        weight = self.prepare(x)
+        return times(x, weight if self.input_axis == 1 else weight.t(), bias, few=self.is_pruned)
+
     def norms(self, x: Tensor) -> Tensor:
         """Of the columns of an input [rows, inputs]."""
         return _column_norms(x)
@@ -133,7 +138,7 @@ class PrunedLinear(PrunedWeight, nn.Linear):
         self.begin_pruning()
 
     def forward(self, x: Tensor) -> Tensor:
-        return times(x, self.prepare(x), self.bias)
+        return self.times(x, self.bias)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, kept={self.kept} of {self.weight.numel()}"

@@ -5,6 +5,7 @@
     unifews::gather_kept   `gather` over the entries (e, block of 16 columns) with |w_e| · ‖x[v, block]‖ ≥ cut[u]
     unifews::edge_dots     ⟨x[v], g[u]⟩ for every edge: the gradient of w
     unifews::sparse_rows   `gather` from few rows to many, sparse features times weights: its gradient needs no reversed edges
+    unifews::few_weights   x Wᵀ + b by the weights that are not zero, where that is faster than by all of them
 
 `torch.compile`, `FlopCounterMode` and double backward work on them; CPU, float32. Whether an entry stays is a constant to the
 gradient.
@@ -16,10 +17,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import register_flop_formula
 
 from unifews.errors import InputError
 from unifews.kernels import LANES, native, threads_to_use
+from unifews.kernels.weights import PackedWeight, worth
 from unifews.nn.adjacency import Adjacency
 
 _SLACK = 8  # floats behind a table of sizes that a vector load may touch
@@ -184,6 +187,57 @@ _sparse_rows.register_autograd(_rows_backward, setup_context=_rows_context)
 _sparse_columns.register_autograd(_columns_backward, setup_context=_columns_context)
 
 
+# ---------------------------------------------------------------------------------------------------------- few weights
+
+
+def few_weights(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x Wᵀ + b, [rows, outputs]; x [rows, inputs], W [outputs, inputs] of which many are zero.
+
+    Those that are get their gradient as if they were there (∂W = gᵀ x is dense): who removed them says whether they learn.
+    """
+    _check(x)
+    out: Tensor = torch.ops.unifews.few_weights(x, weight, bias)
+    return out
+
+
+@torch.library.custom_op("unifews::few_weights", mutates_args=())
+def _few_weights(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    outputs, inputs = weight.shape
+    density = int(weight.count_nonzero()) / max(weight.numel(), 1)
+    if not min(x.shape[0], outputs, inputs) or not worth(len(x), inputs, outputs, density, packing=True):
+        return torch.nn.functional.linear(x, weight, bias)
+    packed = PackedWeight.pack(weight.detach().contiguous().numpy())
+    out = x.new_empty(len(x), outputs)
+    native.sparse_linear(
+        x.detach().contiguous().numpy(), packed.indptr, packed.indices, packed.values, _numbers(bias), out.numpy(), False,
+        threads_to_use(None),
+    )  # fmt: skip
+    return out
+
+
+@_few_weights.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[0])
+
+
+def _few_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, _ = inputs
+    ctx.save_for_backward(x if weight.requires_grad else None, weight if x.requires_grad else None)
+
+
+def _few_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight = ctx.saved_tensors
+    to_x, to_weight, to_bias = ctx.needs_input_grad
+    return (
+        torch.ops.unifews.few_weights(grad, weight.t(), None) if to_x else None,
+        grad.t() @ x if to_weight else None,
+        grad.sum(0) if to_bias else None,
+    )
+
+
+_few_weights.register_autograd(_few_backward, setup_context=_few_context)
+
+
 # ------------------------------------------------------------------------------------------------------ some of the columns
 
 
@@ -341,6 +395,13 @@ def _rows_flops(table: Any, values: Any, *rest: Any, **extra: Any) -> int:
 def _columns_flops(grad: Any, values: Any, *rest: Any, **extra: Any) -> int:
     """The same on the way back."""
     return 2 * int(values[0]) * int(grad[1])
+
+
+@register_flop_formula(torch.ops.unifews.few_weights, get_raw=True)  # type: ignore[untyped-decorator]
+def _few_flops(x: Tensor, weight: Tensor, *rest: Any, **extra: Any) -> int:
+    """A multiply and an add per row and weight that is not zero; of all weights where their values are not known."""
+    kept = weight.numel() if isinstance(weight, FakeTensor) else int(weight.count_nonzero())
+    return 2 * x.shape[0] * kept
 
 
 @register_flop_formula(torch.ops.unifews.diffuse)  # type: ignore[untyped-decorator]

@@ -6,19 +6,24 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+_MANY = 1 << 24  # multiply-adds of a dense product, below which a faster one is not worth calling
 _known = WeakTensorKeyDictionary()
 
 
-def times(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x Wᵀ + b, [rows, outputs]. Shapes: x [rows, inputs], W [outputs, inputs].
+def times(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, few: bool = False) -> Tensor:
+    """x Wᵀ + b, [rows, outputs]. Shapes: x [rows, inputs], W [outputs, inputs], of which `few` may be other than zero.
 
     A sparse CSR x is multiplied as a graph is: a row receives from its columns, ``Σ_j x[i,j]·Wᵀ[j]``, so a kernel that
     propagates serves it, and its reverse the gradient of W, at a cost of nonzeros × outputs.
     """
-    if x.layout != torch.sparse_csr or x.dtype != torch.float32 or x.device.type != "cpu":
+    sparse, on_kernel = x.layout == torch.sparse_csr, x.dtype == weight.dtype == torch.float32 and x.device.type == "cpu"
+    few = few and x.ndim == 2 and len(x) * weight.numel() >= _MANY
+    if not on_kernel or not (sparse or few):
         return torch.nn.functional.linear(x, weight, bias)
-    from unifews.nn import ops  # here: heads that never meet sparse rows start without torch's operator machinery
+    from unifews.nn import ops  # here: heads that never meet either start without torch's operator machinery
 
+    if not sparse:
+        return ops.few_weights(x, weight, bias)
     out = ops.sparse_rows(weight.t().contiguous(), *_parts(x))
     return out if bias is None else out + bias
 

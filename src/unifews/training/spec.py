@@ -98,6 +98,18 @@ class TrainSpec:
     recipe: Recipe = field(default_factory=Recipe)
 
     def __post_init__(self) -> None:
+        self._check_names()
+        if self.weight_ramp is None:
+            layers = self.recipe.layers
+            ramp = zoo.numbers_of(self.model, layers)["weight_ramp"] if self.is_layered else long_ramp(layers)
+            object.__setattr__(self, "weight_ramp", ramp)
+        self._check_numbers()
+        self._check_shares()
+        self._check_method()
+        self._check_sense()
+        self.pruning, self.scheme  # noqa: B018 - both check what they are made of
+
+    def _check_names(self) -> None:
         _known("model", self.model, MODELS)
         object.__setattr__(self, "method", registry.text_of(self.method))
         _known("entries", self.entries, (*(["unit"] if self.is_layered else []), "block", "feature", "node"))
@@ -109,10 +121,8 @@ class TrainSpec:
         _known("standardisation", self.standardise, ("common", "column"))
         if self.split is not None:
             _known("split", self.split, ("stratified", "stored"))
-        if self.weight_ramp is None:
-            layers = self.recipe.layers
-            ramp = zoo.numbers_of(self.model, layers)["weight_ramp"] if self.is_layered else long_ramp(layers)
-            object.__setattr__(self, "weight_ramp", ramp)
+
+    def _check_numbers(self) -> None:
         for name, least in (("seeds", 1), ("seed", 0), ("hops", 1), ("weight_ramp", 1), ("heads", 1)):
             object.__setattr__(self, name, whole(name, getattr(self, name), least))
         if self.seed + self.seeds > _SEEDS:
@@ -125,6 +135,9 @@ class TrainSpec:
         for name in ("inherit", "weight_feedback", "absolute", "node_lock"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"`{name}` is true or false; got {getattr(self, name)!r}.")
+
+    def _check_shares(self) -> None:
+        """What is to be removed of edges and of weights."""
         if self.edge_sparsity is not None and self.edge_threshold is not None:
             raise InputError("edge_sparsity and edge_threshold are ways to say the same thing; give one of them.")
         for what in ("edge", "weight"):
@@ -135,6 +148,9 @@ class TrainSpec:
                 object.__setattr__(self, delta, check_threshold(delta, getattr(self, delta)))
             if getattr(self, delta) == math.inf:
                 raise InputError(f"an infinite `{delta}` would remove everything; give a number.")
+
+    def _check_method(self) -> None:
+        """Whether the method can do on this model what it is asked for."""
         self.rule.card.check(self.model, weights=bool(self.weight_sparsity) or bool(self.weight_threshold))
         if self.is_layered and not self.is_own and (self.edge_threshold is not None or self.weight_threshold is not None):
             raise InputError(
@@ -143,6 +159,9 @@ class TrainSpec:
             )
         if self.task == "links" and not self.is_own:
             raise InputError(f"method {self.rule.card.name!r} classifies nodes; for task='links' take method='unifews'.")
+
+    def _check_sense(self) -> None:
+        """Settings that contradict each other."""
         if self.model == "mlp" and self.prunes_edges:
             raise InputError("an MLP sees no edges, so none can be pruned; take model='appnp' or 'sgc'.")
         if self.head == "coordinates" and (self.basis == "input" or not (self.prunes_edges or self.rank)):
@@ -151,7 +170,6 @@ class TrainSpec:
             raise InputError("node_lock leaves edges into judged nodes in place; it needs pruned edges, with entries='node'.")
         if self.task == "links" and self.split is not None:
             raise InputError("task='links' draws its own split of the edges by seed; leave `split` out.")
-        self.pruning, self.scheme  # noqa: B018 - both check what they are made of
 
     @property
     def is_layered(self) -> bool:

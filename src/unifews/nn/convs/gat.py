@@ -15,6 +15,7 @@ from unifews.nn import heads
 from unifews.nn.convs.base import check_features, is_pair, prunes
 from unifews.nn.convs.gcn import sums
 from unifews.nn.convs.messages import ByMessages
+from unifews.nn.dense import PrunedDense
 from unifews.nn.dropout import dropout
 from unifews.nn.edges import Edges
 from unifews.nn.heads import Rows
@@ -157,8 +158,8 @@ class PrunedGATv2Conv(Attending, GATv2Conv):  # type: ignore[misc]
         if why:
             return self.instead(why, x, edge_index, edge_attr, return_attention_weights)
         residual = None if self.res is None else self.res(x)
-        left = Rows.made(x, self.lin_l.prepare(x), self.lin_l.bias, self.heads)
-        right = left if self.share_weights else Rows.made(x, self.lin_r.prepare(x), self.lin_r.bias, self.heads)
+        left = _rows(x, self.lin_l, self.heads)
+        right = left if self.share_weights else _rows(x, self.lin_r, self.heads)
         return self.attend(left, left, right, self.att[0], edge_index, residual)
 
 
@@ -178,9 +179,14 @@ class PrunedGATConv(Attending, GATConv):  # type: ignore[misc]
         if why:
             return self.instead(why, x, edge_index, edge_attr, size, return_attention_weights)
         residual = None if self.res is None else self.res(x)
-        sent = Rows.made(x, self.lin.prepare(x), None, self.heads)
+        sent = _rows(x, self.lin, self.heads)
         left, right = (Rows.of(value, self.heads) for value in sent.dots(self.att_src[0], self.att_dst[0]))
         return self.attend(sent, left, right, torch.ones_like(self.att_src[0, :, :1]), edge_index, residual)
+
+
+def _rows(x: Tensor, linear: PrunedDense, heads: int) -> Rows:
+    """x Wᵀ + b of several heads, after the decision on W that is due."""
+    return Rows.made(x, linear.prepare(x), linear.bias, heads, few=linear.is_pruned)
 
 
 def _why(x: Any, edge_attr: Tensor | None, weights: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -13,6 +14,7 @@ from unifews.errors import InputError
 from unifews.nn.convs.base import PrunedConv, check_edges, check_features, is_pair, once, prunes
 from unifews.nn.edges import Edges, Norm
 from unifews.nn.products import column_sizes, off_diagonal, some_senders
+from unifews.nn.rows import times
 
 
 @prunes(GCNConv)
@@ -39,7 +41,8 @@ class PrunedGCNConv(PrunedConv, GCNConv):  # type: ignore[misc]
         edges = Edges.of(edge_index, edge_weight, len(x), norm, loops=loops, flow=self.flow, dtype=x.dtype)
         if self.before_weights(x, self.lin.weight):
             p = self.held(x, edges)
-            return torch.nn.functional.linear(p, self.lin.prepare(p), self.bias)
+            out: Tensor = self.lin.times(p, self.bias)
+            return out
         if self._widens(x, edges):
             return self._widened(x, edges)
         out = self.diffuse(self.lin(x), edges)
@@ -53,8 +56,8 @@ class PrunedGCNConv(PrunedConv, GCNConv):  # type: ignore[misc]
 
     def _widened(self, x: Tensor, edges: Edges) -> Tensor:
         """(diag(loop) x) Wᵀ + b, and of the units that are sent also their neighbours': T never meets the wide matrix."""
-        began, linear = perf_counter(), torch.nn.functional.linear
-        weight = self.lin.prepare(x)
+        began, weight = perf_counter(), self.lin.prepare(x)
+        linear = partial(times, few=self.lin.is_pruned)
         if self.session.deciding or len(self.columns) != len(weight):
             self.choose_columns(column_sizes(linear(some_senders(x.detach()), weight.detach()), edges))
         assert edges.loop is not None

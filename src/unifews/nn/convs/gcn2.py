@@ -12,6 +12,7 @@ from unifews.nn.convs.base import PrunedConv, check_edges, check_features, prune
 from unifews.nn.convs.gcn import sums
 from unifews.nn.edges import Edges, Norm
 from unifews.nn.linear import PrunedParameter
+from unifews.nn.rows import times
 from unifews.nn.session import Session
 
 
@@ -51,6 +52,12 @@ class PrunedGCN2Conv(PrunedConv, GCN2Conv):  # type: ignore[misc]
         rest = self.alpha * x_0[: len(x)]
         if self.weight2_mask is None:
             out = sent + rest
-            return torch.addmm(out, out, self.weight1_mask.prepare(sent), beta=1.0 - self.beta, alpha=self.beta)
-        out = torch.addmm(sent, sent, self.weight1_mask.prepare(sent), beta=1.0 - self.beta, alpha=self.beta)
-        return out + torch.addmm(rest, rest, self.weight2_mask.prepare(rest), beta=1.0 - self.beta, alpha=self.beta)
+            return self._mixed(out, self.weight1_mask.prepare(sent), self.weight1_mask)
+        out = self._mixed(sent, self.weight1_mask.prepare(sent), self.weight1_mask)
+        return out + self._mixed(rest, self.weight2_mask.prepare(rest), self.weight2_mask)
+
+    def _mixed(self, x: Tensor, weight: Tensor, mask: PrunedParameter) -> Tensor:
+        """(1 - β) x + β x W."""
+        if not mask.is_pruned:
+            return torch.addmm(x, x, weight, beta=1.0 - self.beta, alpha=self.beta)
+        return torch.lerp(x, times(x, weight.t(), few=True), self.beta)

@@ -11,7 +11,6 @@ from torch_geometric.nn import MessagePassing, SAGEConv
 from unifews.nn.convs.base import check_edges, check_features, is_pair, prunes
 from unifews.nn.convs.messages import ByMessages
 from unifews.nn.edges import Edges
-from unifews.nn.rows import times
 
 
 @prunes(SAGEConv)
@@ -42,7 +41,7 @@ class PrunedSAGEConv(ByMessages, SAGEConv):  # type: ignore[misc]
         if self.before_weights(around, self.lin_l.weight):
             out = self.lin_l(self.held(around, edges))
         else:
-            sent = times(around, self.lin_l.prepare(around))
+            sent = self.lin_l.times(around)
             out = self.diffuse(sent, edges)
             out = out if self.lin_l.bias is None else out + self.lin_l.bias
         if self.root_weight:
