@@ -101,6 +101,8 @@ def worth(n: int, f_in: int, f_out: int, density: float, *, packing: bool = Fals
 
     >>> worth(64_000, 512, 512, 0.1), worth(64_000, 512, 512, 0.9)
     (True, False)
+    >>> worth(512, 512, 512, 0.1), worth(512, 512, 512, 0.1, packing=True)
+    (True, False)
     """
     weights = f_in * f_out * density
     if n <= FEW_ROWS:
