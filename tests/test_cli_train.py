@@ -356,10 +356,8 @@ class TestMistakes:
             ("mine --inherit --weight-sparsity 0.5", "remove nothing by themselves"),
             ("mine --edge-sparsity 0.5 --paper-form --entries block", "--paper-form means --entries node"),
             ("mine --weight-sparsity 0.5 --paper-form --weight-ramp 5", "--paper-form means --weight-ramp 1, but --weight-r"),
-            (
-                "mine --weight-ramp 5",
-                "a share of the weights goes; add --weight-sparsity",
-            ),
+            ("mine --weight-ramp 5", "a share of the weights goes; add --weight-sparsity"),
+            ("mine --weight-threshold .5 --weight-ramp 5", "a share of the weights goes; a threshold has none"),
             ("mine --weight-sparsity 0.5 --weight-ramp 0", "--weight-ramp is a whole number of at least 1; got 0"),
             ("mine --edge-sparsity 0.5 --basis input --rank 3", "--rank counts principal axes"),
             ("mine --edge-sparsity 0.5 --rank 13", "12 features"),

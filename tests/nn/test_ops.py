@@ -208,3 +208,10 @@ def test_layers_cost_the_weights_that_are_there(name, monkeypatch):
     torch.testing.assert_close(ours, plain, rtol=1e-3, atol=1e-3)
     for at, value in by_plain.items():
         torch.testing.assert_close(by_ours[at], value, rtol=1e-2, atol=1e-2 * float(value.abs().max() + 1))
+
+
+@pytest.mark.parametrize("layout", ["to_sparse_coo", "to_sparse_csr", "to_sparse_csc"])
+def test_sparse_features_of_any_layout_meet_few_weights(layout):
+    torch.manual_seed(397)
+    x, weight = torch.randn(2_000, 128) * (torch.rand(2_000, 128) < 0.1), torch.randn(128, 128) * (torch.rand(128, 128) < 0.05)
+    torch.testing.assert_close(times(getattr(x, layout)(), weight, few=True), x @ weight.t(), rtol=1e-4, atol=1e-4)

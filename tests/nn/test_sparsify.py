@@ -280,6 +280,9 @@ def test_budgets():
     assert water_level([10, 10, 10], 0.5) == pytest.approx([5, 5, 5])
     assert whole_columns([96.8, 7.0]) == [97, 7]
     assert whole_columns([0.2, 0.2]) == [1, 1]
+    shares = nested_share(3, 0.6)
+    assert sum(1 - share for share in shares) / 3 == pytest.approx(0.6)
+    assert shares[0] > shares[1] > shares[2]
 
 
 @given(
@@ -306,9 +309,6 @@ def test_weights_before_the_classes_go_last():
         layers = uf.trace(model).layers
         assert [1 - layer.kept / layer.weights for layer in layers] == pytest.approx(gone, abs=0.02)
         assert uf.trace(model).weight_sparsity == pytest.approx(0.8, abs=0.005)
-    shares = nested_share(3, 0.6)
-    assert sum(1 - share for share in shares) / 3 == pytest.approx(0.6)
-    assert shares[0] > shares[1] > shares[2]
 
 
 def test_node_budget_by_layers_is_the_mean_over_layers():

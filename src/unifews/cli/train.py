@@ -259,7 +259,8 @@ def _check_sense(spec: TrainSpec, given: dict[str, Any], as_paper: bool) -> None
     if given.get("inherit") and not spec.prunes_edges:
         raise InputError("--inherit and --paper-form remove nothing by themselves; add --edge-sparsity or --edge-threshold.")
     if "weight_ramp" in given and not as_paper and not spec.pruning.sparsity:
-        raise InputError("--weight-ramp is over how many epochs a share of the weights goes; add --weight-sparsity.")
+        instead = "add --weight-sparsity" if spec.weight_threshold is None else "a threshold has none, leave it out"
+        raise InputError(f"--weight-ramp is over how many epochs a share of the weights goes; {instead}.")
     if spec.rank is not None and spec.basis == "input":
         raise InputError("--rank counts principal axes; leave out --basis input, or --rank.")
 

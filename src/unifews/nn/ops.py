@@ -7,8 +7,8 @@
     unifews::sparse_rows   `gather` from few rows to many, sparse features times weights: its gradient needs no reversed edges
     unifews::few_weights   x Wᵀ + b by the weights that are not zero, where that is faster than by all of them
 
-`torch.compile`, `FlopCounterMode` and double backward work on them; CPU, float32. Whether an entry stays is a constant to the
-gradient.
+`torch.compile`, `FlopCounterMode` and double backward work on them, `torch.func` does not; CPU, float32. Whether an entry stays
+is a constant to the gradient.
 """
 
 from __future__ import annotations
@@ -202,17 +202,23 @@ def few_weights(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 @torch.library.custom_op("unifews::few_weights", mutates_args=())
 def _few_weights(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    outputs, inputs = weight.shape
-    density = int(weight.count_nonzero()) / max(weight.numel(), 1)
-    if not min(x.shape[0], outputs, inputs) or not worth(len(x), inputs, outputs, density, packing=True):
+    if not _are_few(len(x), weight):
         return torch.nn.functional.linear(x, weight, bias)
     packed = PackedWeight.pack(weight.detach().contiguous().numpy())
-    out = x.new_empty(len(x), outputs)
+    out = x.new_empty(len(x), len(weight))
     native.sparse_linear(
         x.detach().contiguous().numpy(), packed.indptr, packed.indices, packed.values, _numbers(bias), out.numpy(), False,
         threads_to_use(None),
     )  # fmt: skip
     return out
+
+
+def _are_few(rows: int, weight: Tensor) -> bool:
+    """Whether packing the weights that are not zero pays for this product."""
+    outputs, inputs = weight.shape
+    if not min(rows, outputs, inputs):
+        return False
+    return worth(rows, inputs, outputs, int(weight.count_nonzero()) / weight.numel(), packing=True)
 
 
 @_few_weights.register_fake
@@ -399,9 +405,9 @@ def _columns_flops(grad: Any, values: Any, *rest: Any, **extra: Any) -> int:
 
 @register_flop_formula(torch.ops.unifews.few_weights, get_raw=True)  # type: ignore[untyped-decorator]
 def _few_flops(x: Tensor, weight: Tensor, *rest: Any, **extra: Any) -> int:
-    """A multiply and an add per row and weight that is not zero; of all weights where their values are not known."""
-    kept = weight.numel() if isinstance(weight, FakeTensor) else int(weight.count_nonzero())
-    return 2 * x.shape[0] * kept
+    """A multiply and an add per row and weight that is multiplied: of all weights where their values are not known."""
+    few = not isinstance(weight, FakeTensor) and _are_few(x.shape[0], weight)
+    return 2 * x.shape[0] * (int(weight.count_nonzero()) if few else weight.numel())
 
 
 @register_flop_formula(torch.ops.unifews.diffuse)  # type: ignore[untyped-decorator]

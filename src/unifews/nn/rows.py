@@ -17,7 +17,7 @@ def times(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, few: bool = 
     propagates serves it, and its reverse the gradient of W, at a cost of nonzeros × outputs.
     """
     sparse, on_kernel = x.layout == torch.sparse_csr, x.dtype == weight.dtype == torch.float32 and x.device.type == "cpu"
-    few = few and x.ndim == 2 and len(x) * weight.numel() >= _MANY
+    few = few and x.layout == torch.strided and x.ndim == 2 and len(x) * weight.numel() >= _MANY
     if not on_kernel or not (sparse or few):
         return torch.nn.functional.linear(x, weight, bias)
     from unifews.nn import ops  # here: heads that never meet either start without torch's operator machinery

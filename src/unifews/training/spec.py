@@ -27,6 +27,7 @@ DECOUPLED = ("appnp", "sgc", "mlp")
 """Models that propagate once, then train; the others, of the zoo, propagate in every layer."""
 MODELS = (*DECOUPLED, *zoo.MODELS)
 _SEEDS = 2**63  # what torch's generator takes
+_WEIGHTS = "adr 22"  # by which rule layers share the weights that may stay
 _RAMP = 15  # epochs a layer over which weights of a head go: a deep one learns nothing more once they have gone
 
 PAPER: dict[str, Any] = {"entries": "node", "basis": "input", "inherit": True, "weight_ramp": 1, "weight_feedback": False}
@@ -222,7 +223,9 @@ class TrainSpec:
     def id(self, dataset: Dataset) -> str:
         """Twelve hex digits that change with any setting, the method's own too, with the data and with the version."""
         settings = self.to_dict() | {"method": registry.text_of(self.method, full=True)}  # its defaults may change
-        text = json.dumps([settings, fingerprint(dataset), __version__], sort_keys=True)
+        shared = self.is_layered and self.is_own and self.weight_sparsity and self.budget == "macs"
+        rules = [_WEIGHTS] if shared else []  # a record of another rule is not this run
+        text = json.dumps([settings, fingerprint(dataset), __version__, *rules], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_dict(self) -> dict[str, Any]:

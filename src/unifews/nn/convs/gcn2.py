@@ -58,6 +58,6 @@ class PrunedGCN2Conv(PrunedConv, GCN2Conv):  # type: ignore[misc]
 
     def _mixed(self, x: Tensor, weight: Tensor, mask: PrunedParameter) -> Tensor:
         """(1 - β) x + β x W."""
-        if not mask.is_pruned:
+        if not mask.is_pruned or x.device.type != "cpu":
             return torch.addmm(x, x, weight, beta=1.0 - self.beta, alpha=self.beta)
         return torch.lerp(x, times(x, weight.t(), few=True), self.beta)
