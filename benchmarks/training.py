@@ -152,6 +152,9 @@ def main() -> None:
     if options.memory_of:
         print(memory(*options.memory_of))
         return
+    for model in options.models.split(","):
+        if model not in CASES:
+            parser.error(f"there is no model {model!r} here; --models takes {', '.join(CASES)}.")
     console, results = Console(width=110), []
     for model in options.models.split(","):
         cases = {name: how for name, how in CASES[model].items() if name not in options.skip.split(";")}

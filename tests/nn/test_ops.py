@@ -79,6 +79,7 @@ def test_few_weights_and_their_gradients(shape, always, monkeypatch):
 
 def test_few_weights_as_torch_wants_them(monkeypatch):
     monkeypatch.setattr(ops, "worth", lambda *args, **how: True)
+    torch.manual_seed(401)
     x, weight = torch.randn(40, 9, requires_grad=True), torch.randn(6, 9) * (torch.rand(6, 9) < 0.4)
     torch.library.opcheck(torch.ops.unifews.few_weights.default, (x, weight.requires_grad_(), torch.randn(6)))
     with FlopCounterMode(display=False) as counter:
@@ -95,10 +96,10 @@ def test_sparse_rows_times_weights(shape):
     rows, inputs, outputs = shape
     generator = torch.Generator().manual_seed(379)
     dense = torch.randn(rows, inputs, generator=generator) * (torch.rand(rows, inputs, generator=generator) < 0.2)
-    weight, bias = torch.randn(outputs, inputs, generator=generator, requires_grad=True), torch.randn(outputs)
+    weight = torch.randn(outputs, inputs, generator=generator, requires_grad=True)
+    bias, direction = torch.randn(outputs, generator=generator), torch.randn(rows, outputs, generator=generator)
     ours, other = (times(x, weight, bias) for x in (dense.to_sparse_csr(), dense))
     torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-4)
-    direction = torch.randn_like(ours)
     first = [torch.autograd.grad((y * direction).square().sum(), weight, create_graph=True)[0] for y in (ours, other)]
     torch.testing.assert_close(*first, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(*(torch.autograd.grad(g.square().sum(), weight)[0] for g in first), rtol=1e-3, atol=1e-2)
@@ -215,3 +216,9 @@ def test_sparse_features_of_any_layout_meet_few_weights(layout):
     torch.manual_seed(397)
     x, weight = torch.randn(2_000, 128) * (torch.rand(2_000, 128) < 0.1), torch.randn(128, 128) * (torch.rand(128, 128) < 0.05)
     torch.testing.assert_close(times(getattr(x, layout)(), weight, few=True), x @ weight.t(), rtol=1e-4, atol=1e-4)
+    model, edge_index = uf.sparsify(build("gcn", 128, 3, width=16), weight_sparsity=0.5), torch.randint(0, 2_000, (2, 90))
+    if layout == "to_sparse_csr":
+        model(getattr(x, layout)(), edge_index)
+    else:
+        with pytest.raises(InputError, match=r"give x\.to_sparse_csr\(\)"):
+            model(getattr(x, layout)(), edge_index)

@@ -166,6 +166,8 @@ def _column_norms(x: Tensor) -> Tensor:
     if x.layout == torch.sparse_csr:
         squares: Tensor = x.values().new_zeros(x.shape[1]).index_add(0, x.col_indices(), x.values().square())
         return squares.sqrt()
+    if x.layout != torch.strided:
+        raise InputError(f"weights are decided by dense or CSR features, and these are {x.layout}; give x.to_sparse_csr().")
     rows = x.reshape(-1, x.shape[-1])
     norms: Tensor = rows[:: max(1, len(rows) // _ROWS)].norm(dim=0)
     return norms
