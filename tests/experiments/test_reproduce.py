@@ -18,6 +18,7 @@ from unifews.experiments import measure, plan, reproduce, sources
 from unifews.experiments.certified import certified
 from unifews.experiments.counts import histogram
 from unifews.experiments.distance import distance, limit
+from unifews.experiments.drawing import drawing
 from unifews.experiments.measure import Measurement, kind_of
 from unifews.experiments.norms import norms
 from unifews.experiments.outcome import Done, Outcome
@@ -159,10 +160,10 @@ def test_unpruned_operations_by_the_papers_count_are_the_printed_ones():
     assert value(papers, "printed_gmacs")[0] == pytest.approx(8263.999, rel=1e-6)  # in print 17.7: a counter that wrapped
 
 
-def outcome(*runs, quantities=("accuracy", "seconds", "printed_gmacs")):
+def outcome(*runs, quantities=("accuracy", "seconds", "printed_gmacs"), figure=Figure(), datasets=()):  # noqa: B008
     table = Published("tab:x", ("case",), ("case", *quantities), (("a", 85.8, 0.13, 0.36), ("b", "OOM", "OOM", "OOM")))
-    experiment = Experiment("x", "T", "S", ("dataset", "case"), quantities, ({},), {"": Figure()}, published=table)
-    return Outcome(experiment, "small", runs)
+    experiment = Experiment("x", "T", "S", ("dataset", "case"), quantities, ({},), {"": figure}, published=table)
+    return Outcome(experiment, "small", runs, datasets=datasets)
 
 
 def done(case, found, comparable="all"):
@@ -208,8 +209,8 @@ def test_a_run_of_two_panels_has_one_row_and_small_numbers_keep_their_digits():
 
 
 def test_printed_values_are_series_of_their_own():
-    told = outcome(done("a", record(86.0)))
-    lines = told.drawing("", Figure("lines", ("printed_gmacs",), ("accuracy",), ("case",)))["series"]
+    told = outcome(done("a", record(86.0)), figure=Figure("lines", ("printed_gmacs",), ("accuracy",), ("case",)))
+    lines = drawing(told, "")["series"]
     told = [(line["name"], line["y"], line["published"]) for line in lines]
     assert told == [("a", [86.0], False), ("a, paper", [85.8], True)]
 
@@ -218,7 +219,29 @@ def test_printed_values_are_series_of_their_own():
     "x, y, axes", [("printed_gmacs", "accuracy", ["x"]), ("case", "printed_gmacs", ["y"]), ("case", "accuracy", [])]
 )
 def test_axes_that_count_operations_are_said_to(x, y, axes):
-    assert outcome(done("a", record(86.0))).drawing("", Figure("lines", (x,), (y,), ("case",)))["operations"] == axes
+    assert drawing(outcome(done("a", record(86.0)), figure=Figure("lines", (x,), (y,), ("case",))), "")["operations"] == axes
+
+
+@pytest.mark.parametrize("kind, names, quantities", [
+    ("lines", ["a", "a", "a, paper", "a, paper"], ["test score, %", "propagation, s"] * 2),
+    ("bars", ["a test score, %", "a propagation, s", "a test score, %, paper", "a propagation, s, paper"], [""] * 4),
+])  # fmt: skip
+def test_quantities_of_lines_have_axes_of_their_own_and_bars_share_one(kind, names, quantities):
+    told = outcome(done("a", record(86.0)), figure=Figure(kind, ("case",), ("accuracy", "seconds"), ("case",)))
+    series = drawing(told, "")["series"]
+    assert [line["name"] for line in series] == names and [line["quantity"] for line in series] == quantities
+
+
+def test_files_say_the_command_the_machine_and_how_numbers_are_told():
+    made = {"machine": {"system": "Linux", "processor": "x", "cores": 2, "kernel": "avx2"}, "versions": {"unifews": "1.2"}}
+    told = outcome(done("a", record(86.0) | made), datasets=("cora-lcc", "citeseer"))
+    command = "unifews reproduce x --scale small --datasets cora-lcc,citeseer"
+    drawn = drawing(told, "")
+    assert drawn["command"] == command and f"`{command}`" in told.markdown()
+    assert drawn["machines"] == ["Linux x, 2 cores, avx2"] and drawn["versions"] == ["unifews 1.2"]
+    assert "- Run on Linux x, 2 cores, avx2." in told.markdown() and "- Only the runs on cora-lcc, citeseer." in told.markdown()
+    digits = dict(zip(drawn["columns"], drawn["digits"], strict=True))
+    assert digits["case"] is None and digits["test score, % ±"] == 1 and digits["propagation, s, paper"] == 2
 
 
 def test_a_measurement_with_other_defaults_is_another(monkeypatch):
@@ -358,7 +381,7 @@ def test_only_some_datasets_may_be_asked_for(quick, tmp_path):
     told = reproduce.reproduce(["res_dec", "hm"], ledger=ledger, out=tmp_path, datasets=["citeseer"])
     assert [each.experiment.id for each in told] == ["res_dec"]
     assert {run.planned.settings["dataset"] for run in told[0].runs} == {"citeseer"}
-    assert "- only the runs on citeseer" in told[0].markdown()
+    assert "- Only the runs on citeseer." in told[0].markdown()
     with pytest.raises(UnknownNameError, match="Did you mean 'citeseer'"):
         reproduce.reproduce(["res_dec"], ledger=ledger, out=tmp_path, datasets=["citesere"])
 

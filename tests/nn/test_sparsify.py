@@ -554,6 +554,7 @@ def test_counts_do_not_wrap():
         (lambda: uf.sparsify(net(GCNConv))(graph()[0], graph()[1] + 50), "names node"),
         (lambda: uf.sparsify(net(GCNConv))(graph()[0], graph()[1], torch.ones(3)), "one each"),
         (lambda: uf.sparsify(net(GCNConv))(graph()[0], torch.eye(3).to_sparse_csr()), "60 rows"),
+        (lambda: uf.sparsify(net(KINDS["gin"]))(graph()[0].to_sparse_csr(), graph()[1]), r"x\.to_dense\(\)"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_in_a_sentence(act, message):

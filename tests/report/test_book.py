@@ -112,7 +112,7 @@ class TestFigures:
     @pytest.mark.parametrize("axis", ["x", "y"])
     def test_operations_over_more_than_a_decade_are_drawn_by_their_logarithms(self, kind, axis):
         for counts, drawn in (([0.2, 30.0], "log"), ([2.0, 10.0], None), ([0.0, 30.0], None), ([0.2, None], None)):
-            other = [0.2, 30.0]  # not operations, so left as it is
+            other = [2.0, 3.0] if kind == "scatter" else [0.2, 30.0]  # not operations, so left as it is
             one = Series("a", *([counts, other] if axis == "x" else [other, counts]))
             layout = figure_of(Exhibit("a", "a", kind=kind, series=[one], operations=[axis])).layout
             if (kind, axis) == ("bars", "x"):
@@ -146,6 +146,9 @@ class TestCells:
         assert head == ["model", "score", "score, paper", "score, difference"]
         assert rows[0] == ["gcn", Shown("88.1 ± 0.9", 88.12), 87.5, Shown("+0.6 ± 0.9", 0.62)]
         assert rows[1] == ["gat", None, "OOM", None]
+
+
+PRINTED = {"layers": 2, "width": 512, "epochs": 200}  # of the models in the paper's table
 
 
 class TestThePage:
@@ -186,6 +189,16 @@ class TestThePage:
         assert f"{UNPRUNED['id'][:12]}, lr {UNPRUNED['spec']['recipe']['lr']}, hops {UNPRUNED['spec']['hops']}" in text
         assert f"{PRUNED['id'][:12]}, lr" not in text
 
+    def test_what_tells_two_runs_apart_is_named_however_much_else_differs(self):
+        runs = []
+        for number, hops in enumerate((3, 7)):  # both unlike the third in five settings, and unlike each other in one
+            run = deepcopy(UNPRUNED)
+            run["id"], run["spec"]["hops"] = f"run{number}", hops
+            run["spec"]["recipe"] |= {"lr": 0.25, "dropout": 0.1, "epochs": 3, "layers": 5, "width": 9}
+            runs.append(run)
+        text = Reader(book(Material([UNPRUNED, *runs], [], []), "three")).text
+        assert "hops 3" in text and "hops 7" in text
+
     def test_many_runs_are_counted_and_the_legend_tells_models_apart(self):
         records = [{**record, "id": f"{number}", "finished": f"2026-01-{number + 1:02}"}
                    for number, record in enumerate([UNPRUNED, PRUNED] * 8)]  # fmt: skip
@@ -219,14 +232,18 @@ class TestThePage:
     def test_the_paper_s_score_beside_ours(self):
         half = deepcopy(PRUNED)
         half["dataset"]["name"], half["spec"]["model"] = "cora-lcc", "appnp"
-        half["spec"] |= {"edge_sparsity": 0.5, "weight_sparsity": None}
+        half["spec"] |= {"edge_sparsity": 0.5, "weight_sparsity": None, "hops": 20}
+        half["spec"]["recipe"] |= PRINTED
         assert published_score(half) == 86.5
         assert published_score(PRUNED) is None  # another dataset
         half["spec"]["edge_sparsity"] = 0.9
         assert published_score(half) is None
         unpruned = deepcopy(UNPRUNED)
-        unpruned["dataset"]["name"] = "cora-lcc"
+        unpruned["dataset"]["name"], unpruned["spec"]["hops"] = "cora-lcc", 20
+        unpruned["spec"]["recipe"] |= PRINTED
         assert published_score(unpruned) == 86.2
+        for other in ({"hops": 5}, {"recipe": {**unpruned["spec"]["recipe"], "epochs": 6}}):
+            assert published_score({**unpruned, "spec": {**unpruned["spec"], **other}}) is None
         text = Reader(book(Material([unpruned], [], []), "one")).text
         assert "in the paper" in text and f"{unpruned['scores']['test'] - 86.2:+.1f}" in text
 

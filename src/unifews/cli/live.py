@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import TYPE_CHECKING
 
-from unifews.cli.output import Progress
+from unifews.cli.output import Progress, note
 
 if TYPE_CHECKING:
     from unifews.experiments.grid import Progress as CellsProgress
     from unifews.experiments.grid import Status
     from unifews.training.api import Watch
     from unifews.training.loop import Epoch
+
+_MINUTE = 60.0  # seconds
 
 
 @contextmanager
@@ -50,9 +53,9 @@ def training(
 
 @contextmanager
 def cells(what: str) -> Iterator[CellsProgress | None]:
-    """`progress` for `run_cells`, shown as one bar that vanishes, `what` before it starts; None where stderr is no terminal."""
+    """`progress` for `run_cells`: a bar that vanishes, `what` before it starts; a line a minute where stderr is no terminal."""
     if not sys.stderr.isatty():
-        yield None
+        yield _Log()
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -72,6 +75,20 @@ def cells(what: str) -> Iterator[CellsProgress | None]:
             )  # fmt: skip
 
         yield progress
+
+
+class _Log:
+    """How far it is, for a file that is read later: a line when a minute is over, and none of what is done before that."""
+
+    def __init__(self) -> None:
+        self.told = perf_counter()
+
+    def __call__(self, status: Status) -> None:
+        if perf_counter() - self.told < _MINUTE or status.done == status.of:
+            return
+        self.told = perf_counter()
+        words = [f"{status.done} of {status.of} runs", time_left(status.seconds_left), "; ".join(status.running)]
+        note(", ".join(word for word in words if word))
 
 
 def time_left(seconds: float | None) -> str:

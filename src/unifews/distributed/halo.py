@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core.graph import Graph
+from unifews.core.trace import HopCounts
 from unifews.distributed.partition import Part
 from unifews.kernels import LANES, native
 from unifews.kernels.reference import MARGIN
@@ -144,11 +145,11 @@ class PartEngine(BlockEngine):
         size, width = super().sizes(rows)
         return self.part.gathered(size, which, len(nodes)), width
 
-    def hop(self, hop: int, delta: float) -> tuple[int, int, int, int, int, int]:
+    def hop(self, hop: int, delta: float) -> HopCounts:
         sent = 0 if math.isinf(delta) else sum(self._refresh(tile, hop, np.float32(delta)) for tile in self.tiles)
         total = self.part.group.add(np.array([*super().hop(hop, delta), sent], dtype=np.int64)).tolist()
         self.sent.append(total.pop())
-        return tuple(total)  # type: ignore[return-value]
+        return HopCounts(*total)
 
     def _refresh(self, tile: Tile, hop: int, delta: np.float32) -> int:
         """Bring the blocks that some entry here needs, as of this hop; the bytes sent."""

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from unifews.training.loop import Epoch
 
 
+_OVERHEAD = 1e7  # of an epoch, however small
+
+
 @dataclass(frozen=True)
 class Training:
     """One call of `train`."""
@@ -44,7 +47,8 @@ class Training:
             warm_up_layers()
 
         def watch(number: int, epoch: Epoch) -> None:
-            tell(number / self.spec.seeds, f"seed {self.spec.seed + number}, epoch {epoch.number + 1}")
+            part = (number + epoch.number / epoch.of) / self.spec.seeds
+            tell(part, f"seed {self.spec.seed + number}, epoch {epoch.number + 1}")
 
         settings = self.spec.to_dict()
         settings.pop("dataset")
@@ -68,9 +72,17 @@ def trainings(cells: Sequence[Mapping[str, Any]]) -> list[Training]:
         data = dataset_of(source)
         named = replace(spec, dataset=data.name)
         splits_of(data, named)
-        size = data.num_nodes + data.graph.num_edges
-        made.append(Training(named, source, named.id(data), float(named.seeds * named.recipe.epochs * size)))
+        made.append(Training(named, source, named.id(data), named.seeds * named.recipe.epochs * epoch_cost(data, named)))
     return made
+
+
+def epoch_cost(data: Dataset, spec: TrainSpec) -> float:
+    """About how long an epoch takes, in multiply-adds: a rough measure by which time that is left is told."""
+    recipe, nodes, features = spec.recipe, data.num_nodes, data.num_features
+    entries = getattr(data.x, "nnz", nodes * features) if spec.is_layered else nodes * features
+    weights = entries * recipe.width + nodes * recipe.width * (recipe.width * max(recipe.layers - 2, 0) + data.num_classes)
+    messages = data.graph.num_edges * recipe.width * recipe.layers if spec.is_layered else 0
+    return float(_OVERHEAD + 3 * (weights + messages))  # forward, and two products backward
 
 
 def dataset_of(source: str | Dataset) -> Dataset:

@@ -61,15 +61,21 @@ Progress = Callable[[Status], None]
 
 
 def run_cells(
-    cells: Sequence[Cell | Mapping[str, Any]], ledger: Ledger, *, jobs: int = 1, progress: Progress | None = None
-) -> list[Outcome]:  # fmt: skip
+    cells: Sequence[Cell | Mapping[str, Any]],
+    ledger: Ledger,
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    later: float = 0.0,
+) -> list[Outcome]:
     """Records of all cells, in their order.
 
     Settings of trainings are those of `train`, the dataset among them; all are checked, and their datasets loaded, before
     anything starts. A cell that turns out impossible later than that leaves its error in its place, and the others go on.
     Whatever stops the call, finished cells are in the ledger, as are finished seeds of trainings: the same call goes on there.
     `jobs` of them run at a time, in processes that share out the cores; a script that asks for several stands under
-    ``if __name__ == "__main__":``, as each process reads it again.
+    ``if __name__ == "__main__":``, as each process reads it again. `later`: what the caller has to do afterwards costs, which
+    counts in the time that is left.
     """
     jobs = whole("jobs", jobs, 1)
     ledger.check()
@@ -80,7 +86,7 @@ def run_cells(
     for done in found:  # a stop between keeping a record and clearing away its seeds
         ledger.drop_partial(done)
     todo = list({cell.id: cell for cell in wanted if cell.id not in found}.values())
-    board = _Board(todo, len(ids), progress)
+    board = _Board(todo, len(ids), progress, later)
     if todo:
         work = side_by_side(todo, ledger, jobs, board.tell) if min(jobs, len(todo)) > 1 else _here(todo, ledger, board.tell)
         with closing(work) as outcomes:
@@ -105,8 +111,8 @@ def _here(
 class _Board:
     """What is going on, and how long it will take."""
 
-    def __init__(self, todo: Sequence[Cell], of: int, progress: Progress | None) -> None:
-        self.todo, self.of, self.progress = todo, of, progress
+    def __init__(self, todo: Sequence[Cell], of: int, progress: Progress | None, later: float) -> None:
+        self.todo, self.of, self.progress, self.later = todo, of, progress, later
         self.began = perf_counter()
         self.finished: set[int] = set()
         self.first: dict[int, float] = {}
@@ -136,5 +142,5 @@ class _Board:
 
     def _left(self) -> float | None:
         done = sum(self.todo[number].cost * (part - self.first.get(number, 0.0)) for number, part in self.part.items())
-        left = sum(cell.cost * (1 - self.part.get(number, 0.0)) for number, cell in enumerate(self.todo))
+        left = self.later + sum(cell.cost * (1 - self.part.get(number, 0.0)) for number, cell in enumerate(self.todo))
         return left * (perf_counter() - self.began) / done if done else None

@@ -23,10 +23,11 @@ from typing import Any
 from unifews import __version__, experiments
 from unifews.datasets.dataset import Dataset
 from unifews.errors import unknown_name
-from unifews.experiments.cell import dataset_of
+from unifews.experiments.cell import dataset_of, epoch_cost
 from unifews.training.fingerprint import fingerprint
 from unifews.training.ledger import Ledger
 from unifews.training.run import FORMAT, machine, versions
+from unifews.training.spec import TrainSpec
 
 Values = dict[str, Any]
 Function = Callable[..., Values]
@@ -38,7 +39,7 @@ class Kind:
 
     function: Function
     cost: float
-    """How long one takes beside an epoch of training on the same dataset."""
+    """How long one takes beside an epoch of training a decoupled model on the same dataset."""
     alone: bool
     """Whether nothing else may run beside it: it takes times."""
 
@@ -91,11 +92,12 @@ class Measurement:
                 raise unknown_name(f"setting of measurement {name!r}", setting, known)
         data = dataset_of(source)
         defaults = {setting: each.default for setting, each in known.items() if each.default is not each.empty}
-        text = json.dumps([name, defaults | rest, fingerprint(data), __version__], sort_keys=True)
+        how = inspect.getsource(inspect.getmodule(kind.function) or kind.function)  # measured in another way, it is another
+        text = json.dumps([name, defaults | rest, fingerprint(data), __version__, how], sort_keys=True)
         told = " ".join(f"{setting} {value}" for setting, value in rest.items())
         return cls(
             name, rest, source, hashlib.sha256(text.encode()).hexdigest()[:12], f"{data.name} {name} {told}".strip(),
-            kind.cost * (data.num_nodes + data.graph.num_edges),
+            kind.cost * epoch_cost(data, TrainSpec(data.name)),
         )  # fmt: skip
 
     def run(self, ledger: Ledger, tell: Callable[[float, str], None]) -> dict[str, Any]:

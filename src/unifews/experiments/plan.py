@@ -55,6 +55,8 @@ class Figure:
     y_label: str = ""
     curves: tuple[str, ...] = ()
     """Instead of x and y: curves that a measurement gives whole, by name."""
+    guide: str | float = ""
+    """A line to see points against: "diagonal", where both axes say the same, or the height of a level one."""
     panel: str = ""
     """The runs that are drawn: those of the grids of this panel."""
 

@@ -83,3 +83,14 @@ def value(record: Record, name: str) -> tuple[Number, Number]:
         return record["values"].get(name), record["values"].get(f"{name}_spread")
     found = OF_TRAININGS.get(name, Quantity(name))
     return found.of(record), found.spread(record) if len(record["seeds"]) > 1 else None
+
+
+def pointed(value: float, digits: int) -> str:
+    """So many digits after the point; of what these would make nothing of, two that count."""
+    return f"{value:.2g}" if 0 < abs(value) < 0.5 * 10**-digits else f"{value:,.{digits}f}"
+
+
+def signed(value: float, digits: int) -> str:
+    """With its sign, but for nothing, which has none."""
+    rounded = round(value, digits)
+    return f"{rounded:+,.{digits}f}" if rounded else f"{0:.{digits}f}"

@@ -71,14 +71,15 @@ def reproduce(
     _find_data(entries, scale, ledger.path.parent / "data")
     _check_some(entries)
     _make_cells(entries)
-    remarks = [f"only the runs on {', '.join(datasets)}"] if datasets else []
-    writer = _Writer(experiments, entries, scale, out, ledger, remarks, wrote)
+    writer = _Writer(experiments, entries, scale, out, ledger, datasets, wrote)
     cells = _in_order(entries)
+    known = {record["id"] for record in ledger.records()}
     records: dict[str, Any] = {}
     for alone in (False, True):
         turn = [cell for cell in cells if _alone(cell) == alone]
         watch = writer.watch(progress, len(records), len(cells))
-        found = run_cells(turn, ledger, jobs=1 if alone else jobs, progress=watch)
+        later = 0.0 if alone else sum(cell.cost for cell in cells if _alone(cell) and cell.id not in known)
+        found = run_cells(turn, ledger, jobs=1 if alone else jobs, progress=watch, later=later)
         records |= dict(zip((cell.id for cell in turn), found, strict=True))
     return writer.finish(records)
 
@@ -145,10 +146,10 @@ class _Writer:
 
     def __init__(
         self, experiments: Sequence[Experiment], entries: Sequence[_Entry], scale: Scale, out: Path, ledger: Ledger,
-        remarks: Sequence[str], wrote: Wrote | None,
+        datasets: Sequence[str], wrote: Wrote | None,
     ) -> None:  # fmt: skip
         self.experiments, self.entries, self.scale, self.out, self.ledger = experiments, entries, scale, out, ledger
-        self.remarks, self.wrote = remarks, wrote
+        self.datasets, self.wrote = datasets, wrote
         self.outcomes: dict[str, Outcome] = {}
         self.seen, self.looked, self.took = -1, -math.inf, 0.0
 
@@ -187,9 +188,9 @@ class _Writer:
     def _write(self, experiment: Experiment, records: dict[str, Any]) -> None:
         own = self._own(experiment)
         runs = [entry.done(records) for entry in own]
-        remarks = [*self.remarks, *(entry.found.note for entry in own if entry.found is not None and entry.found.note)]
+        remarks = [entry.found.note for entry in own if entry.found is not None and entry.found.note]
         remarks += [f"not run: {run.why}" for run in runs if run.why]
-        outcome = Outcome(experiment, self.scale, runs, list(dict.fromkeys(remarks)))
+        outcome = Outcome(experiment, self.scale, runs, list(dict.fromkeys(remarks)), self.datasets)
         self.outcomes[experiment.id] = outcome
         files = outcome.write(self.out)
         if self.wrote is not None:

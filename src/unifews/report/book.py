@@ -34,7 +34,15 @@ def book(material: Material, title: str) -> str:
     links = "".join(f'<li><a href="#{name}">{escape(heading)}</a></li>' for name, heading, _ in chapters)
     contents = f"<nav><ul>{links}</ul></nav>\n" if len(chapters) > 1 else ""
     body = "\n".join(f'<section id="{name}"><h2>{escape(heading)}</h2>\n{html}</section>' for name, heading, html in chapters)
-    return document(title, [_about(material)], contents + body, material.records)
+    return document(title, [_about(material)], contents + body, material.records, _made(material.exhibits))
+
+
+def _made(exhibits: Sequence[Exhibit]) -> dict[str, list[str]]:
+    """The machines and versions of what was reproduced."""
+    return {
+        "machine": [each for one in exhibits for each in one.machines],
+        "versions": [each for one in exhibits for each in one.versions],
+    }
 
 
 def _about(material: Material) -> str:
@@ -57,26 +65,52 @@ def _of_runs(records: Sequence[Record]) -> list[tuple[str, str, str]]:
 
 
 def _of_exhibits(exhibits: Sequence[Exhibit]) -> list[tuple[str, str, str]]:
-    return [(f"exhibit-{n}", one.title or one.id, _exhibit(one, f"{n}-{_slug(one.id)}")) for n, one in enumerate(exhibits, 1)]
+    """A chapter for each experiment: what it is and where it comes from, its figures with their tables, then notes."""
+    groups: dict[str, list[tuple[int, Exhibit]]] = {}
+    for number, one in enumerate(exhibits, 1):
+        groups.setdefault(one.heading, []).append((number, one))
+    return [(f"exhibit-{group[0][0]}", heading, _experiment(group)) for heading, group in groups.items()]
 
 
-def _exhibit(exhibit: Exhibit, name: str) -> str:
-    parts = [f"<p>{escape(exhibit.caption)}</p>"] if exhibit.caption else []
-    if exhibit.is_drawn:
-        parts.append(f'<figure aria-label="{escape(exhibit.title)}">\n{drawn(figure_of(exhibit), name)}\n</figure>')
-    head, rows = _told(exhibit)
-    if rows:
-        parts.append(sheet_html(head, rows, name, data=as_csv(exhibit.columns, exhibit.rows)))
-    if exhibit.notes:
-        parts.append(f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in exhibit.notes)}</ul>")
+def _experiment(group: Sequence[tuple[int, Exhibit]]) -> str:
+    parts = [f"<p>{escape(text)}</p>" for text in dict.fromkeys(one.caption for _, one in group if one.caption)]
+    parts += [f'<p class="source">{text}</p>' for text in dict.fromkeys(_source(one) for _, one in group) if text]
+    seen: list[tuple[Sequence[str], Sequence[Sequence[Cell]]]] = []
+    for number, one in group:
+        parts += [f"<h3>{escape(one.panel)}</h3>"] if one.panel else []
+        parts.append(_exhibit(one, f"{number}-{_slug(one.id)}", table=(one.columns, one.rows) not in seen))
+        seen.append((one.columns, one.rows))
+    notes = dict.fromkeys(note for _, one in group for note in one.notes)
+    if notes:
+        parts.append(f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>")
     return "\n".join(parts) + "\n"
 
 
-def _told(exhibit: Exhibit) -> tuple[list[str], list[list[Cell]]]:
-    """Its table without rows and columns that say nothing."""
-    head, rows = with_spread(exhibit.columns, [row for row in exhibit.rows if any(cell is not None for cell in row)])
+def _source(exhibit: Exhibit) -> str:
+    """What it is in the paper, and the command that makes it."""
+    paper = f"{escape(exhibit.label)} of the paper" if exhibit.label else "not in the paper" if exhibit.command else ""
+    command = f"<code>{escape(exhibit.command)}</code>" if exhibit.command else ""
+    return ": ".join(text for text in (paper, command) if text)
+
+
+def _exhibit(exhibit: Exhibit, name: str, *, table: bool) -> str:
+    parts = []
+    if exhibit.is_drawn:
+        parts.append(f'<figure aria-label="{escape(exhibit.title)}">\n{drawn(figure_of(exhibit), name)}\n</figure>')
+    head, rows, held = _told(exhibit)
+    if rows and table:
+        parts.append(sheet_html(head, rows, name, as_csv(exhibit.columns, exhibit.rows), held))
+    return "\n".join(parts)
+
+
+def _told(exhibit: Exhibit) -> tuple[list[str], list[list[Cell]], int]:
+    """Its table without rows and columns that say nothing, and which column tells the most rows apart."""
+    said = [row for row in exhibit.rows if any(cell is not None for cell in row)]
+    head, rows = with_spread(exhibit.columns, said, exhibit.digits)
     kept = [place for place in range(len(head)) if any(row[place] is not None for row in rows)]
-    return [head[place] for place in kept], [[row[place] for place in kept] for row in rows]
+    head, rows = [head[place] for place in kept], [[row[place] for place in kept] for row in rows]
+    keys = range(max(1, sum(place < exhibit.keys for place in kept)))
+    return head, rows, max(keys, key=lambda place: len({row[place] for row in rows})) if rows else 0
 
 
 def _slug(text: str) -> str:

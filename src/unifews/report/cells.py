@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from unifews.experiments.quantities import pointed, signed
+
 NOTHING = "–"
 """What stands in a cell where there is nothing to say."""
 
@@ -64,19 +66,25 @@ def leading_number(text: str) -> float | None:
     return value * _UNITS.get(unit or "", 1.0)
 
 
-def with_spread(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> tuple[list[str], list[list[Cell]]]:
-    """The same table with spreads where they belong: "a" and "a ±" become one column, and "a, difference" has the ± of a."""
+def with_spread(
+    columns: Sequence[str], rows: Sequence[Sequence[Cell]], digits: Sequence[int | None] = ()
+) -> tuple[list[str], list[list[Cell]]]:
+    """The same table with spreads where they belong: "a" and "a ±" become one column, and "a, difference" has the ± of a.
+
+    `digits`: how many each column has after the point; without them, one, or three of what is below one.
+    """
     places = {column: place for place, column in enumerate(columns)}
     kept = [column for column in columns if not (column.endswith(" ±") and column[:-2] in places)]
 
     def cell(row: Sequence[Cell], column: str) -> Cell:
         base = column.removesuffix(_GAP)
         value, of, spread = (_number(row[places[name]]) if name in places else None for name in (column, base, f"{base} ±"))
-        if value is None or (column == base and spread is None):
+        known = digits[places[column]] if digits else None
+        if value is None or (column == base and spread is None and known is None) or (known is None and digits):
             return row[places[column]]
-        digits = 1 if max(abs(value), abs(of or 0)) >= 1 else 3
-        more = "" if spread is None else f" ± {spread:,.{digits}f}"
-        return Shown(f"{value:{'' if column == base else '+'},.{digits}f}{more}", value)
+        after = (1 if max(abs(value), abs(of or 0)) >= 1 else 3) if known is None else known
+        more = "" if spread is None else f" ± {pointed(spread, after)}"
+        return Shown(f"{pointed(value, after) if column == base else signed(value, after)}{more}", value)
 
     return kept, [[cell(row, column) for column in kept] for row in rows]
 

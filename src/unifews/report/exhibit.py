@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -17,6 +17,8 @@ from unifews.report.cells import Cell
 
 Kind = Literal["lines", "heatmap", "bars", "scatter", "table"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+_TEXTS = ("notes", "operations", "machines", "versions")
+_WORDS = ("id", "title", "caption", "x_label", "y_label", "experiment", "panel", "label", "scale", "command")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Series:
     error: Sequence[float | None] = ()
     published: bool = False
     """Printed in the paper, not measured here."""
+    quantity: str = ""
+    """What is drawn, where series of a figure are of several things; each has an axis of its own."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,32 @@ class Exhibit:
     y_label: str = ""
     operations: Sequence[str] = ()
     """The axes that count operations, of "x" and "y"."""
-    notes: Sequence[str] = field(default=())
+    guide: str | float = ""
+    """A line to see points against: "diagonal", or the height of a level one."""
+    notes: Sequence[str] = ()
+    experiment: str = ""
+    """The heading under which its figures stand together."""
+    panel: str = ""
+    place: Sequence[int] = ()
+    """Where it stands among others: of the experiment, and of the figure in it."""
+    keys: int = 1
+    """How many columns tell rows apart."""
+    digits: Sequence[int | None] = ()
+    """After the point, of each column; None or nothing where numbers are told as they come."""
+    label: str = ""
+    """The paper's."""
+    scale: str = ""
+    command: str = ""
+    machines: Sequence[str] = ()
+    versions: Sequence[str] = ()
 
     @property
     def is_drawn(self) -> bool:
         return self.kind != "table" and bool(self.series)
+
+    @property
+    def heading(self) -> str:
+        return self.experiment or self.title or self.id
 
 
 def is_exhibit(values: Any) -> bool:
@@ -74,16 +99,25 @@ def of(values: Mapping[str, Any]) -> Exhibit:
     """An exhibit from plain values, as `unifews reproduce` writes them."""
     if values["kind"] not in KINDS:
         raise FileFormatError(str(unknown_name("kind of exhibit", str(values["kind"]), KINDS)))
-    words = {name: _text(name, values.get(name, "")) for name in ("id", "title", "caption", "x_label", "y_label")}
+    words: dict[str, Any] = {name: _text(name, values.get(name, "")) for name in _WORDS}
+    words |= {
+        name: [_text(name, each) for each in _list(name, values)] for name in ("notes", "operations", "machines", "versions")
+    }
     columns = [_text("columns", column) for column in _list("columns", values)]
     rows = [[_cell(cell) for cell in _sequence("rows", row)] for row in _list("rows", values)]
     for row in rows:
         if len(row) != len(columns):
             raise FileFormatError(f"a row has {len(row)} cells for {len(columns)} columns; give one each.")
-    notes = [_text("notes", note) for note in _list("notes", values)]
     series = [_series(item) for item in _list("series", values)]
-    axes = [_text("operations", axis) for axis in _list("operations", values)]
-    return Exhibit(kind=values["kind"], columns=columns, rows=rows, series=series, notes=notes, operations=axes, **words)
+    digits = [_whole("digits", each) for each in _list("digits", values)]
+    if digits and len(digits) != len(columns):
+        raise FileFormatError(f"`digits` has {len(digits)} numbers for {len(columns)} columns; give one each.")
+    guide = values.get("guide", "")
+    return Exhibit(
+        kind=values["kind"], columns=columns, rows=rows, series=series, digits=digits,
+        keys=_whole("keys", values.get("keys", 1)) or 1, place=[_whole("place", each) or 0 for each in _list("place", values)],
+        guide=guide if isinstance(guide, int | float) else _text("guide", guide), **words,
+    )  # fmt: skip
 
 
 def _series(values: Any) -> Series:
@@ -94,7 +128,8 @@ def _series(values: Any) -> Series:
     error = _sequence("error", values.get("error") or [])
     if len(x) != len(y) or (error and len(error) != len(y)):
         raise FileFormatError(f"series {name!r} has {len(x)} x, {len(y)} y and {len(error)} errors; give as many of each.")
-    return Series(name, [_place(value) for value in x], _numbers(name, y), _numbers(name, error), bool(values.get("published")))
+    told = bool(values.get("published")), _text("quantity", values.get("quantity", ""))
+    return Series(name, [_place(value) for value in x], _numbers(name, y), _numbers(name, error), *told)
 
 
 def _list(name: str, values: Mapping[str, Any]) -> list[Any]:
@@ -111,6 +146,12 @@ def _text(name: str, value: Any) -> str:
     if not isinstance(value, str | int | float):
         raise FileFormatError(f"`{name}` is text; got a {type(value).__name__}.")
     return str(value)
+
+
+def _whole(name: str, value: Any) -> int | None:
+    if value is not None and (not isinstance(value, int) or value < 0):
+        raise FileFormatError(f"`{name}` counts something; got {value!r}.")
+    return value
 
 
 def _cell(value: Any) -> Cell:

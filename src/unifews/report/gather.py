@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ class Material:
     records: list[Record]
     """Of every run the latest."""
     exhibits: list[Exhibit]
+    """As the paper has them."""
     passed_over: Sequence[Path] = ()
     """JSON files of a folder that are something else."""
     ledgers: Sequence[Ledger] = ()
@@ -44,6 +46,7 @@ def gather(sources: Sequence[Path]) -> Material:
                 passed_over.append(path)
             else:
                 exhibits.append(exhibit.read(path))
+    exhibits.sort(key=lambda one: [*one.place] or [math.inf])
     return Material(list(records.values()), exhibits, passed_over, ledgers)
 
 

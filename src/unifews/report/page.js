@@ -12,10 +12,12 @@
     for (const name of Object.keys(worn).filter(name => /^[xy]axis/.test(name)))
       worn[name] = { ...worn[name], gridcolor: line, zerolinecolor: line, linecolor: line, tickcolor: line };
     const phone = width < 640, margin = { ...worn.margin, ...(phone && { l: 48, r: 8 }) };
-    for (const name of ["xaxis", "yaxis"])
+    const axes = Object.keys(worn).filter(name => /^[xy]axis/.test(name));
+    for (const name of new Set(["xaxis", "yaxis", ...axes]))
       worn[name] = { ...worn[name], title: { ...worn[name]?.title, standoff: 12 }, automargin: true };
-    if (phone && worn.xaxis.tickvals?.length > 4)
-      for (const ticks of ["tickvals", "ticktext"]) worn.xaxis[ticks] = worn.xaxis[ticks].filter((_, i) => i % 2 === 0);
+    for (const axis of axes.filter(name => name[0] === "x").map(name => worn[name]))
+      if (phone && axis.tickvals?.length > 4)
+        for (const ticks of ["tickvals", "ticktext"]) axis[ticks] = axis[ticks].filter((_, i) => i % 2 === 0);
     let below = 60;
     if (worn.showlegend) {
       const named = data.filter(trace => trace.showlegend !== false).map(trace => trace.name ?? "");
@@ -24,7 +26,7 @@
       below += 22 * Math.ceil(named.length / columns);
       worn.legend = { orientation: "h", x: 0, xref: "paper", y: 0, yref: "container", yanchor: "bottom", entrywidth: entry - 40 };
     }
-    return { ...worn, margin: { ...margin, b: below }, height: 340 + below };
+    return { ...worn, margin: { ...margin, b: below }, height: (worn.height ?? 340) + below };
   }
 
   function draw(box) {

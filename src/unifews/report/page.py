@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from unifews.core.atomic import atomic_file
 from unifews.errors import InputError
 from unifews.report.compare import Record
 from unifews.report.runs import runs_html
+from unifews.training.run import machine_words, version_words
 
 GENERATOR = '<meta name="generator" content="unifews">'
 # Whatever a ledger holds, the page can fetch nothing, and nobody can be sent anything from it.
@@ -48,13 +49,19 @@ def page(records: Sequence[Record], title: str, about: Sequence[str] = ()) -> st
     return document(title, about, runs_html(records, "picture"), records)
 
 
-def document(title: str, about: Sequence[str], body: str, records: Sequence[Record]) -> str:
-    """The frame of a page: its title, paragraphs under it, what it is about as HTML, and what was run on what."""
+def document(
+    title: str, about: Sequence[str], body: str, records: Sequence[Record], made: Mapping[str, Sequence[str]] | None = None
+) -> str:
+    """The frame of a page: its title, paragraphs under it, what it is about as HTML, and what was run on what.
+
+    `made`: facts beside those of the records.
+    """
     from plotly.offline import get_plotlyjs
 
     paragraphs = "\n".join(f"<p>{escape(text)}</p>" for text in about)
     plotly = f"<script>{get_plotlyjs()}</script>\n" if 'class="plot"' in body else ""
-    facts = f"<h2>Data, machine and versions</h2>\n{_facts(records)}\n" if records else ""
+    found = _facts(records, made or {})
+    facts = f"<h2>Data, machine and versions</h2>\n{found}\n" if found else ""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -79,24 +86,27 @@ def _beside(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-def _facts(records: Sequence[Record]) -> str:
+def _facts(records: Sequence[Record], made: Mapping[str, Sequence[str]]) -> str:
     """What was run on what, each fact once."""
     facts: dict[str, list[str]] = {}
     for record in records:
-        data, spec, machine = record["dataset"], record["spec"], record["machine"]
+        data, spec = record["dataset"], record["spec"]
         told = {
             "dataset": f"{data['name']}: {data['nodes']:,} nodes, {data['edges']:,} edges, {data['features']:,} features, "
             f"{data['classes']} classes ({data['source']})",
             "seeds": f"{len(record['seeds'])}, from {spec['seed']}",
-            "machine": f"{machine['system']} {machine['processor']}, {machine['cores']} cores, {machine['kernel']}",
-            "versions": ", ".join(f"{name} {number}" for name, number in record["versions"].items()),
+            "machine": machine_words(record),
+            "versions": version_words(record),
             "runs": f"{record['id']} of {record['finished']}",
         }
         for name, value in told.items():
             if value not in facts.setdefault(name, []):
                 facts[name].append(value)
+    for name, values in made.items():
+        if fresh := [value for value in dict.fromkeys(values) if value not in facts.get(name, [])]:
+            facts.setdefault(name, []).extend(fresh)
     if len(records) > _FEW:
         days = sorted(str(record["finished"]) for record in records)
         facts["runs"] = [f"{len(records):,}, finished from {days[0]} to {days[-1]}"]
     items = "\n".join(f"<dt>{name}</dt><dd>{'<br>'.join(map(escape, values))}</dd>" for name, values in facts.items())
-    return f"<dl>\n{items}\n</dl>"
+    return f"<dl>\n{items}\n</dl>" if facts else ""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import math
 from base64 import b64encode
 from collections.abc import Sequence
 from html import escape, unescape
 from io import StringIO
-from typing import Any
+from typing import Any, NamedTuple
 
 from unifews.report.exhibit import Exhibit, Series
 
@@ -52,33 +53,83 @@ def data_of(fig: Any) -> str:
     for trace in values["data"]:
         name, x, y = unescape(trace.get("name") or ""), list(trace["x"]), list(trace["y"])
         if trace["type"] == "heatmap":
-            rows += [[row, *field, ""] for row, line in zip(y, trace["z"], strict=True) for field in zip(x, line, strict=True)]
+            told = [f"{row}, {name}" if name else row for row in y]
+            rows += [
+                [row, *field, ""] for row, line in zip(told, trace["z"], strict=True) for field in zip(x, line, strict=True)
+            ]
             continue
+        if trace.get("meta"):
+            name = f"{name}, {trace['meta']}" if name else trace["meta"]
         spread = (trace.get("error_y") or {}).get("array") or [""] * len(x)
         rows += [[name, *point] for point in zip(x, y, spread, strict=True) if point[0] is not None]
-    titles = [values["layout"].get(axis, {}).get("title", {}).get("text") for axis in ("xaxis", "yaxis")]
+    titles = [_axis_title(values["layout"], axis) for axis in ("x", "y")]
     return as_csv(["series", titles[0] or "x", titles[1] or "y", "spread"], rows)
+
+
+def _axis_title(layout: dict[str, Any], axis: str) -> str:
+    """What an axis is called; where a figure has several of them, all their names."""
+    found = [str(own.get("title", {}).get("text") or "") for name, own in layout.items() if name.startswith(f"{axis}axis")]
+    return " / ".join(dict.fromkeys(name for name in found if name))
 
 
 def figure_of(exhibit: Exhibit) -> Any:
     """The picture of an exhibit. What the paper prints is grey and open, so that nobody takes it for a measurement."""
-    import plotly.graph_objects as go
-
-    fig = go.Figure()
     if exhibit.kind == "heatmap":
-        _heat(fig, exhibit)
-    else:
-        for number, series in enumerate(exhibit.series):
-            _BY_KIND[exhibit.kind](fig, series, number)
-    if exhibit.kind in ("heatmap", "bars"):
-        fig.update_xaxes(type="category")  # numbers that name a column are not places on a scale
-    elif _spans([x for series in exhibit.series for x in series.x], _DECADE if "x" in exhibit.operations else _FAR):
-        fig.update_xaxes(type="log")
-    heights = [y for series in exhibit.series for y in series.y if y is not None]
-    if exhibit.kind != "heatmap" and "y" in exhibit.operations and _spans(heights, _DECADE):
-        fig.update_yaxes(type="log")
-    frame(fig, exhibit.x_label, exhibit.y_label, legend=exhibit.kind != "heatmap")
+        return _heat_maps(exhibit)
+    quantities = list(dict.fromkeys(series.quantity for series in exhibit.series))
+    fig = _rows_of(len(quantities))
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(series.name for series in exhibit.series))}
+    shown: set[str] = set()
+    for series in exhibit.series:
+        place = _Place(quantities.index(series.quantity) + 1, numbers[series.name], series.name not in shown)
+        shown.add(series.name)
+        _BY_KIND[exhibit.kind](fig, series, place)
+    _scales(fig, exhibit, quantities)
+    frame(fig, "" if len(quantities) > 1 else exhibit.x_label, exhibit.y_label, legend=True)
+    if len(quantities) > 1:
+        fig.update_layout(height=260 * len(quantities))
+        fig.update_xaxes(title=escape(exhibit.x_label), row=len(quantities))
+        for row, quantity in enumerate(quantities, 1):
+            fig.update_yaxes(title=escape(quantity), row=row)
     return fig
+
+
+def _rows_of(count: int) -> Any:
+    """A figure with so many panels one below the other."""
+    from plotly.subplots import make_subplots
+
+    return make_subplots(rows=count, cols=1, shared_xaxes=count > 1, vertical_spacing=0.06)
+
+
+def _scales(fig: Any, exhibit: Exhibit, quantities: Sequence[str]) -> None:
+    """Logarithms where places lie far apart, and the line that points are seen against."""
+    scatter = exhibit.kind == "scatter"  # sizes set against sizes
+    across = [x for series in exhibit.series for x in series.x]
+    if exhibit.kind == "bars":
+        fig.update_xaxes(type="category")  # numbers that name a column are not places on a scale
+    elif _spans(across, _DECADE if scatter or "x" in exhibit.operations else _FAR):
+        fig.update_xaxes(type="log", **_ticks(across))
+    for row, quantity in enumerate(quantities, 1):
+        up = [y for series in exhibit.series if series.quantity == quantity for y in series.y if y is not None]
+        if (scatter or "y" in exhibit.operations) and _spans(up, _DECADE):
+            fig.update_yaxes(type="log", **_ticks(up), row=row)
+    if exhibit.guide == "diagonal":
+        both = [x for series in exhibit.series for x, y in zip(series.x, series.y, strict=True) if y is not None]
+        places = [min(both), max(both)] if both else []
+        fig.add_scatter(
+            x=places, y=places, mode="lines", name="bound = error", line={"width": 1, "dash": "dot", "color": _PRINTED},
+            hoverinfo="skip",
+        )  # fmt: skip
+    elif isinstance(exhibit.guide, int | float):
+        fig.add_hline(y=exhibit.guide, line={"width": 1, "dash": "dot", "color": _PRINTED})
+
+
+def _ticks(places: Sequence[float]) -> dict[str, Any]:
+    """Marks of an axis of logarithms, each with its whole number: powers of ten, 2 and 5 times them where there is room."""
+    least, most = math.floor(math.log10(min(places))), math.ceil(math.log10(max(places)))
+    steps = (1, 2, 5) if most - least <= 3 else (1,)
+    marks = [step * 10.0**power for power in range(least, most + 1) for step in steps]
+    return {"tickvals": marks, "ticktext": [f"{mark:,.10g}" for mark in marks]}
 
 
 def frame(fig: Any, x_label: str, y_label: str, *, legend: bool) -> None:
@@ -88,41 +139,68 @@ def frame(fig: Any, x_label: str, y_label: str, *, legend: bool) -> None:
     fig.update_layout(**PLAIN, showlegend=legend, hovermode="closest")
 
 
-def _line(fig: Any, series: Series, number: int) -> None:
-    _points(fig, series, number, "lines+markers")
+class _Place(NamedTuple):
+    """Where a series is drawn: its panel, the number of its colour, and whether the legend names it there."""
+
+    row: int
+    number: int
+    named: bool
 
 
-def _scatter(fig: Any, series: Series, number: int) -> None:
-    _points(fig, series, number, "markers")
+def _line(fig: Any, series: Series, place: _Place) -> None:
+    _points(fig, series, place, "lines+markers")
 
 
-def _points(fig: Any, series: Series, number: int, mode: str) -> None:
-    symbol = SYMBOLS[number // len(COLOURS) % len(SYMBOLS)]
+def _scatter(fig: Any, series: Series, place: _Place) -> None:
+    _points(fig, series, place, "markers")
+
+
+def _points(fig: Any, series: Series, place: _Place, mode: str) -> None:
+    turn = place.number // len(COLOURS)
+    symbol = SYMBOLS[turn % len(SYMBOLS)]
     fig.add_scatter(
         x=list(series.x), y=list(series.y), name=_name(series), mode=mode, error_y=_error(series),
-        marker={"size": 8, "color": _colour(series, number), "symbol": f"{symbol}-open" if series.published else symbol},
-        line={"width": 2, "dash": "dash" if series.published else _DASHES[number // len(COLOURS) % len(_DASHES)]},
-        hovertemplate="%{x}: %{y:.4g}<extra>%{fullData.name}</extra>",
+        marker={"size": 8, "color": _colour(series, place.number), "symbol": f"{symbol}-open" if series.published else symbol},
+        line={"width": 2, "dash": "dash" if series.published else _DASHES[turn % len(_DASHES)]},
+        hovertemplate="%{x}: %{y:.4g}<extra>%{fullData.name}</extra>", legendgroup=_name(series), showlegend=place.named,
+        meta=series.quantity or None, row=place.row, col=1,
     )  # fmt: skip
 
 
-def _bar(fig: Any, series: Series, number: int) -> None:
+def _bar(fig: Any, series: Series, place: _Place) -> None:
     fig.add_bar(
         x=[str(x) for x in series.x], y=list(series.y), name=_name(series), error_y=_error(series),
-        marker={"color": _colour(series, number), "pattern": {"shape": "/" if series.published else ""}},
-        hovertemplate="%{x}: %{y:.4g}<extra>%{fullData.name}</extra>",
+        marker={"color": _colour(series, place.number), "pattern": {"shape": "/" if series.published else ""}},
+        hovertemplate="%{x}: %{y:.4g}<extra>%{fullData.name}</extra>", row=place.row, col=1,
     )  # fmt: skip
 
 
-def _heat(fig: Any, exhibit: Exhibit) -> None:
-    places = list(dict.fromkeys(x for series in exhibit.series for x in series.x))
-    values = [dict(zip(series.x, series.y, strict=True)) for series in exhibit.series]
-    fig.add_heatmap(
-        x=[str(x) for x in places], y=[_name(series) for series in exhibit.series],
-        z=[[row.get(x) for x in places] for row in values], colorscale="Viridis", texttemplate="%{z:.3g}",
-        hovertemplate="%{y}, %{x}: %{z:.4g}<extra></extra>",
-    )  # fmt: skip
+def _heat_maps(exhibit: Exhibit) -> Any:
+    """Ours and, below it by the same colours, the paper's."""
+    from plotly.subplots import make_subplots
+
+    kinds = [(word, rows) for word, of in (("ours", False), ("paper", True)) if (rows := _published(exhibit, of))]
+    several = len(kinds) > 1
+    titles = [word for word, _ in kinds] if several else None
+    fig = make_subplots(rows=len(kinds), cols=1, shared_xaxes=several, vertical_spacing=0.1, subplot_titles=titles)
+    for row, (word, rows) in enumerate(kinds, 1):
+        places = list(dict.fromkeys(x for series in rows for x in series.x))
+        values = [dict(zip(series.x, series.y, strict=True)) for series in rows]
+        fig.add_heatmap(
+            x=[str(x) for x in places], y=[escape(series.name.removesuffix(", paper")) for series in rows],
+            z=[[found.get(x) for x in places] for found in values], coloraxis="coloraxis", texttemplate="%{z:.3g}",
+            hovertemplate="%{y}, %{x}: %{z:.4g}<extra></extra>", name=word if several else None, row=row, col=1,
+        )  # fmt: skip
+    fig.update_xaxes(type="category")  # numbers that name a column are not places on a scale
     fig.update_yaxes(type="category")
+    frame(fig, exhibit.x_label, exhibit.y_label, legend=False)
+    margin = {**PLAIN["margin"], "t": 40} if several else PLAIN["margin"]
+    fig.update_layout(coloraxis={"colorscale": "Viridis"}, margin=margin, height=320 * len(kinds))
+    return fig
+
+
+def _published(exhibit: Exhibit, which: bool) -> list[Series]:
+    return [series for series in exhibit.series if series.published == which]
 
 
 def _spans(places: Sequence[Any], times: float) -> bool:

@@ -14,7 +14,8 @@ from unifews.report.plot import as_csv, drawn
 from unifews.report.sheet import sheet_html
 from unifews.report.table import NONE, gains, legend, numbers, quantities, spread, values
 
-_APART = 4  # settings that are named where labels do not tell runs apart
+_APART = 4  # settings that are named where labels do not tell runs apart, or as many as it takes
+_HOPS, _LAYERS, _WIDTH, _EPOCHS = 20, 2, 512, 200  # of tab:dec
 _FAMILIES = {"unifews-push": "unifews"}  # by what name the paper has them
 
 
@@ -54,12 +55,20 @@ def _names(records: Sequence[Record]) -> list[Shown]:
 
 
 def _apart(record: Record, alike: Sequence[Record]) -> list[str]:
-    """Settings of a run in which those of the same label differ, the first few."""
-    mine, others = _flat(record["spec"]), [_flat(other["spec"]) for other in alike]
+    """Settings in which a run differs from those of its label: what it takes to tell it from each, then a few more."""
+    mine, others = _flat(record["spec"]), [_flat(other["spec"]) for other in alike if other is not record]
     # What the label says, or what is of no account where nothing is pruned.
     said = ("seed", "edge_", "weight_sparsity", "weight_threshold") if prunes(record) else ("seed", "edge_", "weight_")
     varying = [name for name in mine if not name.startswith(said) and any(other.get(name) != mine[name] for other in others)]
-    return [f"{name} {mine[name]}" for name in varying[:_APART]]
+    needed: list[str] = []
+    while varying and others:
+        most = max(varying, key=lambda name: sum(other.get(name) != mine[name] for other in others))
+        left = [other for other in others if other.get(most) == mine[most]]
+        if len(left) == len(others):
+            break
+        needed, others = [*needed, most], left
+    told = {*needed, *[name for name in varying if name not in needed][: max(0, _APART - len(needed))]}
+    return [f"{name} {mine[name]}" for name in varying if name in told]
 
 
 def _flat(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,13 +117,20 @@ def published_score(record: Record) -> float | None:
     spec = record["spec"]
     if spec.get("weight_sparsity") or spec.get("weight_threshold") or record["metric"] != "accuracy":
         return None
-    if prunes(record) and spec.get("edge_sparsity") != 0.5:
+    if (prunes(record) and spec.get("edge_sparsity") != 0.5) or not _is_of_the_table(spec):
         return None
     method = str(spec["method"]).partition(":")[0]
     name = _FAMILIES.get(method, method) if prunes(record) else "unpruned"
     printed = find("tab:dec").printed({"model": spec["model"], "dataset": record["dataset"]["name"], "as": name})
     score = printed.get("accuracy")
     return float(score) if isinstance(score, int | float) else None
+
+
+def _is_of_the_table(spec: Mapping[str, Any]) -> bool:
+    """Whether a model has the size of those in tab:dec, and the time to learn; what it is trained by is its own."""
+    recipe = spec.get("recipe", {})
+    size = spec.get("hops"), recipe.get("layers"), recipe.get("width")
+    return size == (_HOPS, _LAYERS, _WIDTH) and recipe.get("epochs", 0) >= _EPOCHS
 
 
 def _legend(records: Sequence[Record]) -> list[str]:

@@ -9,16 +9,16 @@ from unifews.report.cells import NOTHING, Cell, Shown, shown
 from unifews.report.plot import as_csv, download
 
 
-def sheet_html(head: Sequence[str], rows: Sequence[Sequence[Cell]], name: str, data: str = "") -> str:
-    """The first column names the rows. The CSV is `data`, or else what is shown."""
+def sheet_html(head: Sequence[str], rows: Sequence[Sequence[Cell]], name: str, data: str = "", held: int = 0) -> str:
+    """The column `held` names the rows and stays in sight. The CSV is `data`, or else what is shown."""
     cells = [[shown(cell) for cell in row] for row in rows]
     columns = list(zip(*cells, strict=True)) if cells else [() for _ in head]
     kinds = ["" if any(cell.value is not None for cell in column) else ' class="words"' for column in columns]
     titles = "".join(
-        f'<th scope="col"{kind}><button type="button">{escape(title) or "&nbsp;"}</button></th>'
-        for title, kind in zip(head, kinds, strict=True)
+        f'<th scope="col"{_held(kind, place == held)}><button type="button">{escape(title) or "&nbsp;"}</button></th>'
+        for place, (title, kind) in enumerate(zip(head, kinds, strict=True))
     )
-    body = "\n".join(_line(row, kinds) for row in cells)
+    body = "\n".join(_line(row, kinds, held) for row in cells)
     return (
         f'<div class="wide"><table class="sortable">\n<thead><tr>{titles}</tr></thead>\n'
         f"<tbody>\n{body}\n</tbody>\n</table></div>\n"
@@ -26,10 +26,17 @@ def sheet_html(head: Sequence[str], rows: Sequence[Sequence[Cell]], name: str, d
     )
 
 
-def _line(cells: Sequence[Shown], kinds: Sequence[str]) -> str:
-    named = '<th scope="row"' + _value(cells[0]) + ">" + _words(cells[0]) + "</th>"
-    rest = "".join(f"<td{kind}{_value(cell)}>{_words(cell)}</td>" for cell, kind in zip(cells[1:], kinds[1:], strict=True))
-    return f"<tr>{named}{rest}</tr>"
+def _line(cells: Sequence[Shown], kinds: Sequence[str], held: int) -> str:
+    told = []
+    for place, (cell, kind) in enumerate(zip(cells, kinds, strict=True)):
+        tag, how = ("th", ' scope="row"') if place == held else ("td", kind)
+        told.append(f"<{tag}{how}{_value(cell)}>{_words(cell)}</{tag}>")
+    return f"<tr>{''.join(told)}</tr>"
+
+
+def _held(kind: str, held: bool) -> str:
+    """The class of a column's name; the one that is held stays in sight with its cells."""
+    return (' class="words held"' if kind else ' class="held"') if held else kind
 
 
 def _value(cell: Shown) -> str:

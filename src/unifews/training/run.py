@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -171,4 +172,26 @@ def machine() -> dict[str, Any]:
     from unifews.kernels import describe, threads_to_use
 
     kernel = describe(threads_to_use(None))
-    return {"system": platform.system(), "processor": platform.machine(), "cores": cores(), "kernel": kernel}
+    return {"system": platform.system(), "processor": processor(), "cores": cores(), "kernel": kernel}
+
+
+@cache
+def processor() -> str:
+    """Its architecture, and its model where the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return f"{platform.machine()} ({model})" if model else platform.machine()
+
+
+def machine_words(record: Mapping[str, Any]) -> str:
+    """The machine that a record was made on, in a line."""
+    machine = record["machine"]
+    return f"{machine['system']} {machine['processor']}, {machine['cores']} cores, {machine['kernel']}"
+
+
+def version_words(record: Mapping[str, Any]) -> str:
+    """What it was made with: "unifews 0.1.0, torch 2.13.0"."""
+    return ", ".join(f"{name} {number}" for name, number in record["versions"].items())

@@ -374,6 +374,15 @@ def check_features(x: Any, weight: Tensor | None, path: str) -> None:
         raise InputError(f"{path} is given {x.dtype} features and its weights are {weight.dtype}; use x.to({weight.dtype}).")
 
 
+def check_dense(x: Tensor, path: str) -> None:
+    """Of layers that sum features before any weights make them narrow."""
+    if x.layout != torch.strided:
+        raise InputError(
+            f"{path} is given {x.layout} features, and this layer sums them before its weights, which makes them dense; give "
+            "x.to_dense(), or put a linear layer before it."
+        )
+
+
 def check_precision(x: Tensor, weight: Tensor | None, path: str) -> None:
     """Half precision on the CPU has no kernel that sums it well."""
     if x.device.type != "cpu":

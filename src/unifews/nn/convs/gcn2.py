@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import GCN2Conv, MessagePassing
 
-from unifews.nn.convs.base import PrunedConv, check_edges, check_features, prunes
+from unifews.nn.convs.base import PrunedConv, check_dense, check_edges, check_features, prunes
 from unifews.nn.convs.gcn import sums
 from unifews.nn.edges import Edges, Norm
 from unifews.nn.linear import PrunedParameter
@@ -44,6 +44,7 @@ class PrunedGCN2Conv(PrunedConv, GCN2Conv):  # type: ignore[misc]
 
     def forward(self, x: Tensor, x_0: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
         check_features(x, self.weight1, self.path)
+        check_dense(x, self.path)
         check_edges(edge_index, self.path)
         norm: Norm = "gcn" if self.normalize else "sum"
         loops = 1.0 if self.normalize and self.add_self_loops else None

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch_geometric.nn import MLP, GINConv, MessagePassing
 
-from unifews.nn.convs.base import check_edges, check_features, is_pair, prunes
+from unifews.nn.convs.base import check_dense, check_edges, check_features, is_pair, prunes
 from unifews.nn.convs.gcn import sums
 from unifews.nn.convs.messages import ByMessages
 from unifews.nn.edges import Edges
@@ -42,6 +42,7 @@ class PrunedGINConv(ByMessages, GINConv):  # type: ignore[misc]
             return self.by_messages(x, edge_index, size=size)
         x = x[0] if is_pair(x) else x
         check_features(x, self._entrance, self.path)
+        check_dense(x, self.path)
         check_edges(edge_index, self.path)
         self.see_width(x.shape[1])
         edges = Edges.of(edge_index, self.session.factor, len(x), "sum", flow=self.flow, dtype=x.dtype)
