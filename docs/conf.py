@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from unifews import __version__
@@ -61,7 +62,17 @@ def _short(app: Any, what: str, name: str, obj: Any, options: Any, *texts: str |
     return tuple(text and _ARRAY.sub(r"NDArray[\1]", _ALIAS.sub(r"\1", text)) for text in texts)
 
 
+def _figures(app: Any, failed: Exception | None) -> None:
+    """All results on one page, drawn from the files beside them."""
+    if failed is None and app.builder.format == "html":
+        from unifews.report.book import write_book
+        from unifews.report.gather import gather
+
+        write_book(gather([Path(app.srcdir) / "results"]), Path(app.outdir) / "results" / "figures.html", "unifews: results")
+
+
 def setup(app: Any) -> None:
+    app.connect("build-finished", _figures)
     app.connect("autodoc-process-signature", _short)
     app.connect("autodoc-process-docstring", _plain, priority=400)  # before napoleon, which writes markup of its own
     app.connect("autodoc-process-docstring", _as_written, priority=600)

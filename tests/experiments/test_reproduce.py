@@ -84,7 +84,8 @@ def test_scales_shrink_numbers_and_never_what_is_run(name):
 def test_every_printed_value_has_a_run_beside_it(name):
     experiment = plan.find(name)
     table = experiment.published
-    asked = {tuple(run.labels.get(key) for key in table.keys) for run in experiment.runs("paper")}
+    found = [[run.labels.get(key) for key in table.keys] for run in experiment.runs("paper")]
+    asked = {tuple("" if label is None else label for label in labels) for labels in found}
     printed = {row[: len(table.keys)] for row in table.rows}
     assert printed - asked <= NOT_REPEATED
     assert len(printed) == len(table.rows)
@@ -400,6 +401,10 @@ def test_graphs_too_large_to_be_here_are_generated_at_a_stated_size(tmp_path, mo
         sources.find("papers100m", "paper", tmp_path)
     monkeypatch.setattr(sources, "_is_here", lambda name: True)
     monkeypatch.setattr(sources, "load_dataset", lambda name: None)
+    monkeypatch.setattr(sources, "installed", lambda: 24 << 30)
+    with pytest.raises(MissingFileError, match=r"takes about 2\d\d GB of memory .* has 26 GB; .*--embedding"):
+        sources.find("papers100m", "paper", tmp_path)
+    monkeypatch.setattr(sources, "installed", lambda: 512 << 30)
     assert sources.find("papers100m", "paper", tmp_path) == Found("papers100m", "papers100m", "all")
     assert sources.find("products", "smoke", tmp_path).note.endswith("at this scale")
 

@@ -51,11 +51,11 @@ class Memory(NamedTuple):
 
 def _default() -> int:
     """Two gigabytes, or half of what the machine has."""
-    return min(_DEFAULT, _machine() // 2)
+    return min(_DEFAULT, installed() // 2)
 
 
-def _machine() -> int:
-    """Bytes of memory there are."""
+def installed() -> int:
+    """Bytes of memory this machine has."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):  # a system that does not say
@@ -76,7 +76,7 @@ def keep_freed() -> bool:
     come and go. The commands that train do this; a program that imports the library decides itself, best at its start.
     """
     trim, mmap, most = -1, -3, (1 << 31) - 1  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h, and of an int
-    machine = _machine()
+    machine = installed()
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):  # not glibc

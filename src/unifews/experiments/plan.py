@@ -71,8 +71,8 @@ class Published:
     rows: tuple[tuple[Any, ...], ...]
 
     def find(self, labels: Mapping[str, Any]) -> dict[str, Any]:
-        """Quantities printed for what has these labels; a word such as "OOM" where the paper has no number."""
-        wanted = tuple(labels.get(key) for key in self.keys)
+        """Quantities printed for what has these labels ("" for one it lacks); a word such as "OOM" where there is no number."""
+        wanted = tuple("" if labels.get(key) is None else labels[key] for key in self.keys)
         n = len(self.keys)
         return next((dict(zip(self.columns[n:], row[n:], strict=True)) for row in self.rows if row[:n] == wanted), {})
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from unifews.core.memory import installed
+from unifews.core.sizes import in_words
 from unifews.datasets import records
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.folder import is_dataset, save_dataset
@@ -34,6 +36,7 @@ _SHARES: dict[str, dict[Scale, float]] = {
 """Of the true numbers of nodes and edges; where a scale is missing, a stand-in would not fit into memory."""
 
 
+_MATRICES = 4  # features, two hops and their sum stand in memory at the same time
 _LARGE: dict[str, tuple[Scale, ...]] = {"products": ("small", "paper"), "papers100m": ("paper",)}
 """Never downloaded unasked, and used at these scales only, where OGB's files are here."""
 
@@ -60,6 +63,8 @@ def find(name: str, scale: Scale, folder: Path) -> Found:
         return Found("arxiv-sub", "arxiv-sub", "cost", note)
     if record.name in _LARGE and not (scale in _LARGE[record.name] and _is_here(record.name)):
         return _smaller(record, scale, folder)
+    if record.name in _LARGE:
+        _check_room(record)
     try:
         load_dataset(record.name)
     except MissingFileError:
@@ -75,6 +80,17 @@ def _is_here(name: str) -> bool:
     if any((folder / f"{name}.npz").is_file() or is_dataset(folder / name) for folder in folders):
         return True
     return record.ogb is not None and find_ogb(record.ogb, folders) is not None
+
+
+def _check_room(record: records.Record) -> None:
+    """Experiments hold a dataset in memory; hours later would be a bad time to find out that it does not fit."""
+    needed = 4 * (_MATRICES * record.nodes * record.features + record.edges)
+    if needed > installed():
+        raise MissingFileError(
+            f"{record.name} takes about {in_words(needed)} of memory in an experiment, and this machine has "
+            f"{in_words(installed())}; propagate it through files with `unifews propagate --memory`, and train on the result "
+            "with `unifews train --embedding`."
+        )
 
 
 def _smaller(record: records.Record, scale: Scale, folder: Path) -> Found:
