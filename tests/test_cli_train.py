@@ -19,6 +19,7 @@ from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.folder import save_dataset
 from unifews.datasets.gencat import gencat
 from unifews.datasets.splits import Split
+from unifews.experiments.grid import Status
 from unifews.training.api import train
 from unifews.training.ledger import Ledger
 from unifews.training.loop import Epoch
@@ -445,9 +446,27 @@ class TestLog:
 
 
 class TestLive:
-    def test_silent_where_nobody_watches(self):
+    EPOCH = Epoch(3, 200, 0.51234, 85.04, 86.0, 10, 100, 0.1)
+
+    def test_a_log_has_nothing_in_the_first_minute_and_a_line_in_each_other(self, monkeypatch, capsys):
+        now = [0.0]
+        monkeypatch.setattr(live, "perf_counter", lambda: now[0])
         with live.training("unpruned", 41, 5) as (progress, watch):
-            assert progress is watch is None
+            assert progress is None
+            for now[0] in (1.0, 59.0, 61.0, 62.0, 120.0, 122.0):
+                watch(1, self.EPOCH)
+        line = (
+            "note: unpruned: seed 42 (2 of 5), epoch 4 of 200, loss 0.512, validation 85.0 (best 86.0), 10% of weights kept\n"
+        )
+        assert capsys.readouterr().err == 2 * line
+
+    def test_a_log_of_many_runs(self, monkeypatch, capsys):
+        now = [0.0]
+        monkeypatch.setattr(live, "perf_counter", lambda: now[0])
+        with live.cells("loading") as progress:
+            for now[0], done in ((30.0, 1), (70.0, 2), (200.0, 9)):  # and none where all is done
+                progress(Status(done, 9, ("cora gcn", "cora gat, seed 42"), 600.0))
+        assert capsys.readouterr().err == "note: 2 of 9 runs, about 10 min left, cora gcn; cora gat, seed 42\n"
 
     def test_one_line_for_whoever_does(self, monkeypatch):
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
@@ -456,8 +475,7 @@ class TestLive:
             watch(2, Epoch(0, 200, 1.0, 50.0, -np.inf, 10, 100, 0.1))
 
     def test_what_an_epoch_says(self):
-        epoch = Epoch(3, 200, 0.51234, 85.04, 86.0, 10, 100, 0.1)
-        assert live.told(epoch) == "loss 0.512, validation 85.0 (best 86.0), 10% of weights kept"
+        assert live.told(self.EPOCH) == "loss 0.512, validation 85.0 (best 86.0), 10% of weights kept"
         assert live.told(Epoch(3, 200, 0.5, 85.0, -np.inf, 100, 100, 0.1)) == "loss 0.500, validation 85.0"
 
 

@@ -23,12 +23,22 @@ _MINUTE = 60.0  # seconds
 def training(
     what: str, seed: int, seeds: int, first: str = "propagating"
 ) -> Iterator[tuple[Progress | None, Watch | None]]:  # fmt: skip
-    """`progress` and `watch` for `train`, shown as one line that vanishes; None where stderr is no terminal.
+    """`progress` and `watch` for `train`, shown as one line that vanishes; a line a minute where stderr is no terminal.
 
     `first`: what comes before the first epoch.
     """
+
+    def which(number: int) -> str:
+        return f"{what}: seed {seed + number} ({number + 1} of {seeds})"
+
     if not sys.stderr.isatty():
-        yield None, None
+        minutes = _Minutes()
+
+        def log(number: int, epoch: Epoch) -> None:
+            if minutes.is_over():
+                note(f"{which(number)}, epoch {epoch.number + 1} of {epoch.of}, {told(epoch)}")
+
+        yield None, log
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -45,8 +55,7 @@ def training(
             shown.update(task, completed=done, total=total)
 
         def watch(number: int, epoch: Epoch) -> None:
-            which = f"seed {seed + number} ({number + 1} of {seeds})"
-            shown.update(task, description=f"{what}: {which}", completed=epoch.number + 1, total=epoch.of, told=told(epoch))
+            shown.update(task, description=which(number), completed=epoch.number + 1, total=epoch.of, told=told(epoch))
 
         yield progress, watch
 
@@ -55,7 +64,14 @@ def training(
 def cells(what: str) -> Iterator[CellsProgress | None]:
     """`progress` for `run_cells`: a bar that vanishes, `what` before it starts; a line a minute where stderr is no terminal."""
     if not sys.stderr.isatty():
-        yield _Log()
+        minutes = _Minutes()
+
+        def log(status: Status) -> None:
+            if status.done < status.of and minutes.is_over():
+                words = [f"{status.done} of {status.of} runs", time_left(status.seconds_left), "; ".join(status.running)]
+                note(", ".join(word for word in words if word))
+
+        yield log
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -77,18 +93,16 @@ def cells(what: str) -> Iterator[CellsProgress | None]:
         yield progress
 
 
-class _Log:
-    """How far it is, for a file that is read later: a line when a minute is over, and none of what is done before that."""
+class _Minutes:
+    """When it is time for another line in a log: not in the first minute, and once in every other."""
 
     def __init__(self) -> None:
         self.told = perf_counter()
 
-    def __call__(self, status: Status) -> None:
-        if perf_counter() - self.told < _MINUTE or status.done == status.of:
-            return
-        self.told = perf_counter()
-        words = [f"{status.done} of {status.of} runs", time_left(status.seconds_left), "; ".join(status.running)]
-        note(", ".join(word for word in words if word))
+    def is_over(self) -> bool:
+        over = perf_counter() - self.told >= _MINUTE
+        self.told = perf_counter() if over else self.told
+        return over
 
 
 def time_left(seconds: float | None) -> str:
