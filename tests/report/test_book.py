@@ -108,6 +108,44 @@ class TestFigures:
         for places, axis in (([1e-3, 10.0], "log"), ([1.0, 10.0], None), ([0.0, 1e6], None)):
             assert figure_of(Exhibit("a", "a", kind="lines", series=[Series("a", places, [1, 2])])).layout.xaxis.type == axis
 
+    def test_lines_are_seen_against_what_removes_nothing(self):
+        series = [
+            Series("unpruned", [0.0], [88.0]),
+            Series("a", [0, 50], [87, 80]),
+            Series("b, paper", [0], [86], published=True),
+        ]
+        (line,) = figure_of(Exhibit("a", "a", kind="lines", series=series)).layout.shapes
+        assert (line.y0, line.y1) == (88.0, 88.0)
+
+    def test_quantities_have_panels_one_below_the_other_and_lines_one_colour(self):
+        series = [Series(name, [1, 2], [80, 81], quantity=what) for what in ("score", "removed") for name in ("a", "b")]
+        fig = figure_of(Exhibit("a", "a", kind="lines", series=series, x_label="hops"))
+        assert (fig.layout.yaxis.title.text, fig.layout.yaxis2.title.text) == ("score", "removed")
+        assert fig.layout.xaxis2.title.text == "hops" and not fig.layout.xaxis.title.text
+        assert [trace.showlegend for trace in fig.data] == [True, True, False, False]
+        assert fig.data[0].marker.color == fig.data[2].marker.color != fig.data[1].marker.color
+        assert data_of(fig).splitlines()[1] == '"a, score",1,80,'
+
+    def test_the_papers_heat_map_stands_below_ours_by_the_same_colours(self):
+        series = [Series("δ 1", [1, 2], [80, 81]), Series("δ 1, paper", [1, 2], [82, 83], published=True)]
+        fig = figure_of(Exhibit("a", "a", kind="heatmap", series=series))
+        assert [(trace.name, list(trace.y)) for trace in fig.data] == [("ours", ["δ 1"]), ("paper", ["δ 1"])]
+        assert {trace.coloraxis for trace in fig.data} == {"coloraxis"}
+        assert data_of(fig).splitlines()[1:] == [
+            '"δ 1, ours",1,80,', '"δ 1, ours",2,81,', '"δ 1, paper",1,82,', '"δ 1, paper",2,83,'
+        ]  # fmt: skip
+
+    def test_sizes_against_sizes_are_drawn_by_logarithms_with_a_guide(self):
+        one = Series("a", [0.2, 30.0], [1.0, 500.0])
+        fig = figure_of(Exhibit("a", "a", kind="scatter", series=[one], guide="diagonal"))
+        assert fig.layout.xaxis.type == fig.layout.yaxis.type == "log" and list(fig.data[-1].x) == list(fig.data[-1].y) == [
+            0.2,
+            30,
+        ]
+        assert "0.2" in fig.layout.xaxis.ticktext and "100" in fig.layout.yaxis.ticktext
+        (line,) = figure_of(Exhibit("a", "a", kind="scatter", series=[one], guide=1)).layout.shapes
+        assert line.y0 == 1
+
     @pytest.mark.parametrize("kind", ["lines", "scatter", "bars"])
     @pytest.mark.parametrize("axis", ["x", "y"])
     def test_operations_over_more_than_a_decade_are_drawn_by_their_logarithms(self, kind, axis):

@@ -84,6 +84,8 @@ def figure_of(exhibit: Exhibit) -> Any:
         place = _Place(quantities.index(series.quantity) + 1, numbers[series.name], series.name not in shown)
         shown.add(series.name)
         _BY_KIND[exhibit.kind](fig, series, place)
+        if exhibit.kind == "lines" and list(series.x) == [0] and not series.published:
+            _level(fig, series, place)
     _scales(fig, exhibit, quantities)
     frame(fig, "" if len(quantities) > 1 else exhibit.x_label, exhibit.y_label, legend=True)
     if len(quantities) > 1:
@@ -165,6 +167,12 @@ def _points(fig: Any, series: Series, place: _Place, mode: str) -> None:
         hovertemplate="%{x}: %{y:.4g}<extra>%{fullData.name}</extra>", legendgroup=_name(series), showlegend=place.named,
         meta=series.quantity or None, row=place.row, col=1,
     )  # fmt: skip
+
+
+def _level(fig: Any, series: Series, place: _Place) -> None:
+    """What has one point, where nothing is removed, is what the others are to be seen against."""
+    line = {"width": 1, "dash": "dot", "color": _colour(series, place.number)}
+    fig.add_hline(y=series.y[0], line=line, row=place.row, col=1)
 
 
 def _bar(fig: Any, series: Series, place: _Place) -> None:
