@@ -176,7 +176,7 @@ def _judged(model: nn.Module, x: Any, edge_index: Any, edge_weight: Any) -> Tens
         more = () if edge_weight is None or how != "*" else (edge_weight,)
         try:
             out = model(x, edge_index, *more, **weight)
-        except RuntimeError:  # torch has not every product of sparse features (GIN adds a node's own to its neighbours')
+        except (RuntimeError, InputError):  # not every layer takes sparse features: GIN adds a node's own to its neighbours'
             if x.layout == torch.strided:
                 raise
             out = model(x.to_dense(), edge_index, *more, **weight)
