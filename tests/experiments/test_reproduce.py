@@ -481,6 +481,7 @@ def test_an_experiment_by_command_is_written_and_shown(quick, tmp_path):
 
 def test_mistakes_are_told_before_anything_runs(tmp_path):
     wrong("reproduce", "tab:dce", says="Did you mean 'tab:dec'")
+    wrong("reproduce", "list", "--scale", "smal", says="Did you mean 'small'")
     wrong("reproduce", "hm", "--scale", "tiny", says="no scale named 'tiny'")
     wrong("reproduce", "all", "hm", says="leave out the other names")
     wrong("reproduce", "list", "hm", says="leave out the other names")

@@ -64,6 +64,9 @@ class TestExhibits:
         "changes, says",
         [
             ({"kind": "pie"}, "no kind of exhibit named 'pie'"),
+            ({"guide": "vertical"}, "`guide` is a height, or one of '', 'diagonal'; got 'vertical'"),
+            ({"digits": [1]}, "`digits` has 1 numbers for"),
+            ({"keys": -1}, "`keys` counts something; got -1"),
             ({"rows": [["gcn"]]}, "a row has 1 cells for 5 columns"),
             ({"series": [{"name": "a", "x": [1], "y": [1, 2]}]}, "1 x, 2 y and 0 errors"),
             ({"series": [{"x": [1], "y": [1]}]}, "a series needs a name, x and y"),

@@ -49,15 +49,15 @@ def reproduce(
     Experiments share runs. Where a dataset cannot be had, a stand-in is named as such, or its rows say that they were not run.
     """
     own_process()
+    from unifews.experiments.plan import SCALES, find
+
+    if scale not in SCALES:
+        raise unknown_name("scale", scale, SCALES)
     if "list" in names:
         if names != ["list"]:
             raise InputError("`unifews reproduce list` shows what there is; leave out the other names.")
         _list(as_json)
         return
-    from unifews.experiments.plan import SCALES, find
-
-    if scale not in SCALES:
-        raise unknown_name("scale", scale, SCALES)
     wanted = [] if "all" in names else [find(name).id for name in names]
     if "all" in names and len(names) > 1:
         raise InputError("`all` are all of them; leave out the other names.")

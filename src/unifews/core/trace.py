@@ -8,20 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from unifews.core.sizes import in_words
-
-
-class HopCounts(NamedTuple):
-    """What an engine counts at one hop; `HopTrace` says what each number is."""
-
-    entries: int
-    kept: int
-    zeros: int
-    macs: int
-    dense_macs: int
-    zero_macs: int
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core.graph import Graph
-from unifews.core.trace import HopCounts
+from unifews.core.trace import HopTrace
 from unifews.distributed.partition import Part
 from unifews.kernels import LANES, native
 from unifews.kernels.reference import MARGIN
@@ -27,6 +27,7 @@ from unifews.propagation.operator import Operator
 from unifews.propagation.tiles import Shape, Tile
 from unifews.propagation.view import View
 
+_COUNTS = ("entries", "kept", "zeros", "macs", "dense_macs", "zero_macs")  # of a hop, added up over workers
 _COMPANY = 1536  # rows; whatever number of them BLAS takes at a time divides this
 _SURE = np.float32(1e-30)  # below this δ everything is sent that is not zero: products of subnormals round too coarsely
 
@@ -145,11 +146,13 @@ class PartEngine(BlockEngine):
         size, width = super().sizes(rows)
         return self.part.gathered(size, which, len(nodes)), width
 
-    def hop(self, hop: int, delta: float) -> HopCounts:
+    def hop(self, hop: int, delta: float) -> HopTrace:
         sent = 0 if math.isinf(delta) else sum(self._refresh(tile, hop, np.float32(delta)) for tile in self.tiles)
-        total = self.part.group.add(np.array([*super().hop(hop, delta), sent], dtype=np.int64)).tolist()
-        self.sent.append(total.pop())
-        return HopCounts(*total)
+        mine = super().hop(hop, delta)
+        counts = [getattr(mine, name) for name in _COUNTS]
+        *total, all_sent = self.part.group.add(np.array([*counts, sent], dtype=np.int64)).tolist()
+        self.sent.append(all_sent)
+        return replace(mine, **dict(zip(_COUNTS, total, strict=True)))
 
     def _refresh(self, tile: Tile, hop: int, delta: np.float32) -> int:
         """Bring the blocks that some entry here needs, as of this hop; the bytes sent."""

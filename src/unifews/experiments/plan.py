@@ -28,6 +28,8 @@ Scale = Literal["smoke", "small", "paper"]
 Kind = Literal["table", "lines", "bars", "heatmap", "scatter"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 KINDS: tuple[Kind, ...] = get_args(Kind)
+GUIDES = ("", "diagonal")
+"""Lines that a figure's points may be seen against, beside a level one."""
 FOLDERS = ("paper", "own")
 """The paper's tables and figures, and experiments that it lacks."""
 ORDER = (
@@ -240,6 +242,8 @@ def _figures(values: Mapping[str, Any]) -> dict[str, Figure]:
         made[name] = Figure(**plain)
         if made[name].kind not in KINDS:
             raise unknown_name("kind of figure", made[name].kind, KINDS)
+        if isinstance(made[name].guide, str) and made[name].guide not in GUIDES:
+            raise unknown_name("guide", str(made[name].guide), GUIDES)
         if made[name].panel not in panels:
             raise unknown_name("panel", made[name].panel, panels)
     return made

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.trace import HopCounts, HopTrace
+from unifews.core.trace import HopTrace
 from unifews.errors import GraphError
 from unifews.kernels import LANES, aligned, native
 from unifews.propagation.certify import Price, Prices
@@ -55,8 +55,8 @@ class Engine(ABC):
         """Mean message size over all entries, in stored units."""
 
     @abstractmethod
-    def hop(self, hop: int, delta: float) -> HopCounts:
-        """One hop pruned at |T[u,v]|·size < δ (stored units)."""
+    def hop(self, hop: int, delta: float) -> HopTrace:
+        """One hop pruned at |T[u,v]|·size < δ; what was counted, δ in stored units, the time left to whoever calls."""
 
     @abstractmethod
     def rescale(self) -> None:
@@ -148,7 +148,7 @@ class BlockEngine(Engine):
             total = sum(float((op.send @ np.abs(self._values(tile, everyone))).sum()) for tile in self.tiles)
         return total / entries
 
-    def hop(self, hop: int, delta: float) -> HopCounts:
+    def hop(self, hop: int, delta: float) -> HopTrace:
         op = self.op
         m = op.diffusion.graph.num_edges
         # When nothing is sent, every block may lag behind and who is zero stays zero. Sizes are then no longer kept up to
@@ -190,7 +190,7 @@ class BlockEngine(Engine):
         if price:
             self.removed = np.concatenate(removed)
         decisions = self.input_width if self.by_feature else -(-self.input_width // LANES)
-        return HopCounts(m * decisions, kept, zeros, macs, dense_macs=m * self.input_width, zero_macs=zero_macs)
+        return HopTrace(hop, m * decisions, kept, zeros, macs, m * self.input_width, zero_macs, threshold=delta, seconds=0.0)
 
     _quiet: tuple[int, list[NDArray[np.float64]]] | None = None
 
@@ -292,7 +292,7 @@ class NodeEngine(Engine):
         m = self.op.diffusion.graph.num_edges
         return float(self.op.send @ self.norm) / m if m else 0.0
 
-    def hop(self, hop: int, delta: float) -> HopCounts:
+    def hop(self, hop: int, delta: float) -> HopTrace:
         op, graph = self.op, self.op.diffusion.graph
         start = graph.indptr[:-1]
         norm = self.norm
@@ -320,7 +320,7 @@ class NodeEngine(Engine):
                 coefficient=op.coefficients[hop + 1], out=tile.out, square=self.square, threads=op.threads,
             )  # fmt: skip
         m, f = graph.num_edges, self.input_width
-        return HopCounts(m, kept, zeros, macs=kept * self.width, dense_macs=m * f, zero_macs=zeros * f)
+        return HopTrace(hop, m, kept, zeros, kept * self.width, m * f, zeros * f, threshold=delta, seconds=0.0)
 
     def _cost(
         self, price: Price, norm: Floats, end: NDArray[np.int64], indices: NDArray[Any], weight: Floats | None

@@ -273,8 +273,8 @@ def run(
         delta = budget.threshold(hop, seen, mean, exponent)
         if sample:
             sample.remember(delta)
-        counts = engine.hop(hop, delta / weight if weight else math.inf)
-        record = HopTrace(hop, **counts._asdict(), threshold=scaled(delta, exponent), seconds=perf_counter() - began)
+        counted = engine.hop(hop, delta / weight if weight else math.inf)
+        record = replace(counted, threshold=scaled(delta, exponent), seconds=perf_counter() - began)
         if bound and price:
             bound.hop(price.scale * np.sqrt(engine.removed), price.exponent + exponent)
         budget.record(hop, engine.share(record), bound)

@@ -10,13 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from unifews.errors import FileFormatError, unknown_name
+from unifews.experiments.plan import GUIDES, KINDS, Kind
 from unifews.report.cells import Cell
 
-Kind = Literal["lines", "heatmap", "bars", "scatter", "table"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 _TEXTS = ("notes", "operations", "machines", "versions")
 _WORDS = ("id", "title", "caption", "x_label", "y_label", "experiment", "panel", "label", "scale", "command")
 
@@ -113,10 +112,12 @@ def of(values: Mapping[str, Any]) -> Exhibit:
     if digits and len(digits) != len(columns):
         raise FileFormatError(f"`digits` has {len(digits)} numbers for {len(columns)} columns; give one each.")
     guide = values.get("guide", "")
+    if not isinstance(guide, int | float) and guide not in GUIDES:
+        raise FileFormatError(f"`guide` is a height, or one of {', '.join(map(repr, GUIDES))}; got {guide!r}.")
     return Exhibit(
         kind=values["kind"], columns=columns, rows=rows, series=series, digits=digits,
         keys=_whole("keys", values.get("keys", 1)) or 1, place=[_whole("place", each) or 0 for each in _list("place", values)],
-        guide=guide if isinstance(guide, int | float) else _text("guide", guide), **words,
+        guide=guide, **words,
     )  # fmt: skip
 
 

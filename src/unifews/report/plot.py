@@ -119,7 +119,7 @@ def _scales(fig: Any, exhibit: Exhibit, quantities: Sequence[str]) -> None:
         both = [x for series in exhibit.series for x, y in zip(series.x, series.y, strict=True) if y is not None]
         places = [min(both), max(both)] if both else []
         fig.add_scatter(
-            x=places, y=places, mode="lines", name="bound = error", line={"width": 1, "dash": "dot", "color": _PRINTED},
+            x=places, y=places, mode="lines", name="both the same", line={"width": 1, "dash": "dot", "color": _PRINTED},
             hoverinfo="skip",
         )  # fmt: skip
     elif isinstance(exhibit.guide, int | float):
