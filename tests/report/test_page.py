@@ -11,8 +11,9 @@ import pytest
 from test_compare import PRUNED, UNPRUNED
 
 from unifews.errors import InputError, MissingFileError
-from unifews.report.figure import _ticks, figure
+from unifews.report.figure import figure
 from unifews.report.page import page, write_page
+from unifews.report.plot import round_numbers
 from unifews.report.table import short
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -98,8 +99,8 @@ def test_the_picture_has_the_numbers_of_the_table():
 
 
 def test_ticks_are_round_and_inside():
-    assert _ticks(8.2, 9.5) == [200_000_000, 500_000_000, 1_000_000_000, 2_000_000_000]
-    assert _ticks(3.1, 8.9) == [10**power for power in range(4, 9)]
+    assert round_numbers(8.2, 9.5) == [200_000_000, 500_000_000, 1_000_000_000, 2_000_000_000]
+    assert round_numbers(3.1, 8.9) == [10**power for power in range(4, 9)]
 
 
 def test_only_a_page_of_ours_is_replaced(tmp_path):

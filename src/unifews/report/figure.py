@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from math import ceil, floor, log10
+from math import log10
 from typing import Any
 
 from unifews.report.compare import Record, Row, labels_of, prunes
-from unifews.report.plot import COLOURS, PLAIN, SYMBOLS
+from unifews.report.plot import COLOURS, PLAIN, SYMBOLS, round_numbers
 from unifews.report.table import short
 from unifews.training.metrics import NAMES
 
@@ -63,20 +63,13 @@ def lay_out(fig: Any, operations: Sequence[int], x: str, y: str) -> None:
     """Axes and legend of a picture over operations, on a scale of logarithms."""
     places = [log10(max(1, count)) for count in operations]
     ends = min(places) - _MARGIN, max(places) + _MARGIN
-    ticks = _ticks(*ends)
+    ticks = [round(tick) for tick in round_numbers(*ends)]
     fig.update_xaxes(
         title=x, type="log", range=ends, tickvals=ticks,
         ticktext=[short(tick).replace(".00 ", " ").replace(".0 ", " ") for tick in ticks],
     )  # fmt: skip
     fig.update_yaxes(title=y)
     fig.update_layout(**PLAIN, showlegend=True, hovermode="closest")
-
-
-def _ticks(first: float, last: float) -> list[int]:
-    """Round numbers between two powers of ten: 1, 2, 5, 10, … where there is room for them, else the powers alone."""
-    steps = (1, 2, 5) if last - first < 2.5 else (1,)
-    found = [step * 10**power for power in range(floor(first), ceil(last) + 1) for step in steps]
-    return [tick for tick in found if first <= log10(tick) <= last]
 
 
 def caption(records: Sequence[Record]) -> str:

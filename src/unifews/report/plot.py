@@ -21,6 +21,7 @@ PLAIN: dict[str, Any] = {
 }  # fmt: skip
 _PRINTED = "#8a8f98"  # the paper's values, between light and dark
 _FAR, _DECADE = 1e3, 10.0  # largest place over smallest from which an axis is one of logarithms; of one of operations
+_ROOM = 3  # decades of an axis that has room for more marks than the powers of ten
 _DASHES = ("solid", "dash", "dot", "dashdot")
 
 
@@ -127,11 +128,20 @@ def _scales(fig: Any, exhibit: Exhibit, quantities: Sequence[str]) -> None:
 
 
 def _ticks(places: Sequence[float]) -> dict[str, Any]:
-    """Marks of an axis of logarithms, each with its whole number: powers of ten, 2 and 5 times them where there is room."""
-    least, most = math.floor(math.log10(min(places))), math.ceil(math.log10(max(places)))
-    steps = (1, 2, 5) if most - least <= 3 else (1,)
-    marks = [step * 10.0**power for power in range(least, most + 1) for step in steps]
+    """Marks of an axis of logarithms, each with its whole number: plotly's own leave out what power of ten a 2 or 5 is of."""
+    marks = round_numbers(math.floor(math.log10(min(places))), math.ceil(math.log10(max(places))))
     return {"tickvals": marks, "ticktext": [f"{mark:,.10g}" for mark in marks]}
+
+
+def round_numbers(first: float, last: float) -> list[float]:
+    """Those between two powers of ten: 1, 2, 5, 10, … where there is room for them, else the powers alone.
+
+    >>> round_numbers(-0.5, 1)
+    [0.5, 1.0, 2.0, 5.0, 10.0]
+    """
+    steps = (1, 2, 5) if last - first <= _ROOM else (1,)
+    found = [step * 10.0**power for power in range(math.floor(first), math.ceil(last) + 1) for step in steps]
+    return [tick for tick in found if first <= math.log10(tick) <= last]
 
 
 def frame(fig: Any, x_label: str, y_label: str, *, legend: bool) -> None:
