@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -58,3 +60,53 @@ def test_more_cores_than_threads_can_be_started_are_not_all_used(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(5000))
     assert threads_to_use(None) == MAX_THREADS
+
+
+CHILD = """
+import multiprocessing, sys
+import numpy as np, torch, torch_geometric.nn as pyg
+import unifews as uf
+
+rng = np.random.default_rng(1)
+graph = uf.Graph.from_edge_index(rng.integers(0, 3000, (2, 30_000)), 3000).undirected()
+x = rng.standard_normal((3000, 32)).astype(np.float32)
+edge_index, tensor = torch.from_numpy(graph.to_edge_index()), torch.from_numpy(x)
+torch.manual_seed(0)
+model = uf.sparsify(pyg.GCN(32, 16, 2, 5), edge_sparsity=0.5)
+model(tensor, edge_index)
+model.eval()
+fast = uf.compress(model, tensor, edge_index)
+
+def results(_=None):
+    with torch.no_grad():
+        return [
+            uf.propagate(graph, x, edge_sparsity=0.5, threads=2).embedding.tobytes(),
+            model(tensor, edge_index).numpy().tobytes(), fast(tensor, edge_index).numpy().tobytes(),
+        ]
+
+class Items(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2
+    def __getitem__(self, item):
+        from unifews.kernels import threads_to_use
+        assert threads_to_use(None) == 1
+        return results()
+
+expected = results()
+queue = multiprocessing.get_context("fork").SimpleQueue()
+child = multiprocessing.get_context("fork").Process(target=lambda: queue.put(results()))
+child.start()
+assert queue.get() == expected
+child.join()
+for found in torch.utils.data.DataLoader(Items(), num_workers=2, batch_size=None, multiprocessing_context="fork"):
+    assert found == expected
+assert results() == expected
+print("done")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
+def test_forked_children_compute_what_their_parent_does():
+    """OpenMP's waiting threads do not survive a fork; a child that waited for them would hang for ever."""
+    done = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0 and done.stdout == "done\n", done.stderr

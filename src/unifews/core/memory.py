@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from unifews.core.inorder import cores
 from unifews.core.sizes import as_bytes, in_words
 from unifews.errors import InputError
+from unifews.resources import cores
 
 _DEFAULT = 2_000_000_000  # more would not be much faster
 _THREADS = 4  # more would wait for the disk

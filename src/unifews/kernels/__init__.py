@@ -5,6 +5,7 @@
                         where they are) and bill.h (what that may cost)
     native/messages.cpp, attention.cpp, weights.cpp, pointwise.cpp
                         products of layers, attention, few weights, dropout
+    native/check.cpp    validation of compressed rows that come from outside
     reference.py, reference_layers.py, reference_attention.py
                         the same functions in plain numpy: the oracles
 
@@ -15,6 +16,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,9 +24,9 @@ from contextvars import ContextVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.inorder import cores
 from unifews.errors import InputError
 from unifews.kernels import _native as native  # type: ignore[attr-defined]
+from unifews.resources import cores
 
 LANES = 16
 MAX_BLOCKS = 8
@@ -55,9 +57,35 @@ def aligned(*shape: int, dtype: type = np.float32, zero: bool = False) -> NDArra
     return raw[offset : offset + size * itemsize].view(dtype).reshape(shape)
 
 
+_fork = {"ended": True, "child": False}
+
+
+def _before_fork() -> None:
+    # A forked child has none of the threads that wait for its parent's next kernel, and OpenMP would wait for them for ever.
+    # They are ended before each fork, so that parent and child both start new ones; this takes microseconds.
+    _fork["ended"] = native.end_threads()
+
+
+def _after_fork() -> None:
+    _fork["child"] = not _fork["ended"]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+
+
 def threads_to_use(threads: int | None) -> int:
-    """The number of threads meant by a `threads` argument: None = every core this process may use."""
+    """The number of threads meant by a `threads` argument: None = every core this process may use.
+
+    One in a worker of a torch DataLoader, as for torch itself, and in a forked child of a process whose threads could not be
+    ended.
+    """
+    if _fork["child"]:
+        return 1
     if threads is None:
+        worker = sys.modules.get("torch.utils.data._utils.worker")
+        if worker is not None and worker.get_worker_info() is not None:
+            return 1
         return _limit.get() or _threads_of_environment() or min(cores(), MAX_THREADS)
     if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
         raise InputError(f"`threads` is a whole number of at least 1, or None for all cores; got {threads!r}.")

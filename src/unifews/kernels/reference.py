@@ -16,9 +16,53 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Longs = NDArray[np.int64]
 
+_ONES = 2**64 - 1
 LANES = 16
 MARGIN = np.float32(1.00001)  # bounds are rounded up by this much, so that they never lose to an exact test
 SMALLEST = np.float32(1e-45)  # a cut above zero: exact zeros never reach it
+
+
+def check_rows(
+    indptr: Longs, indices: NDArray[Any], weight: Floats | None, first: int, last: int, columns: int, hashed: bool, key: int,
+    threads: int,
+) -> tuple[int, int, int, int, int, int]:  # fmt: skip
+    """First places of faults in rows first..last (-1 = none), and the sum that is 0 if the matrix is symmetric: check.h."""
+    faults: dict[str, list[int]] = {name: [] for name in ("pointer", "range", "order", "loop", "weight")}
+    balance = 0
+    for u in range(first, last):
+        start, end = int(indptr[u]), int(indptr[u + 1])
+        if not 0 <= start <= end <= len(indices):
+            faults["pointer"].append(u)
+            continue
+        for e in range(start, end):
+            v = int(indices[e])
+            if not 0 <= v < columns:
+                faults["range"].append(e)
+            if e > start and v <= int(indices[e - 1]):
+                faults["order"].append(e)
+            if v == u:
+                faults["loop"].append(e)
+            if weight is not None and not 0 < weight[e] < np.inf:
+                faults["weight"].append(e)
+            if hashed:
+                h = _pair_hash(min(u, v), max(u, v), key, indices.dtype == np.int32)
+                if weight is not None:
+                    h = _mixed(h ^ (int(weight[e].view(np.uint32)) * 0x9E3779B97F4A7C15 & _ONES))
+                balance += -h if v > u else h
+    pointer, outside, order, loop, unweighted = (min(found, default=-1) for found in faults.values())
+    return pointer, outside, order, loop, unweighted, balance & _ONES
+
+
+def _pair_hash(low: int, high: int, key: int, narrow: bool) -> int:
+    if narrow:
+        return _mixed((low << 32 | high) + key & _ONES)
+    return _mixed(_mixed(low + key & _ONES) + high & _ONES)
+
+
+def _mixed(x: int) -> int:
+    x = (x ^ x >> 33) * 0xFF51AFD7ED558CCD & _ONES
+    x = (x ^ x >> 33) * 0xC4CEB9FE1A85EC53 & _ONES
+    return x ^ x >> 33
 
 
 def ingest(

@@ -168,8 +168,8 @@ def commit() -> str | None:
 
 
 def machine() -> dict[str, Any]:
-    from unifews.core.inorder import cores
     from unifews.kernels import describe, threads_to_use
+    from unifews.resources import cores
 
     kernel = describe(threads_to_use(None))
     return {"system": platform.system(), "processor": processor(), "cores": cores(), "kernel": kernel}

@@ -3,6 +3,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -10,6 +14,7 @@
 
 #include "arrays.h"
 #include "attention.h"
+#include "check.h"
 #include "kernels.h"
 #include "pointwise.h"
 #include "weights.h"
@@ -30,17 +35,19 @@ struct Level {
   const Attentions& (*attention)();
   const Weights& (*weights)();
   const Pointwise& (*pointwise)();
+  const Checks& (*checks)();
 };
 
 std::vector<Level> levels() {
-  std::vector<Level> found{{"base", table_base, messages_base, attention_base, weights_base, pointwise_base}};
+  std::vector<Level> found{{"base", table_base, messages_base, attention_base, weights_base, pointwise_base, checks_base}};
 #if defined(UNIFEWS_X86)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-    found.push_back({"avx2", table_avx2, messages_avx2, attention_avx2, weights_avx2, pointwise_avx2});
+    found.push_back({"avx2", table_avx2, messages_avx2, attention_avx2, weights_avx2, pointwise_avx2, checks_avx2});
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl"))
-    found.push_back({"avx512", table_avx512, messages_avx512, attention_avx512, weights_avx512, pointwise_avx512});
+    found.push_back({"avx512", table_avx512, messages_avx512, attention_avx512, weights_avx512, pointwise_avx512,
+                     checks_avx512});
 #endif
   return found;
 }
@@ -83,6 +90,33 @@ NB_MODULE(_native, m) {
     return false;
 #endif
   });
+
+  m.def(
+      "end_threads",
+      [] {
+#if defined(_OPENMP)
+        nb::gil_scoped_release free;
+        return omp_pause_resource_all(omp_pause_hard) == 0;
+#else
+        return true;
+#endif
+      },
+      "End the threads that wait for the next kernel; it starts new ones. False = they could not be ended.");
+
+  m.def(
+      "check_rows",
+      [](Input<int64_t> indptr, Indices indices, Maybe<Input<float>> weight, int64_t first, int64_t last, int64_t columns,
+         bool hashed, uint64_t key, int threads) {
+        const RowCheck c{first, last, columns, int64_t(indices.shape(0)), indptr.data(), indices.data(),
+                         is_wide(indices.dtype()), data(weight), hashed, key, threads};
+        RowFaults f;
+        {
+          nb::gil_scoped_release free;
+          f = current.checks().rows(c);
+        }
+        return nb::make_tuple(f.pointer, f.range, f.order, f.loop, f.weight, f.balance);
+      },
+      "indptr"_a, "indices"_a, "weight"_a.none(), "first"_a, "last"_a, "columns"_a, "hashed"_a, "key"_a, "threads"_a);
 
   m.def(
       "ingest",
