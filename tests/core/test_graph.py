@@ -74,7 +74,7 @@ class TestConstruction:
         assert (graph.dropped_self_loops, graph.merged_duplicates) == (loops, merged)
         assert graph.num_nodes == n and graph.num_edges == sum(map(len, rows))
         assert graph.degree.tolist() == [len(row) for row in rows]
-        assert csr.is_canonical(graph.indptr, graph.indices)
+        assert csr.examine(graph.indptr, graph.indices).is_canonical
         assert graph.is_weighted == any(w != 1 for row in rows for w in row.values())
 
     @given(multigraphs())
@@ -94,7 +94,7 @@ class TestConstruction:
             patch.setattr(csr, "PARALLEL", 1)
             graph = Graph.from_edge_index(edges, n, weight)
             same(graph, expected)
-            assert csr.is_canonical(graph.indptr, graph.indices)
+            assert csr.examine(graph.indptr, graph.indices).is_canonical
 
     @given(multigraphs())
     def test_unsorted_rows_are_repaired(self, case):
@@ -375,6 +375,9 @@ class TestFolder:
             ({"version": 2}, "format version 2, and this release reads version 1"),
             ({"num_edges": 7}, r"indices.npy holds int32 \[6\], but meta.json asks for int32 \[7\]"),
             ({"num_nodes": -1}, "meta.json is damaged"),
+            ({"num_nodes": 2**63 - 1}, "num_nodes from 1 to 549,755,813,888"),
+            ({"dropped_self_loops": -1}, "meta.json is damaged"),
+            ({"arrays": []}, "meta.json is damaged"),
             ({"num_nodes": "3"}, "meta.json is damaged"),
             ({"weighted": None}, "meta.json is damaged"),
         ],
@@ -394,9 +397,53 @@ class TestFolder:
         with pytest.raises(FileFormatError, match=message):
             Graph.open(folder)
 
-    @pytest.mark.parametrize("indices, message", [([1, 2, 0, 9, 0, 1], "outside 0 … 2"), ([2, 1, 0, 2, 0, 1], "not sorted")])
-    def test_verifying_finds_damaged_indices(self, folder, indices, message):
+    @pytest.mark.parametrize(
+        "indices, message",
+        [
+            ([1, 2, 0, 9, 0, 1], "names node 9, and the graph has nodes 0 … 2"),
+            ([1, 2, 0, -1, 0, 1], "names node -1"),
+            ([1, 2, 0, 2**31 - 1, 0, 1], "names node 2,147,483,647"),
+            ([2, 1, 0, 2, 0, 1], "not sorted"),
+            ([1, 1, 0, 2, 0, 1], "not sorted and free of copies"),
+            ([0, 2, 0, 2, 0, 1], "self-loops"),
+        ],
+    )
+    @pytest.mark.parametrize("verify", [None, False, True])
+    def test_damaged_indices_are_refused_at_every_open(self, folder, indices, message, verify):
         np.save(folder / "indices.npy", np.array(indices, dtype=np.int32))
-        Graph.open(folder)  # a look at the offsets alone cannot tell
         with pytest.raises(FileFormatError, match=message):
-            Graph.open(folder, verify=True)
+            Graph.open(folder, verify=verify)
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.0, -1.0])
+    def test_weights_that_are_not_positive_and_finite_are_refused(self, folder, value):
+        weight = np.load(folder / "weight.npy")
+        weight[3] = value
+        np.save(folder / "weight.npy", weight)
+        with pytest.raises(FileFormatError, match=r"weight.npy holds .* at place 3, and weights are positive and finite"):
+            Graph.open(folder, verify=False)
+
+    def test_checksums_find_another_weight(self, folder):
+        weight = np.load(folder / "weight.npy")
+        weight[3] += 1
+        np.save(folder / "weight.npy", weight)
+        for verify in (None, True):  # by default of small folders
+            with pytest.raises(FileFormatError, match=r"weight.npy has changed since it was written"):
+                Graph.open(folder, verify=verify)
+        assert Graph.open(folder, verify=False).weight[3] == weight[3]
+
+    def test_a_folder_of_an_earlier_release_has_no_checksums(self, folder):
+        meta = json.loads((folder / "meta.json").read_text())
+        for entry in meta["arrays"].values():
+            del entry["bytes"], entry["sha256"]
+        (folder / "meta.json").write_text(json.dumps(meta))
+        assert Graph.open(folder, verify=True).num_edges == 6
+
+    @pytest.mark.parametrize("said", [True, False, None, [], "yes", 1e300])
+    def test_symmetry_is_found_and_never_believed(self, tmp_path, said):
+        for name, edges, found in (("one", [[0, 1], [1, 2]], False), ("both", [[0, 1, 1, 2], [1, 0, 2, 1]], True)):
+            Graph.from_edge_index(np.array(edges)).save(tmp_path / name)
+            meta = json.loads((tmp_path / name / "meta.json").read_text())
+            (tmp_path / name / "meta.json").write_text(json.dumps({**meta, "symmetric": said}))
+            graph = Graph.open(tmp_path / name)
+            assert graph.is_symmetric is found
+            assert graph.undirected().num_edges == 4

@@ -43,7 +43,7 @@ def energy(x, axes):
 def test_the_number_of_edges_is_met(n, m):
     graph = powerlaw(n, m, num_features=3, num_classes=2, seed=31).graph
     assert graph.num_nodes == n and graph.num_edges == m - m % 2
-    assert csr.is_canonical(graph.indptr, graph.indices)
+    assert csr.examine(graph.indptr, graph.indices).is_canonical
 
 
 @given(st.integers(2, 30), st.integers(2, 200), st.integers(1, 4), st.floats(0, 1), st.integers(0, 2**32 - 1))
@@ -55,7 +55,7 @@ def test_the_smallest_graphs_are_drawn_or_refused(n, m, classes, homophily, seed
         except InputError as error:
             assert "too dense" in str(error)
         else:
-            assert data.graph.num_edges == m - m % 2 and csr.is_canonical(data.graph.indptr, data.graph.indices)
+            assert data.graph.num_edges == m - m % 2 and csr.examine(data.graph.indptr, data.graph.indices).is_canonical
             assert data.y.min() >= 0 and data.y.max() < classes and np.isfinite(data.x).all()
 
 

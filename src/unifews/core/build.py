@@ -338,7 +338,7 @@ class _Builder:
         indptr, indices = (open_array(self._array(name)) for name in ("indptr", "indices"))
         weight = open_array(self._array("weight")) if weighted else None
         merged = dealt["edges"] - done["given"]
-        graph = Graph(indptr, indices, weight, dealt["loops"], merged, True if self.undirected else None)
+        graph = Graph(indptr, indices, weight, dealt["loops"], merged, True if self.undirected else None, _checked=True)
         store.describe(self.place, graph.stored())
         self.work.keep(**{self.name: "finished"})
         shutil.rmtree(self.files, ignore_errors=True)

@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unifews.core import csr
+from unifews.core.csr import MAX_NODES, Examined
 from unifews.errors import GraphError, InputError, ShapeError
 
+_LIMIT = f"a graph has at most {MAX_NODES:,} nodes, numbered from 0."
 _CHUNK = 1 << 22  # values that are looked at at a time: features may be a map of a file larger than memory
 
 
@@ -17,6 +20,11 @@ def as_array(values: Any) -> NDArray[Any]:
     """A numpy array of numpy, torch or list. Torch is recognised by its methods, so that it need not be imported."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise InputError(
+            "a masked array was given, and its masked values would be taken for real ones. Fill them in first, with filled(0) "
+            "for example."
+        )
     return np.asarray(values)
 
 
@@ -24,7 +32,9 @@ def as_integers(values: Any, name: str) -> NDArray[Any]:
     """An integer array; floats pass if they are whole numbers."""
     array = as_array(values)
     if array.dtype.kind in "iu":
-        return array.astype(np.int64) if array.dtype == np.uint64 else array
+        if array.dtype.itemsize == 8 and array.dtype.kind == "u":
+            return _as_int64(array, name)
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     if array.size == 0:  # numpy gives an empty list the type float64
         return array.astype(np.int64)
     if array.dtype.kind != "f":
@@ -33,6 +43,15 @@ def as_integers(values: Any, name: str) -> NDArray[Any]:
     if bad.any():
         place = np.unravel_index(int(bad.argmax()), array.shape)
         raise InputError(f"{name}{_place(place)} is {array[place]}; node numbers are integers.")
+    return _as_int64(array, name)
+
+
+def _as_int64(array: NDArray[Any], name: str) -> NDArray[np.int64]:
+    """Whole numbers as int64, which unsigned and floating ones may be too large for."""
+    far = np.abs(array) >= 2.0**63 if array.dtype.kind == "f" else array >= 2**63
+    if far.any():
+        place = np.unravel_index(int(far.argmax()), array.shape)
+        raise GraphError(f"{name}{_place(place)} is {array[place]}, and {_LIMIT}")
     return array.astype(np.int64)
 
 
@@ -55,14 +74,26 @@ def count_nodes(edges: NDArray[Any], num_nodes: int | None) -> int:
         if edges.size == 0:
             raise GraphError("a graph without edges needs num_nodes, since nothing else says how many nodes it has.")
         n = int(edges.max()) + 1
-    elif isinstance(num_nodes, bool) or int(num_nodes) != num_nodes:
-        raise InputError(f"num_nodes must be an integer; got {num_nodes!r}.")
     else:
-        n = int(num_nodes)
+        n = as_count(num_nodes, "num_nodes")
         if n < 1:
             raise GraphError(f"a graph needs at least one node; got num_nodes={n}.")
+    if n > MAX_NODES:
+        named = "the largest node number is" if num_nodes is None else "num_nodes is"
+        raise GraphError(f"{named} {n - (num_nodes is None):,}, and {_LIMIT}")
     _check_range(edges, n, "edge_index")
     return n
+
+
+def as_count(value: Any, name: str) -> int:
+    """A whole number, of Python, numpy or a float without a fraction."""
+    try:
+        number = int(value)
+        if not isinstance(value, bool) and number == value:
+            return number
+    except (TypeError, ValueError, OverflowError):  # no number at all, NaN, infinity
+        pass
+    raise InputError(f"{name} must be an integer; got {value!r}.")
 
 
 def _check_range(numbers: NDArray[Any], num_nodes: int, name: str) -> None:
@@ -77,8 +108,8 @@ def _check_range(numbers: NDArray[Any], num_nodes: int, name: str) -> None:
         )
 
 
-def check_rows(indptr: NDArray[np.int64], indices: NDArray[Any]) -> int:
-    """The number of nodes of sound compressed rows."""
+def check_rows(indptr: NDArray[np.int64], indices: NDArray[Any], weight: NDArray[np.float32] | None = None) -> Examined:
+    """What `csr.examine` finds in the compressed rows of a graph, once they are known to be sound."""
     if indptr.ndim != 1 or indices.ndim != 1:
         raise ShapeError(f"`indptr` and `indices` are vectors; got shapes {list(indptr.shape)}, {list(indices.shape)}.")
     n = len(indptr) - 1
@@ -89,12 +120,83 @@ def check_rows(indptr: NDArray[np.int64], indices: NDArray[Any]) -> int:
             f"`indptr` must run from 0 to the length of `indices`, {len(indices):,}; "
             f"it runs from {indptr[0]:,} to {indptr[-1]:,}."
         )
-    falls = indptr[1:] < indptr[:-1]
-    if falls.any():
+    seen = csr.examine(indptr, indices, weight)
+    if seen.pointer >= 0:
+        falls = indptr[1:] < indptr[:-1]
         row = int(falls.argmax())
         raise GraphError(f"`indptr` must not decrease, and indptr[{row + 1}] is less than indptr[{row}].")
-    _check_range(indices, n, "indices")
-    return n
+    if seen.range >= 0:
+        _check_range(indices, n, "indices")
+    return seen
+
+
+def check_sparse(matrix: Any, name: str) -> Any:
+    """A scipy sparse matrix as sound CSR, of any format, canonical: the caller's own one, or a copy where that one is not.
+
+    scipy trusts the arrays of a matrix, in its conversions and products too: a number outside the shape is read, or written,
+    outside the memory of the matrix.
+    """
+    if matrix.ndim != 2:
+        raise ShapeError(f"`{name}` has shape {list(matrix.shape)}; a sparse matrix has two dimensions here.")
+    if matrix.format in ("csr", "csc", "bsr"):
+        _check_compressed(matrix, name)
+    elif matrix.format == "coo":
+        for line, side in zip((matrix.row, matrix.col), matrix.shape, strict=True):
+            if len(line) != len(matrix.data):
+                raise ShapeError(f"`{name}` is damaged: it has {len(matrix.data):,} values and {len(line):,} places for them.")
+            if len(line) and (line.min() < 0 or line.max() >= side):
+                raise InputError(f"`{name}` is damaged: it has entries outside its shape {list(matrix.shape)}.")
+    rows = matrix.tocsr()
+    seen = _check_compressed(rows, name)
+    if seen.order >= 0:
+        rows = rows.copy() if rows is matrix else rows
+        # scipy remembers what it once found out, and a matrix may have been changed since.
+        rows.has_sorted_indices = rows.has_canonical_format = False
+        rows.sum_duplicates()
+    return rows
+
+
+def scipy_of_torch(x: Any, name: str) -> Any:
+    """A sparse torch tensor as a scipy matrix of the same layout, not yet checked: torch's own conversions trust it too."""
+    import scipy.sparse as sp
+
+    x, layout = x.detach().cpu(), str(x.layout).removeprefix("torch.sparse_")
+    try:
+        if layout == "coo":
+            return sp.coo_array((x._values().numpy(), tuple(x._indices().numpy())), shape=tuple(x.shape))
+        if layout == "csr":
+            rows = x.crow_indices().numpy(), x.col_indices().numpy()
+            return sp.csr_array((x.values().numpy(), rows[1], rows[0]), shape=tuple(x.shape))
+        if layout == "csc":
+            columns = x.ccol_indices().numpy(), x.row_indices().numpy()
+            return sp.csc_array((x.values().numpy(), columns[1], columns[0]), shape=tuple(x.shape))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"`{name}` is a damaged sparse tensor: {error}. Build it again.") from error
+    raise InputError(f"`{name}` is a sparse tensor of layout {x.layout}; give it as CSR, with x.to_sparse_csr().")
+
+
+def _check_compressed(matrix: Any, name: str) -> Examined:
+    height, width = matrix.shape if matrix.format != "csc" else matrix.shape[::-1]
+    if matrix.format == "bsr":
+        height, width = height // matrix.blocksize[0], width // matrix.blocksize[1]
+    indptr, indices = np.asarray(matrix.indptr), np.asarray(matrix.indices)
+    problem = ""
+    if indptr.dtype.kind not in "iu" or indices.dtype.kind not in "iu":
+        problem = f"its indices are of type {indices.dtype} and its indptr is of type {indptr.dtype}, and both must be integers"
+    elif indptr.shape != (height + 1,) or indices.ndim != 1:
+        problem = f"its indptr has {indptr.size:,} numbers where {height + 1:,} are needed"
+    elif indptr[0] != 0 or indptr[-1] > min(len(indices), len(matrix.data)):
+        problem = f"its indptr runs from {indptr[0]} to {indptr[-1]} and it has {len(indices):,} indices"
+    if not problem:
+        index = np.int32 if indices.dtype == np.int32 else np.int64
+        seen = csr.examine(np.ascontiguousarray(indptr, np.int64), np.ascontiguousarray(indices, index), columns=width)
+        if seen.pointer >= 0:
+            problem = "its indptr decreases, or points outside its indices"
+        elif seen.range >= 0:
+            problem = f"index {indices[seen.range]} at place {seen.range:,} is outside its shape {list(matrix.shape)}"
+        else:
+            return seen
+    raise InputError(f"`{name}` is a damaged {matrix.format} matrix: {problem}. Load or build it again.")
 
 
 def as_weights(values: Any, length: int, name: str, item: str) -> NDArray[np.float32]:

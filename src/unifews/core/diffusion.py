@@ -29,8 +29,8 @@ class Diffusion:
     r: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 <= self.r <= 1:
-            raise InputError(f"`r`, the exponent of the source's degree, lies in [0, 1]; got {self.r}. Usual is r=0.5.")
+        if not isinstance(self.r, int | float | np.number) or not 0 <= self.r <= 1:
+            raise InputError(f"`r`, the exponent of the source's degree, lies in [0, 1]; got {self.r!r}. Usual is r=0.5.")
 
     @cached_property
     def degree(self) -> NDArray[np.float64]:

@@ -16,7 +16,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from unifews.core import csr, store
-from unifews.core.checks import as_array, as_edges, as_integers, as_weights, check_rows, count, count_nodes
+from unifews.core.checks import (
+    as_edges,
+    as_integers,
+    as_weights,
+    check_rows,
+    check_sparse,
+    count,
+    count_nodes,
+    scipy_of_torch,
+)
 from unifews.core.csr import Csr
 from unifews.errors import GraphError, InputError, ShapeError
 
@@ -27,7 +36,8 @@ _SHOW_DIRECTION = 3_000_000  # printing a graph may cost a tenth of a second, no
 class Graph:
     """n nodes and m directed edges without self-loops or copies. Build one with a `from_…` function or `open`.
 
-    An undirected edge is stored twice. 4 bytes per edge, 8 when weighted, plus 8 per node.
+    Arrays that come from outside are read once and checked, because kernels trust them (`csr.examine`, 1-3 ns an edge). They
+    must not be changed afterwards. An undirected edge is stored twice. 4 bytes per edge, 8 when weighted, plus 8 per node.
 
     >>> Graph.from_edge_index(np.array([[0, 1, 1, 2], [1, 0, 2, 1]]))
     Graph(3 nodes, 4 edges, undirected)
@@ -39,6 +49,7 @@ class Graph:
     dropped_self_loops: int = 0
     merged_duplicates: int = 0
     _symmetric: bool | None = field(default=None)  # what `is_symmetric` will say, where it is known without work
+    _checked: bool = field(default=False)  # the arrays were just made here, or have been examined
 
     def __post_init__(self) -> None:
         # A view is frozen rather than the caller's own array, which stays as it was.
@@ -48,6 +59,30 @@ class Graph:
                 view = array.view()
                 view.flags.writeable = False
                 object.__setattr__(self, name, view)
+        if not self._checked:
+            self._check()
+
+    def _check(self) -> None:
+        n = len(self.indptr) - 1
+        index = csr.index_dtype(n)
+        wanted = {"indptr": np.int64, "indices": index, "weight": np.float32}
+        for name, dtype in wanted.items():
+            array = getattr(self, name)
+            if array is not None and (array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous):
+                raise InputError(
+                    f"`{name}` is {array.dtype.name} {list(array.shape)}; a graph of {count(n, 'node')} keeps it as a "
+                    f"contiguous {np.dtype(dtype).name} vector. Graph.from_csr takes and converts arrays of any type."
+                )
+        if self.weight is not None and len(self.weight) != len(self.indices):
+            raise ShapeError(f"`weight` has {len(self.weight):,} numbers; it must have one per entry, {len(self.indices):,}.")
+        seen = check_rows(self.indptr, self.indices, self.weight)
+        if not seen.is_canonical:
+            raise GraphError(
+                "these rows are not sorted and free of copies, self-loops and zero, negative or infinite weights. "
+                "Graph.from_csr repairs what can be repaired."
+            )
+        object.__setattr__(self, "_symmetric", seen.symmetric)
+        object.__setattr__(self, "_checked", True)
 
     @property
     def num_nodes(self) -> int:
@@ -71,15 +106,10 @@ class Graph:
 
     @cached_property
     def is_symmetric(self) -> bool:
-        """True when every edge has its reverse, of the same weight. Costs one sort of the edges, once."""
-        if self._symmetric is not None:
-            return self._symmetric
-        if not np.array_equal(np.bincount(self.indices, minlength=self.num_nodes), self.degree):
-            return False
-        other = self.transpose()
-        return np.array_equal(self.indices, other.indices) and (
-            self.weight is None or (other.weight is not None and np.array_equal(self.weight, other.weight))
-        )
+        """True when every edge has its reverse, of the same weight. Costs one pass over the edges, once (`csr.examine`)."""
+        if self._symmetric is None:
+            return csr.examine(self.indptr, self.indices, self.weight).symmetric
+        return self._symmetric
 
     def __repr__(self) -> str:
         parts = [count(self.num_nodes, "node"), count(self.num_edges, "edge")]
@@ -117,22 +147,25 @@ class Graph:
         """A graph from compressed rows: indices[indptr[u]:indptr[u+1]] are the sources of the edges into u.
 
         Shapes: `indptr` [n + 1], `indices` [m], `weight` [m]. Sorted rows without copies of an edge, self-loops or zero
-        weights are taken as they are and share memory with the caller; anything else is repaired. `check=False` trusts
-        the arrays, for a caller who has just built them.
+        weights are taken as they are and share memory with the caller; anything else is repaired. With `check=False` rows
+        that would need repair are an error; numbers outside the graph are one in any case.
         """
         pointers = as_integers(indptr, "indptr").astype(np.int64, copy=False)
         sources = as_integers(indices, "indices")
-        values = None if weight is None else as_array(weight)
-        if not check:
-            index = csr.index_dtype(len(pointers) - 1)
-            trusted = None if values is None else values.astype(np.float32, copy=False)
-            return cls(pointers, sources.astype(index, copy=False), trusted)
-        n = check_rows(pointers, sources)
+        if sources.dtype not in (np.int32, np.int64):
+            sources = sources.astype(np.int64)
+        pointers, sources = np.ascontiguousarray(pointers), np.ascontiguousarray(sources)
+        values = None if weight is None else np.ascontiguousarray(as_weights(weight, len(sources), "weight", "entry"))
+        seen = check_rows(pointers, sources, values)
+        n = len(pointers) - 1
         sources = sources.astype(csr.index_dtype(n), copy=False)
-        if values is not None:
-            values = as_weights(values, len(sources), "weight", "entry")
-        if csr.is_canonical(pointers, sources) and (values is None or values.all()):
-            return cls._from_csr(Csr(pointers, sources, values, 0, 0))
+        if seen.is_canonical:
+            return cls._from_csr(Csr(pointers, sources, values, 0, 0), seen.symmetric)
+        if not check:
+            raise GraphError(
+                "these rows are not sorted and free of copies, self-loops and zero weights. Without check=False, from_csr "
+                "repairs that."
+            )
         targets = csr.targets(pointers)
         if values is not None and not values.all():
             edge = values != 0
@@ -152,7 +185,7 @@ class Graph:
             )
         if adj.ndim != 2 or adj.shape[0] != adj.shape[1]:
             raise ShapeError(f"an adjacency matrix is square, and this one has shape {list(adj.shape)}.")
-        rows = adj.tocsr()
+        rows = check_sparse(adj, "adj")
         weight = None if rows.dtype == bool and rows.data.all() else rows.data
         return cls.from_csr(rows.indptr, rows.indices, weight)
 
@@ -172,18 +205,19 @@ class Graph:
         if hasattr(adj_t, "csr"):  # torch_sparse.SparseTensor
             indptr, indices, value = adj_t.csr()
         else:
-            adj_t = adj_t.to_sparse_csr()
-            indptr, indices, value = adj_t.crow_indices(), adj_t.col_indices(), adj_t.values()
+            rows = check_sparse(scipy_of_torch(adj_t, "adj_t"), "adj_t")
+            indptr, indices, value = rows.indptr, rows.indices, rows.data
         # A torch tensor cannot do without values, so PyG writes ones where it means "no weights".
         if value is not None and bool((value == 1).all()):
             value = None
         return cls.from_csr(indptr, indices, value)
 
     @classmethod
-    def open(cls, folder: str | PathLike[str], *, verify: bool = False) -> Graph:
-        """The graph in a folder written by `save`, memory-mapped: opening costs no memory, pages are read when used.
+    def open(cls, folder: str | PathLike[str], *, verify: bool | None = None) -> Graph:
+        """The graph in a folder written by `save`, memory-mapped: opening costs no memory.
 
-        Sizes and offsets are always checked; `verify=True` also reads every index once.
+        Every array is read once and its invariants are checked (docs/FORMAT.md), at 1-3 ns an edge or the speed of the disk.
+        `verify=True` compares the checksums of the files too, `False` does not; by default small graphs' are, up to 64 MB.
         """
         stored = store.read(Path(folder), verify=verify)
         meta = stored.meta
@@ -191,20 +225,21 @@ class Graph:
             stored.indptr,
             stored.indices,
             stored.weight,
-            meta.get("dropped_self_loops", 0),
-            meta.get("merged_duplicates", 0),
-            meta.get("symmetric"),
+            meta["dropped_self_loops"],
+            meta["merged_duplicates"],
+            meta["symmetric"],
+            _checked=True,
         )
 
     @classmethod
-    def _from_csr(cls, rows: Csr) -> Graph:
+    def _from_csr(cls, rows: Csr, symmetric: bool | None = None) -> Graph:
         weight = rows.weight
         if weight is not None:
             if not np.isfinite(weight).all():
                 raise GraphError("the weights of the copies of an edge add up to more than float32 can hold.")
             if (weight == 1).all():
                 weight = None
-        return cls(rows.indptr, rows.indices, weight, rows.loops, rows.merged)
+        return cls(rows.indptr, rows.indices, weight, rows.loops, rows.merged, symmetric, _checked=True)
 
     # --------------------------------------------------------------------------------------------------- to elsewhere
 
@@ -253,7 +288,9 @@ class Graph:
             edges = self.to_edge_index()
             both = Graph.from_edge_index(np.concatenate([edges, edges[::-1]], axis=1), self.num_nodes)
         # What was repaired is about the edges that were given: the reverses merged here are no copies of theirs.
-        return Graph(both.indptr, both.indices, both.weight, self.dropped_self_loops, self.merged_duplicates, True)
+        return Graph(
+            both.indptr, both.indices, both.weight, self.dropped_self_loops, self.merged_duplicates, True, _checked=True
+        )
 
     def permute(self, order: ArrayLike) -> Graph:
         """The same graph with its nodes renumbered: node i of the result is node order[i] of this one.
@@ -270,4 +307,6 @@ class Graph:
     def _relabel(self, source: NDArray[Any], target: NDArray[Any]) -> Graph:
         rows = csr.compress(source, target, self.weight, self.num_nodes)
         known = self.__dict__.get("is_symmetric", self._symmetric)
-        return Graph(rows.indptr, rows.indices, rows.weight, self.dropped_self_loops, self.merged_duplicates, known)
+        return Graph(
+            rows.indptr, rows.indices, rows.weight, self.dropped_self_loops, self.merged_duplicates, known, _checked=True
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import file_digest
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,9 +13,12 @@ from numpy.typing import NDArray
 
 from unifews.core import csr, work
 from unifews.core.atomic import atomic_folder
+from unifews.core.csr import MAX_NODES, Examined
 from unifews.core.described import Kind
 from unifews.core.npy import open_array, write_array
 from unifews.errors import FileFormatError, InputError
+
+SMALL = 64_000_000  # bytes whose checksums are compared without being asked: a few hundredths of a second
 
 KIND = Kind("graph", "unifews-graph", 1, "meta.json", "Graph.save")
 
@@ -48,9 +52,25 @@ def describe(place: Path, stored: Stored) -> None:
     meta = {
         **KIND.header(),
         **stored.meta,
-        "arrays": {name: {"dtype": a.dtype.name, "shape": list(a.shape)} for name, a in _arrays(stored).items()},
+        "arrays": {name: described(place / f"{name}.npy", array) for name, array in _arrays(stored).items()},
     }
     (place / KIND.file).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+
+
+def described(path: Path, array: NDArray[Any]) -> dict[str, Any]:
+    """What a JSON file says of the array in a `.npy` file, checksum of the file included."""
+    return {"dtype": array.dtype.name, "shape": list(array.shape), "bytes": path.stat().st_size, "sha256": checksum(path)}
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def check_checksum(path: Path, entry: Any) -> None:
+    """Compare a file with what `described` wrote of it; folders of earlier releases may have no checksum."""
+    if isinstance(entry, dict) and "sha256" in entry and entry["sha256"] != checksum(path):
+        raise FileFormatError(f"{path} has changed since it was written: its checksum differs. Copy or save it again.")
 
 
 def _arrays(stored: Stored) -> dict[str, NDArray[Any]]:
@@ -58,34 +78,67 @@ def _arrays(stored: Stored) -> dict[str, NDArray[Any]]:
     return arrays if stored.weight is None else {**arrays, "weight": stored.weight}
 
 
-def read(folder: Path, *, verify: bool = False) -> Stored:
-    """Open a graph folder as memory maps, after checks that touch `indptr` only; `verify` reads `indices` too."""
+def read(folder: Path, *, verify: bool | None = None) -> Stored:
+    """Open a graph folder as memory maps, after one pass over all of its arrays that checks the invariants of docs/FORMAT.md.
+
+    `verify` compares checksums as well; None = where the folder is small. `meta["symmetric"]` is what the pass has found.
+    """
     meta = _meta(folder)
     n, m = meta["num_nodes"], meta["num_edges"]
     indptr = _open(folder, "indptr", (n + 1,), np.int64)
     indices = _open(folder, "indices", (m,), csr.index_dtype(n))
     weight = _open(folder, "weight", (m,), np.float32) if meta["weighted"] else None
-    _check_indptr(folder, indptr, m)
-    if verify:
-        for part in csr.chunks(m):
-            if indices[part].min() < 0 or indices[part].max() >= n:
-                raise FileFormatError(
-                    f"{folder}/indices.npy names nodes outside 0 … {n - 1:,}: it is damaged or not of this graph."
-                )
-        if not csr.is_canonical(indptr, indices):
-            raise FileFormatError(
-                f"{folder}/indices.npy is not sorted and free of copies and self-loops in each row. "
-                f"Load it with Graph.from_csr, which repairs that, and save it again."
-            )
-    return Stored(indptr, indices, weight, meta)
+    stored = Stored(indptr, indices, weight, meta)
+    problem = ""
+    if indptr[0] != 0:
+        problem = f"starts at {indptr[0]:,} instead of 0"
+    elif indptr[-1] != m:
+        problem = f"ends at {indptr[-1]:,} instead of the {m:,} edges of meta.json"
+    if problem:
+        raise FileFormatError(f"{folder}/indptr.npy {problem}, so it is damaged. Copy or save the graph again.")
+    seen = csr.examine(indptr, indices, weight)
+    if not seen.is_canonical:
+        raise _unsound(folder, stored, seen)
+    arrays = _arrays(stored)
+    if verify or (verify is None and sum(array.nbytes for array in arrays.values()) <= SMALL):
+        for name in arrays:
+            check_checksum(folder / f"{name}.npy", meta["arrays"].get(name))
+    return stored._replace(meta={**meta, "symmetric": seen.symmetric})
+
+
+def _unsound(folder: Path, stored: Stored, seen: Examined) -> FileFormatError:
+    """What is wrong with arrays that break an invariant."""
+    again = "Copy or save the graph again."
+    if seen.pointer >= 0:
+        return FileFormatError(f"{folder}/indptr.npy decreases somewhere, so it is damaged. {again}")
+    if seen.range >= 0:
+        return FileFormatError(
+            f"{folder}/indices.npy names node {stored.indices[seen.range]:,}, and the graph has nodes 0 … "
+            f"{stored.meta['num_nodes'] - 1:,}: it is damaged or not of this graph. {again}"
+        )
+    if seen.weight >= 0 and stored.weight is not None:
+        return FileFormatError(
+            f"{folder}/weight.npy holds {stored.weight[seen.weight]} at place {seen.weight:,}, and weights are positive and "
+            f"finite. {again}"
+        )
+    return FileFormatError(
+        f"{folder}/indices.npy is not sorted and free of copies and self-loops in each row. Load its arrays with "
+        f"Graph.from_csr, which repairs that, and save the graph again."
+    )
 
 
 def _meta(folder: Path) -> dict[str, Any]:
     work.check_finished(folder, "graph")
-    meta = KIND.read(folder)
-    n, m = meta.get("num_nodes"), meta.get("num_edges")
-    if not (type(n) is int and type(m) is int and n >= 1 and m >= 0 and type(meta.get("weighted")) is bool):
-        raise FileFormatError(f"{folder}/meta.json is damaged: it must hold num_nodes ≥ 1, num_edges ≥ 0 and weighted.")
+    meta: dict[str, Any] = {"dropped_self_loops": 0, "merged_duplicates": 0, "arrays": {}} | KIND.read(folder)
+    counts = [meta.get(name) for name in ("num_nodes", "num_edges", "dropped_self_loops", "merged_duplicates")]
+    whole = all(type(value) is int and 0 <= value < 2**63 for value in counts)
+    if not whole or not 1 <= meta["num_nodes"] <= MAX_NODES or type(meta.get("weighted")) is not bool:
+        raise FileFormatError(
+            f"{folder}/meta.json is damaged: it must hold num_nodes from 1 to {MAX_NODES:,}, num_edges ≥ 0 and weighted. Copy "
+            f"or save the graph again."
+        )
+    if not isinstance(meta["arrays"], dict):
+        raise FileFormatError(f"{folder}/meta.json is damaged: `arrays` must be a table. Copy or save the graph again.")
     return meta
 
 
@@ -100,15 +153,3 @@ def _open(folder: Path, name: str, shape: tuple[int, ...], dtype: type[np.generi
             f"{np.dtype(dtype).name} {list(shape)} ({prod(shape) * np.dtype(dtype).itemsize:,} bytes)."
         )
     return array
-
-
-def _check_indptr(folder: Path, indptr: NDArray[np.int64], num_edges: int) -> None:
-    problem = ""
-    if indptr[0] != 0:
-        problem = f"starts at {indptr[0]:,} instead of 0"
-    elif indptr[-1] != num_edges:
-        problem = f"ends at {indptr[-1]:,} instead of the {num_edges:,} edges of meta.json"
-    elif any(np.any(indptr[part.start + 1 : part.stop + 1] < indptr[part]) for part in csr.chunks(len(indptr) - 1)):
-        problem = "decreases somewhere"
-    if problem:
-        raise FileFormatError(f"{folder}/indptr.npy {problem}, so it is damaged. Copy or save the graph again.")

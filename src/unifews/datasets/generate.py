@@ -225,7 +225,7 @@ def _graph(plan: Plan, pairs: int, progress: Progress | None) -> Graph:
         mirrored <<= bits
         mirrored |= key >> bits
     rows = csr.compress_keys(both, plan.n)
-    return Graph(rows.indptr, rows.indices, _symmetric=True)
+    return Graph(rows.indptr, rows.indices, _symmetric=True, _checked=True)
 
 
 def draws_missing(pairs: int, found: int) -> int:

@@ -182,4 +182,4 @@ def _renumbered(graph: Graph, nodes: NDArray[np.int64], behind: NDArray[np.int64
         indices[within] = number[graph.indices[at]]
         if weight is not None and graph.weight is not None:
             weight[within] = graph.weight[at]
-    return Graph(indptr, indices, weight)
+    return Graph(indptr, indices, weight, _checked=True)  # rows are not sorted: numbers of other workers' nodes come last

@@ -159,6 +159,8 @@ def budget_of(
     if edge_sparsity is not None:
         sparsity = check_sparsity("edge_sparsity", edge_sparsity)
         focus = (1.0 if inherit else scheme.focus) if focus is None else float(focus)
+        if not 0 <= focus <= 1:
+            raise InputError(f"`focus`, how much of the budget goes to early hops, lies in [0, 1]; got {focus}.")
         return Target(sparsity, hops, scheme.influence(hops), focus) if sparsity > 0 else None
     if threshold is not None:
         return Absolute(check_threshold("threshold", threshold))

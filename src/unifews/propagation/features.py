@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unifews.core.checks import as_array, check_sparse, scipy_of_torch
 from unifews.errors import InputError, ShapeError
 from unifews.kernels import LANES, aligned, native
 from unifews.propagation.tiles import cut
@@ -27,13 +28,10 @@ class Features:
             x = _torch_to_plain(x)
         self.sparse: Any = None
         if hasattr(x, "tocsr"):
-            self.sparse = x.tocsr()
-            if not self.sparse.has_canonical_format:  # the caller's own matrix stays as it is
-                self.sparse = self.sparse.copy()
-                self.sparse.sum_duplicates()
+            self.sparse = check_sparse(x, "x")
             self.dense = None
         else:
-            self.dense = np.asarray(x)
+            self.dense = as_array(x)
         matrix: Any = self.sparse if self.sparse is not None else self.dense
         _check(matrix, num_nodes)
         self.n, self.f = (int(side) for side in matrix.shape)
@@ -45,7 +43,8 @@ class Features:
             # Dense ones when they are read: they may be larger than memory.
             self.exponent = math.frexp(peak)[1]
             if self.sparse is not None:
-                self.sparse = (self.sparse * math.ldexp(1.0, -self.exponent)).astype(np.float32)
+                self.sparse = self.sparse.copy()
+                self.sparse.data = self._scaled(self.sparse.data)
 
     def chunks(self, columns: int | None = None) -> list[tuple[int, int]]:
         """Row ranges of a few megabytes each."""
@@ -72,7 +71,7 @@ class Features:
 
     def _scaled(self, part: NDArray[Any]) -> Floats:
         if self.exponent:
-            part = part * math.ldexp(1.0, -self.exponent)
+            part = np.ldexp(part, -self.exponent)  # 2^-exponent itself may be beyond float32
         return np.ascontiguousarray(part, dtype=np.float32)
 
     @property
@@ -181,11 +180,7 @@ def _torch_to_plain(x: Any) -> Any:
     x = x.detach().cpu()
     if str(x.layout) == "torch.strided":
         return x.float().numpy() if str(x.dtype) == "torch.bfloat16" else x.numpy()
-    from scipy.sparse import csr_array
-
-    x = x.to_sparse_csr()
-    values = x.values().float() if str(x.dtype) == "torch.bfloat16" else x.values()
-    return csr_array((values.numpy(), x.col_indices().numpy(), x.crow_indices().numpy()), shape=tuple(x.shape))
+    return scipy_of_torch(x.float() if str(x.dtype) == "torch.bfloat16" else x, "x")
 
 
 def _check(matrix: Any, num_nodes: int) -> None:

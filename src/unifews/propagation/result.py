@@ -85,7 +85,7 @@ class Propagated:
         self.trace = trace
         """What was kept and what it cost, a `Trace`."""
         self.exponent = exponent
-        """True values are the given ones times 2^exponent; 0 unless an identity skip outgrew float32."""
+        """True values are the given ones times 2^exponent; 0 unless they are too large or too small for float32."""
 
     @property
     def embedding(self) -> Any:
