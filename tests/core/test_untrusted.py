@@ -35,7 +35,7 @@ def damaged(form, kind):
 @pytest.mark.parametrize("kind", ["far", "next", "negative", "indptr"])
 def test_a_damaged_scipy_matrix_is_refused(form, kind):
     matrix = damaged(form, kind)
-    with pytest.raises(InputError, match="`x` is (a )?damaged"):
+    with pytest.raises(InputError, match=r"`x` is (a )?damaged"):
         uf.propagate(GRAPH, matrix, hops=2)
     with pytest.raises(InputError, match=r"`adj` is (a )?damaged"):
         uf.Graph.from_scipy(matrix)
