@@ -183,6 +183,20 @@ def test_memory_stays_below_what_is_allowed():
     assert graph.merged_duplicates == expected.merged_duplicates
 
 
+@in_proc
+def test_a_line_without_an_end_takes_no_memory():
+    with gzip.open("e.csv.gz", "wb", compresslevel=1) as file:
+        for _ in range(300):
+            file.write(b"1" * 1_000_000)
+    code = (
+        "from unifews.datasets.convert import convert_edges\n"
+        "from unifews.errors import FileFormatError\n"
+        "try:\n    convert_edges('e.csv.gz', 'g', memory='110MB')\n"
+        "except FileFormatError as error:\n    assert 'line 1 is longer than' in str(error)\n"
+    )
+    assert peak(code) < 110e6
+
+
 def test_too_little_memory_for_any_plan():
     np.save("e.npy", EDGES)
     with pytest.raises(InputError, match=r"memory=20 MB is too little for sorting edges: .* Give .*B or more"):

@@ -7,29 +7,27 @@ the position behind it, from which reading can go on another day.
 from __future__ import annotations
 
 import csv
-import gzip
 import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unifews.core.lines import START, Position, blocks, opened
 from unifews.errors import FileFormatError, GraphError, InputError, UnifewsError
 
 TEXT = (".csv", ".tsv", ".txt")
 TABLES = (*TEXT, ".parquet")
-Position = tuple[int, int]  # text: bytes, unpacked, and lines behind us; Parquet: rows, and 0
-START: Position = (0, 0)
 
 _ENDS = ({"source", "src", "from"}, {"target", "dst", "to", "destination"})
 _WEIGHT = {"weight", "edge_weight", "w"}
 _TYPES = [("source", "i8"), ("target", "i8"), ("weight", "f8")]
-_BOM = b"\xef\xbb\xbf"
+_HEAD = 1 << 16  # bytes in which the first line with content is looked for at a time
 _LINE = 16  # bytes per edge, roughly: how much text is read for a chunk
 _WHOLE = 1 << 20  # edges per chunk where all of them are wanted
 
@@ -66,7 +64,7 @@ def estimate(path: Path) -> int:
     if kind_of(path) == ".parquet":
         with damage(path, "a parquet table"):
             return int(_parquet_module().ParquetFile(path).metadata.num_rows)
-    with damage(path, "an edge list"), path.open("rb") as raw, _unpacked(path, raw) as file:
+    with damage(path, "an edge list"), opened(path) as (file, raw):
         head = file.read(1 << 20)
         return int(head.count(b"\n") * path.stat().st_size / max(1, raw.tell())) + 1
 
@@ -139,52 +137,42 @@ class _Layout(NamedTuple):
     delimiter: str | None  # None: white space
     width: int  # columns of its first line
     columns: list[int]  # of source, target and perhaps weight
-    begin: Position  # of the first edge
+    names: int | None  # the line that names the columns, counted from 0
 
 
 def _text(path: Path, size: int, start: Position) -> Iterator[tuple[Edges, Position]]:
     """Two or three columns, with or without a line of names; `#` starts a comment. A table with names may have more."""
-    with damage(path, "an edge list"), path.open("rb") as raw, _unpacked(path, raw) as file:
+    with damage(path, "an edge list"), opened(path) as (file, _):
         layout = _layout(path, file)
-        offset, line = max(start, layout.begin)
-        file.seek(offset)
-        first = start == START  # a table without edges is a chunk without edges, so that something comes
-        while (block := file.read(size * _LINE) + file.readline()) or first:
-            lines = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n").decode("utf-8").split("\n")
-            offset, first = offset + len(block), False
+        for lines, before, end in blocks(path, file, size * _LINE, start):
+            if layout.names is not None and before <= layout.names < before + len(lines):
+                lines[layout.names - before] = ""
             try:
                 table = _parsed(lines, layout)
-            except ValueError as error:
-                raise FileFormatError(_explained(path, lines, line, layout) or f"{path} is no edge list: {error}.") from error
-            line += len(lines) - 1
+            except (ValueError, OverflowError, DeprecationWarning) as error:
+                raise FileFormatError(
+                    _explained(path, lines, before, layout) or f"{path} cannot be read as an edge list: {error}."
+                ) from error
             weight = table["weight"] if len(layout.columns) == 3 else None
-            yield Edges(table["source"], table["target"], weight), (offset, line)
+            yield Edges(table["source"], table["target"], weight), end
 
 
-def _unpacked(path: Path, raw: IO[bytes]) -> Any:
-    return gzip.open(raw, "rb") if path.suffix.lower() == ".gz" else raw
-
-
-def _layout(path: Path, file: IO[bytes]) -> _Layout:
-    """Told from the first line with content."""
-    if file.read(len(_BOM)) != _BOM:
-        file.seek(0)
-    offset = file.tell()
-    for number, line in enumerate(file):
-        text = line.decode("utf-8")
-        content = text.split("#")[0].strip()
-        if not content:
-            offset += len(line)
-            continue
-        delimiter = next((mark for mark in ",;\t" if mark in content), None)
-        fields = [field.strip() for field in content.split(delimiter)]
-        named = not all(_is_number(field) for field in fields)
-        columns = _columns(fields) if named else list(range(len(fields)))
-        if len(columns) not in (2, 3):
-            raise FileFormatError(
-                f"{path} has {len(fields)} columns in its first line; an edge list is source, target, perhaps weight."
-            )
-        return _Layout(delimiter, len(fields), columns, (offset + named * len(line), number + named))
+def _layout(path: Path, file: Any) -> _Layout:
+    """Found from the first line with content."""
+    for lines, before, _ in blocks(path, file, _HEAD):
+        for number, line in enumerate(lines, start=before):
+            content = line.split("#")[0].strip()
+            if not content:
+                continue
+            delimiter = next((mark for mark in ",;\t" if mark in content), None)
+            fields = [field.strip() for field in content.split(delimiter)]
+            named = not all(_is_number(field) for field in fields)
+            columns = _columns(fields) if named else list(range(len(fields)))
+            if len(columns) not in (2, 3):
+                raise FileFormatError(
+                    f"{path} has {len(fields)} columns in its first line; an edge list is source, target, perhaps weight."
+                )
+            return _Layout(delimiter, len(fields), columns, number if named else None)
     raise FileFormatError(f"{path} holds no edges.")
 
 
@@ -193,6 +181,7 @@ def _parsed(lines: list[str], layout: _Layout) -> NDArray[Any]:
     some = None if layout.columns == list(range(layout.width)) else layout.columns
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "loadtxt: input contained no data")
+        warnings.simplefilter("error", DeprecationWarning)  # older releases of numpy take 1.0 for a whole number, and warn
         return np.loadtxt(
             lines, dtype=_TYPES[: len(layout.columns)], delimiter=layout.delimiter, comments="#", usecols=some, ndmin=1
         )

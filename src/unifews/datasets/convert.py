@@ -23,9 +23,10 @@ from unifews.core import build as builder
 from unifews.core import store
 from unifews.core.atomic import check_place, put_folder
 from unifews.core.build import Progress, Source, disk_needed
-from unifews.core.edges import START, TABLES, Edges, check, estimate, kind_of, stream_table, upright
+from unifews.core.edges import TABLES, Edges, check, estimate, kind_of, stream_table, upright
 from unifews.core.files import read_graph, unknown_kind
 from unifews.core.graph import Graph
+from unifews.core.lines import START
 from unifews.core.memory import Memory
 from unifews.core.npy import open_array
 from unifews.core.spill import damaged
