@@ -235,8 +235,8 @@ def test_too_little_disk_is_told_before_anything_is_written(monkeypatch):
 SLOWLY = """
 import sys, os
 from unifews.core import buckets, build, memory
-from unifews.datasets import convert, streamed
-build._OFTEN = convert._OFTEN = streamed._OFTEN = 0
+from unifews.datasets import convert, numbering, sources, streamed
+build._OFTEN = sources._OFTEN = numbering._OFTEN = streamed._OFTEN = 0
 memory._CHUNK = (256, 256)
 buckets.cut, cut = lambda counts, n, share, per_key: cut(counts, n, share // 40, per_key), buckets.cut
 os.fsync = lambda descriptor: None
