@@ -182,7 +182,7 @@ NAME = TEXT.map(str.strip).filter(lambda text: text and not text.startswith("#")
 INTEGER = st.integers(-(2**63), 2**63 - 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.one_of(*(st.lists(st.tuples(kind, kind), min_size=1, max_size=30) for kind in (NAME, INTEGER))), st.booleans(),
        st.sampled_from([",", ";", "\t"]), st.sampled_from(["\n", "\r\n"]))  # fmt: skip
 def test_any_list(tmp_path_factory, pairs, undirected, mark, end):
@@ -369,7 +369,7 @@ def test_a_killed_conversion_goes_on_and_ends_with_the_same_bytes(kind):
     Path("f.csv.gz").write_bytes(gzip.compress(table(source[2000:], target[2000:]).encode()))
     convert_edges(["e.csv", "f.csv.gz"], "expected", ids=True)
     stages = set()
-    for step in (3, 9, 14, 19, 26, 40):
+    for step in (3, 14, 26):
         process = child(SLOWLY)
         for _ in range(step):
             line = process.stdout.readline()
@@ -390,11 +390,11 @@ def test_a_killed_conversion_goes_on_and_ends_with_the_same_bytes(kind):
 @pytest.mark.parametrize("kind", ["integers", "text"])
 def test_memory_stays_below_what_is_allowed(kind):
     rng = np.random.default_rng(73)
-    numbers = rng.integers(10**9, 10**10, (2, 600_000))  # almost all of them distinct
+    numbers = rng.integers(10**9, 10**10, (2, 300_000))  # almost all of them distinct
     if kind == "integers":
         np.save("e.npy", numbers)
     else:
-        Path("e.csv").write_text("".join(f"u{v:x},u{u:x}\n" for v, u in numbers[:, :300_000].T.tolist()))
+        Path("e.csv").write_text("".join(f"u{v:x},u{u:x}\n" for v, u in numbers[:, :150_000].T.tolist()))
     name = "e.npy" if kind == "integers" else "e.csv"
     code = (
         "from unifews.datasets.convert import convert_edges\n"
@@ -406,7 +406,7 @@ def test_memory_stays_below_what_is_allowed(kind):
     assert (
         Graph.open("g", verify=True).num_nodes
         == len(uf.read_ids("g"))
-        == len(np.unique(numbers[:, : 300_000 * (1 + (kind == "integers"))]))
+        == len(np.unique(numbers[:, : 150_000 * (1 + (kind == "integers"))]))
     )
 
 

@@ -84,15 +84,18 @@ def _any(lines: list[str], before: int, layout: _Layout) -> Edges:
     known: dict[str, str] = {}  # one object for each identifier
     source, target, weight = [], [], []
     first, second = layout.columns[:2]
+    plain = not any('"' in line or "#" in line for line in lines)  # no quotes and no comments: splitting is enough
     for number, line in enumerate(lines, start=before + 1):
-        fields = layout.fields(line, number)
-        if not fields:
-            continue
-        ends = fields[first], fields[second]
-        if not all(ends):
+        fields = line.split(layout.delimiter) if plain else []
+        if len(fields) != layout.width:
+            fields = layout.fields(line, number)
+            if not fields:
+                continue
+        v, u = fields[first].strip(), fields[second].strip()
+        if not v or not u:
             raise layout.error(number, "has an empty identifier")
-        source.append(known.setdefault(ends[0], ends[0]))
-        target.append(known.setdefault(ends[1], ends[1]))
+        source.append(known.setdefault(v, v))
+        target.append(known.setdefault(u, u))
         if len(layout.columns) == 3:
             try:
                 weight.append(float(fields[layout.columns[2]]))
