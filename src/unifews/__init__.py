@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from unifews.core.diffusion import Diffusion as Diffusion
     from unifews.core.graph import Graph as Graph
+    from unifews.core.ids import read_ids as read_ids
     from unifews.core.memory import keep_freed as keep_freed
     from unifews.core.schemes import Appnp as Appnp
     from unifews.core.schemes import Polynomial as Polynomial
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from unifews.datasets.folder import save_dataset as save_dataset
     from unifews.datasets.generate import powerlaw as powerlaw
     from unifews.datasets.load import load_dataset as load_dataset
+    from unifews.datasets.read import read_edges as read_edges
     from unifews.datasets.splits import Split as Split
     from unifews.datasets.streamed import write_powerlaw as write_powerlaw
     from unifews.errors import UnifewsError as UnifewsError
@@ -69,6 +71,8 @@ _HOME = {
     "open_dataset": "unifews.datasets.folder",
     "powerlaw": "unifews.datasets.generate",
     "propagate": "unifews.propagation.api",
+    "read_edges": "unifews.datasets.read",
+    "read_ids": "unifews.core.ids",
     "save": "unifews.nn.saved.api",
     "save_dataset": "unifews.datasets.folder",
     "set_node_lock": "unifews.nn.sparsify",

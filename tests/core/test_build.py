@@ -231,8 +231,9 @@ def test_a_full_disk_is_told_and_destroys_nothing(tmp_path, monkeypatch):
         (np.empty((2, 0), int), None, "without edges needs num_nodes"),
         (np.empty((2, 0), int), 0, "at least one node"),
         (np.array([[0], [9]]), 5, "names node 9, but a graph of 5 nodes has numbers 0 … 4; num_nodes must be at least 10"),
-        (np.array([[0], [2**60]]), None, r"at most 2\^39 nodes.*Number the nodes anew"),
-        (np.array([[0], [2**36]]), None, r"of 68,719,476,737 nodes takes about 561 GB of disk"),
+        (np.array([[0], [2**60]]), None, r"at most 2\^39 nodes.*Pass ids=True"),
+        (np.array([[0], [2**36]]), None, r"1 edge, but node numbers up to 68,719,476,736"),
+        (np.array([[0], [2**36]]), 2**36 + 1, r"of 68,719,476,737 nodes takes about 561 GB of disk"),
     ],
 )
 def test_edges_that_make_no_graph(tmp_path, edges, n, message):

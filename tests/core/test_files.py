@@ -58,6 +58,14 @@ class TestGraphs:
         path.write_text("\n".join(LINES))
         assert read_graph(path, num_nodes=10).num_nodes == 10
 
+    def test_numbers_out_of_proportion_are_questioned(self, tmp_path):
+        path = tmp_path / "e.csv"
+        path.write_text("source,target\n0,3000000000\n")
+        with pytest.raises(GraphError, match=r"e.csv has 1 edge, but node numbers up to 3,000,000,000.*num_nodes=3000000001"):
+            read_graph(path)
+        path.write_text("0,1100000\n")
+        assert read_graph(path, num_nodes=1_100_001).num_nodes == 1_100_001
+
     def test_archives_in_every_dialect(self, tmp_path):
         path = tmp_path / "g.npz"
         for arrays in (

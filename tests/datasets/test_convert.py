@@ -183,6 +183,20 @@ def test_memory_stays_below_what_is_allowed():
     assert graph.merged_duplicates == expected.merged_duplicates
 
 
+@in_proc
+def test_a_line_without_an_end_takes_no_memory():
+    with gzip.open("e.csv.gz", "wb", compresslevel=1) as file:
+        for _ in range(300):
+            file.write(b"1" * 1_000_000)
+    code = (
+        "from unifews.datasets.convert import convert_edges\n"
+        "from unifews.errors import FileFormatError\n"
+        "try:\n    convert_edges('e.csv.gz', 'g', memory='110MB')\n"
+        "except FileFormatError as error:\n    assert 'line 1 is longer than' in str(error)\n"
+    )
+    assert peak(code) < 110e6
+
+
 def test_too_little_memory_for_any_plan():
     np.save("e.npy", EDGES)
     with pytest.raises(InputError, match=r"memory=20 MB is too little for sorting edges: .* Give .*B or more"):
@@ -221,8 +235,8 @@ def test_too_little_disk_is_told_before_anything_is_written(monkeypatch):
 SLOWLY = """
 import sys, os
 from unifews.core import buckets, build, memory
-from unifews.datasets import convert, streamed
-build._OFTEN = convert._OFTEN = streamed._OFTEN = 0
+from unifews.datasets import convert, numbering, sources, streamed
+build._OFTEN = sources._OFTEN = numbering._OFTEN = streamed._OFTEN = 0
 memory._CHUNK = (256, 256)
 buckets.cut, cut = lambda counts, n, share, per_key: cut(counts, n, share // 40, per_key), buckets.cut
 os.fsync = lambda descriptor: None
@@ -409,7 +423,11 @@ def test_an_existing_graph_is_replaced_only_on_request():
         ("0,1\n-3,1\n", r"edge 1 of e.csv names node -3, a negative number"),
         ("0,1,-2\n", r"edge 0 of e.csv has the weight -2.0; weights are finite"),
         ("0,1,nan\n", r"edge 0 of e.csv has the weight nan"),
-        ("0,4000000000000\n", r"at most 2\^39 nodes, numbered from 0 without gaps. Number the nodes anew"),
+        ("0,4000000000000\n", r"at most 2\^39 nodes, numbered from 0 without gaps. Pass ids=True if these are identifiers"),
+        ("0,9223372036854775807\n", r"9,223,372,036,854,775,807, and a graph has at most 2\^39 nodes"),
+        ("0,1\n2,9223372036854775806\n", r"9,223,372,036,854,775,806, and a graph has at most 2\^39 nodes"),
+        ("0,3000000000\n", r"1 edge, but node numbers up to 3,000,000,000: .* Pass ids=True .*, or num_nodes=3000000001 if"),
+        ("0,2000000\n1,2\n", r"2 edges, but node numbers up to 2,000,000"),
         ("source,target\n", r"without edges needs num_nodes"),
         ("", r"holds no edges"),
         ("1,2,3,4\n", r"4 columns in its first line"),
@@ -420,6 +438,20 @@ def test_lists_that_cannot_be_read_say_where(text, sentence):
     with pytest.raises((FileFormatError, GraphError, InputError), match=sentence) as told:
         convert_edges("e.csv", "g")
     assert "\n" not in str(told.value) and [path.name for path in Path().iterdir()] == ["e.csv"]
+
+
+def test_a_number_of_nodes_that_is_given_is_not_questioned():
+    Path("e.csv").write_text("0,1100000\n")
+    with pytest.raises(GraphError, match="1 edge, but node numbers up to 1,100,000"):
+        convert_edges("e.csv", "g")
+    assert convert_edges("e.csv", "g", num_nodes=1_100_001).num_nodes == 1_100_001
+    np.savez("e.npz", edge_index=[[0], [1_100_000]], num_nodes=1_200_000)
+    assert convert_edges("e.npz", "h").num_nodes == 1_200_000
+    Path("many.csv").write_text("".join(f"{i},{i + 1}\n" for i in range(0, 1_100_000, 50)))  # of 100 nodes, 96 are isolated
+    assert convert_edges("many.csv", "m").num_nodes == 1_099_952
+    for wrong in (2.5, True, "7", float("nan")):
+        with pytest.raises(InputError, match="num_nodes must be an integer"):
+            convert_edges("e.csv", "w", num_nodes=wrong)
 
 
 def test_the_line_is_told_from_the_start_of_the_file(monkeypatch):

@@ -27,6 +27,7 @@ from unifews.core.graph import Graph
 from unifews.core.inorder import in_order
 from unifews.core.memory import Memory
 from unifews.core.npy import open_array
+from unifews.core.proportion import check_proportion
 from unifews.core.sizes import in_words
 from unifews.core.work import Work
 from unifews.errors import GraphError, InputError
@@ -130,16 +131,18 @@ class _Builder:
                 counts.add(sample[0])
                 counts.groups = np.ceil(counts.groups * sample[1]).astype(np.int64)
                 share = int(0.75 * share)  # a sample may be off
-            n = self._num_nodes(counts, num_nodes)
+            edges = int(counts.groups.sum()) // (1 + self.undirected)
+            n = self._num_nodes(counts, num_nodes, edges)
         counts.spread(n)
-        edges = int(counts.groups.sum()) // (1 + self.undirected)
         self.work.check_disk(disk_needed(edges, n, self.source.weighted, self.undirected), self._what(n, edges))
         return {"num_nodes": n, "share": self.memory.share, "cuts": buckets.cut(counts, n, share, self.per_key)}
 
-    def _num_nodes(self, counts: Counts, num_nodes: int | None) -> int:
+    def _num_nodes(self, counts: Counts, num_nodes: int | None, edges: int) -> int:
         if num_nodes is None and counts.largest < 0:
             raise GraphError("a graph without edges needs num_nodes, since nothing else says how many nodes it has.")
-        n = counts.largest + 1 if num_nodes is None else num_nodes
+        if num_nodes is not None and (isinstance(num_nodes, bool) or not isinstance(num_nodes, int | np.integer)):
+            raise InputError(f"num_nodes must be an integer; got {num_nodes!r}.")
+        n = counts.largest + 1 if num_nodes is None else int(num_nodes)
         if n < 1:
             raise GraphError(f"a graph needs at least one node; got num_nodes={n}.")
         if counts.largest >= n:
@@ -150,8 +153,10 @@ class _Builder:
         if buckets.bits(n) > buckets.BITS:
             raise GraphError(
                 f"the largest node number is {max(counts.largest, n - 1):,}, and a graph has at most 2^{buckets.BITS} nodes, "
-                f"numbered from 0 without gaps. Number the nodes anew first."
+                f"numbered from 0 without gaps. Pass ids=True if these are identifiers."
             )
+        if num_nodes is None:
+            check_proportion(n, edges)
         return n
 
     def _what(self, n: int, edges: int) -> str:

@@ -7,30 +7,29 @@ the position behind it, from which reading can go on another day.
 from __future__ import annotations
 
 import csv
-import gzip
 import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unifews.core.lines import START, Position, blocks, opened
 from unifews.errors import FileFormatError, GraphError, InputError, UnifewsError
 
 TEXT = (".csv", ".tsv", ".txt")
 TABLES = (*TEXT, ".parquet")
-Position = tuple[int, int]  # text: bytes, unpacked, and lines behind us; Parquet: rows, and 0
-START: Position = (0, 0)
 
 _ENDS = ({"source", "src", "from"}, {"target", "dst", "to", "destination"})
 _WEIGHT = {"weight", "edge_weight", "w"}
 _TYPES = [("source", "i8"), ("target", "i8"), ("weight", "f8")]
-_BOM = b"\xef\xbb\xbf"
-_LINE = 16  # bytes per edge, roughly: how much text is read for a chunk
+_HEAD = 1 << 16  # bytes in which the first line with content is looked for at a time
+LINE = 16  # bytes per edge, roughly: how much text is read for a chunk
+_ROW = 64  # bytes of a row of Parquet, beyond which fewer are read at a time
 _WHOLE = 1 << 20  # edges per chunk where all of them are wanted
 
 
@@ -58,7 +57,7 @@ def read_table(path: Path) -> Edges:
 
 def stream_table(path: Path, size: int, start: Position = START) -> Iterator[tuple[Edges, Position]]:
     """The edges of a table from `start` on, about `size` at a time, each with the position behind them."""
-    return _parquet(path, size, start) if kind_of(path) == ".parquet" else _text(path, size, start)
+    return stream_parquet(path, size, start) if kind_of(path) == ".parquet" else _text(path, size, start)
 
 
 def estimate(path: Path) -> int:
@@ -66,7 +65,7 @@ def estimate(path: Path) -> int:
     if kind_of(path) == ".parquet":
         with damage(path, "a parquet table"):
             return int(_parquet_module().ParquetFile(path).metadata.num_rows)
-    with damage(path, "an edge list"), path.open("rb") as raw, _unpacked(path, raw) as file:
+    with damage(path, "an edge list"), opened(path) as (file, raw):
         head = file.read(1 << 20)
         return int(head.count(b"\n") * path.stat().st_size / max(1, raw.tell())) + 1
 
@@ -79,20 +78,25 @@ def upright(array: NDArray[Any]) -> NDArray[Any]:
 def check(edges: Edges, first: int, where: str) -> Edges:
     """Integers from 0 and finite float32 weights; `first` is the number of the first edge, for messages."""
     source, target = (_as_nodes(ends, first, where) for ends in edges[:2])
-    weight = edges.weight
-    if weight is not None:
-        if weight.dtype.kind not in "fiub":
-            raise InputError(f"the weights of {where} are {weight.dtype.name} values; weights are real numbers.")
-        given = weight
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf and is reported as such
-            weight = weight.astype(np.float32, copy=False)
-        bad = ~(np.isfinite(weight) & (weight >= 0))
-        if bad.any():
-            i = int(bad.argmax())
-            raise InputError(
-                f"edge {first + i:,} of {where} has the weight {given[i]}; weights are finite and at least 0, and fit float32."
-            )
-    return Edges(source, target, weight)
+    return Edges(source, target, as_weights(edges.weight, first, where))
+
+
+def as_weights(weight: NDArray[Any] | None, first: int, where: str) -> NDArray[np.float32] | None:
+    """Finite float32 weights of the edges from number `first` on."""
+    if weight is None:
+        return None
+    if weight.dtype.kind not in "fiub":
+        raise InputError(f"the weights of {where} are {weight.dtype.name} values; weights are real numbers.")
+    given = weight
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf and is reported as such
+        weight = weight.astype(np.float32, copy=False)
+    bad = ~(np.isfinite(weight) & (weight >= 0))
+    if bad.any():
+        i = int(bad.argmax())
+        raise InputError(
+            f"edge {first + i:,} of {where} has the weight {given[i]}; weights are finite and at least 0, and fit float32."
+        )
+    return weight
 
 
 def _as_nodes(ends: NDArray[Any], first: int, where: str) -> NDArray[np.int64]:
@@ -139,63 +143,53 @@ class _Layout(NamedTuple):
     delimiter: str | None  # None: white space
     width: int  # columns of its first line
     columns: list[int]  # of source, target and perhaps weight
-    begin: Position  # of the first edge
+    names: int | None  # the line that names the columns, counted from 0
 
 
 def _text(path: Path, size: int, start: Position) -> Iterator[tuple[Edges, Position]]:
     """Two or three columns, with or without a line of names; `#` starts a comment. A table with names may have more."""
-    with damage(path, "an edge list"), path.open("rb") as raw, _unpacked(path, raw) as file:
+    with damage(path, "an edge list"), opened(path) as (file, _):
         layout = _layout(path, file)
-        offset, line = max(start, layout.begin)
-        file.seek(offset)
-        first = start == START  # a table without edges is a chunk without edges, so that something comes
-        while (block := file.read(size * _LINE) + file.readline()) or first:
-            lines = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n").decode("utf-8").split("\n")
-            offset, first = offset + len(block), False
+        for lines, before, end in blocks(path, file, size * LINE, start):
+            if layout.names is not None and before <= layout.names < before + len(lines):
+                lines[layout.names - before] = ""
             try:
-                table = _parsed(lines, layout)
-            except ValueError as error:
-                raise FileFormatError(_explained(path, lines, line, layout) or f"{path} is no edge list: {error}.") from error
-            line += len(lines) - 1
-            weight = table["weight"] if len(layout.columns) == 3 else None
-            yield Edges(table["source"], table["target"], weight), (offset, line)
+                edges = parsed(lines, layout.delimiter, layout.columns, layout.width)
+            except (ValueError, OverflowError, DeprecationWarning) as error:
+                raise FileFormatError(
+                    _explained(path, lines, before, layout) or f"{path} cannot be read as an edge list: {error}."
+                ) from error
+            yield edges, end
 
 
-def _unpacked(path: Path, raw: IO[bytes]) -> Any:
-    return gzip.open(raw, "rb") if path.suffix.lower() == ".gz" else raw
-
-
-def _layout(path: Path, file: IO[bytes]) -> _Layout:
-    """Told from the first line with content."""
-    if file.read(len(_BOM)) != _BOM:
-        file.seek(0)
-    offset = file.tell()
-    for number, line in enumerate(file):
-        text = line.decode("utf-8")
-        content = text.split("#")[0].strip()
-        if not content:
-            offset += len(line)
-            continue
-        delimiter = next((mark for mark in ",;\t" if mark in content), None)
-        fields = [field.strip() for field in content.split(delimiter)]
-        named = not all(_is_number(field) for field in fields)
-        columns = _columns(fields) if named else list(range(len(fields)))
-        if len(columns) not in (2, 3):
-            raise FileFormatError(
-                f"{path} has {len(fields)} columns in its first line; an edge list is source, target, perhaps weight."
-            )
-        return _Layout(delimiter, len(fields), columns, (offset + named * len(line), number + named))
+def _layout(path: Path, file: Any) -> _Layout:
+    """Found from the first line with content."""
+    for lines, before, _ in blocks(path, file, _HEAD):
+        for number, line in enumerate(lines, start=before):
+            content = line.split("#")[0].strip()
+            if not content:
+                continue
+            delimiter = next((mark for mark in ",;\t" if mark in content), None)
+            fields = [field.strip() for field in content.split(delimiter)]
+            named = not all(is_number(field) for field in fields)
+            columns = columns_of(fields) if named else list(range(len(fields)))
+            if len(columns) not in (2, 3):
+                raise FileFormatError(
+                    f"{path} has {len(fields)} columns in its first line; an edge list is source, target, perhaps weight."
+                )
+            return _Layout(delimiter, len(fields), columns, number if named else None)
     raise FileFormatError(f"{path} holds no edges.")
 
 
-def _parsed(lines: list[str], layout: _Layout) -> NDArray[Any]:
+def parsed(lines: list[str], delimiter: str | None, columns: list[int], width: int) -> Edges:
+    """The edges of lines of numbers, in these of `width` columns; a ValueError where a line holds anything else."""
     # Asked for some columns only, loadtxt does not mind lines with too many.
-    some = None if layout.columns == list(range(layout.width)) else layout.columns
+    some = None if columns == list(range(width)) else columns
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "loadtxt: input contained no data")
-        return np.loadtxt(
-            lines, dtype=_TYPES[: len(layout.columns)], delimiter=layout.delimiter, comments="#", usecols=some, ndmin=1
-        )
+        warnings.simplefilter("error", DeprecationWarning)  # older releases of numpy take 1.0 for a whole number, and warn
+        table = np.loadtxt(lines, dtype=_TYPES[: len(columns)], delimiter=delimiter, comments="#", usecols=some, ndmin=1)
+    return Edges(table["source"], table["target"], table["weight"] if len(columns) == 3 else None)
 
 
 def _explained(path: Path, lines: list[str], before: int, layout: _Layout) -> str | None:
@@ -212,7 +206,7 @@ def _explained(path: Path, lines: list[str], before: int, layout: _Layout) -> st
             )
         for place, column in enumerate(layout.columns):
             field = fields[column].strip()
-            if place == 2 and not _is_number(field):
+            if place == 2 and not is_number(field):
                 return f"{path} cannot be read as an edge list: line {number:,} holds {field!r} for a weight."
             if place < 2 and not _is_node(field):
                 huge = field.lstrip("+-").isdigit()
@@ -223,7 +217,7 @@ def _explained(path: Path, lines: list[str], before: int, layout: _Layout) -> st
     return None
 
 
-def _is_number(field: str) -> bool:
+def is_number(field: str) -> bool:
     try:
         float(field)
     except ValueError:
@@ -238,7 +232,12 @@ def _is_node(field: str) -> bool:
         return False
 
 
-def _columns(names: list[str]) -> list[int]:
+def names_ends(names: list[str]) -> bool:
+    """Whether columns of these names say which is the source and which the target."""
+    return all(any(name.lower().strip("\"'") in known for name in names) for known in _ENDS)
+
+
+def columns_of(names: list[str]) -> list[int]:
     """Positions of source and target, by name or else the first two, and of the weight, if a column is called so.
 
     A further column may hold anything, a time for example, and is left alone.
@@ -260,15 +259,16 @@ def _parquet_module() -> Any:
     return parquet
 
 
-def _parquet(path: Path, size: int, start: Position) -> Iterator[tuple[Edges, Position]]:
+def stream_parquet(path: Path, size: int, start: Position) -> Iterator[tuple[Edges, Position]]:
+    """The columns of a Parquet table as they are, from row `start` on."""
     parquet = _parquet_module()
     with damage(path, "a parquet table"), parquet.ParquetFile(path) as file:
         names = file.schema_arrow.names
-        columns = [names[i] for i in _columns(names)]
+        columns = [names[i] for i in columns_of(names)]
         if len(columns) < 2:
             raise FileFormatError(f"{path} has {len(names)} columns; an edge table has source, target, perhaps weight.")
         rows, first = 0, start == START
-        for batch in file.iter_batches(size, columns=columns):
+        for batch in file.iter_batches(_rows(file.metadata, size), columns=columns):
             rows += len(batch)
             if rows <= start[0]:  # batches are cut alike every time
                 continue
@@ -276,6 +276,19 @@ def _parquet(path: Path, size: int, start: Position) -> Iterator[tuple[Edges, Po
                 if batch[name].null_count:
                     raise FileFormatError(f"{path} has {batch[name].null_count:,} empty cells in column {name!r}.")
             first = False
-            yield Edges(*(batch[name].to_numpy(zero_copy_only=False) for name in columns)), (rows, 0)
+            yield Edges(*(_values(batch[name]) for name in columns)), (rows, 0)
         if first:
             yield Edges(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)), (0, 0)
+
+
+def _rows(metadata: Any, size: int) -> int:
+    """Rows to read at a time: `size`, or fewer where they are long."""
+    stored = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    return int(max(1, min(size, _ROW * size * metadata.num_rows // max(1, stored))))
+
+
+def _values(column: Any) -> NDArray[Any]:
+    values: NDArray[Any] = (column.dictionary_decode() if hasattr(column, "dictionary_decode") else column).to_numpy(
+        zero_copy_only=False
+    )
+    return values

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from unifews.core.edges import TABLES, TEXT, damage, kind_of, read_table, upright
 from unifews.core.graph import Graph
 from unifews.core.npy import open_array, write_array
+from unifews.core.proportion import check_proportion
 from unifews.core.work import check_finished
 from unifews.errors import FileFormatError, MissingFileError, ShapeError
 
@@ -43,6 +44,8 @@ def read_graph(path: str | PathLike[str], *, num_nodes: int | None = None) -> Gr
     if kind not in TABLES:
         raise unknown_kind(path)
     source, target, weight = read_table(path)
+    if num_nodes is None and len(source):
+        check_proportion(max(int(source.max()), int(target.max())) + 1, len(source), str(path))
     return Graph.from_edge_index(np.stack([source, target]), num_nodes, weight)
 
 

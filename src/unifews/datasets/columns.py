@@ -39,8 +39,11 @@ class Columns(NamedTuple):
         return self.names is not None and len(self.names) > 1 and self.names[0].lower() in NODE
 
 
-def read_columns(path: Path, keys: Sequence[str] = ()) -> Columns:
-    """The columns in a file. Of a `.npz`, the array called by one of `keys`, or the only one."""
+def read_columns(path: Path, keys: Sequence[str] = (), *, ids: bool = False) -> Columns:
+    """The columns in a file. Of a `.npz`, the array called by one of `keys`, or the only one.
+
+    With `ids`, the first column of a text file holds identifiers, which stay text whatever they look like.
+    """
     kind = kind_of(path)
     if not path.exists():
         raise MissingFileError(f"there is no file {path}.")
@@ -51,25 +54,28 @@ def read_columns(path: Path, keys: Sequence[str] = ()) -> Columns:
     if kind == ".parquet":
         return _parquet(path)
     if kind in KNOWN:
-        return _text(path)
+        return _text(path, ids)
     raise FileFormatError(f"{path} is no table by its name. Known: {', '.join(KNOWN)}, text also as .gz.")
 
 
-def read_numbers(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64] | None]:
-    """The matrix of numbers in a text or Parquet file, and the node of each row where the first column is named so."""
+def read_numbers(path: Path, *, ids: bool = False) -> tuple[NDArray[np.float32], NDArray[Any] | None]:
+    """The matrix of numbers in a text or Parquet file, and the node of each row where the first column is named so.
+
+    Nodes are numbers; with `ids` identifiers, which are text in a text file.
+    """
     if kind_of(path) == ".parquet":
-        return _parquet_numbers(path)
+        return _parquet_numbers(path, ids)
     with damage(path, "a table of numbers"):
         first, rows = _layout(path)
         names = [name.lower() for name in rows[0]] if first.header else []
         start = 1 if len(names) > 1 and names[0] in NODE else 0
         columns = range(start, len(rows[0]))
         try:
-            matrix = _load(path, first, np.float32, columns)
-            nodes = _load(path, first, np.int64, [0])[:, 0] if start else None
+            matrix = _load(path, first, np.float32, columns, ids)
+            nodes = _load(path, first, str if ids else np.int64, [0], ids)[:, 0] if start else None
         except ValueError as error:
             raise FileFormatError(
-                _first_bad(path, first, len(rows[0])) or f"{path} is no table of numbers: {error}."
+                _first_bad(path, first, len(rows[0]), start if ids else 0) or f"{path} is no table of numbers: {error}."
             ) from error
     return matrix, nodes
 
@@ -114,13 +120,14 @@ def _parquet(path: Path) -> Columns:
     return Columns(values, list(table.column_names))
 
 
-def _parquet_numbers(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64] | None]:
+def _parquet_numbers(path: Path, ids: bool) -> tuple[NDArray[np.float32], NDArray[Any] | None]:
     """One column per feature, or one column of lists; a column named "node" apart."""
     table = _parquet_table(path)
     names = list(table.column_names)
     nodes = None
     if len(names) > 1 and names[0].lower() in NODE:
-        nodes = _arrow_column(table[names[0]], path, names[0]).astype(np.int64)
+        nodes = _arrow_column(table[names[0]], path, names[0])
+        nodes = nodes if ids else nodes.astype(np.int64)
         names = names[1:]
     columns = [_arrow_column(table[name], path, name) for name in names]
     for name, column in zip(names, columns, strict=True):
@@ -221,7 +228,7 @@ def _delimiter(path: Path, line: str) -> str | None:
     return mark
 
 
-def _text(path: Path) -> Columns:
+def _text(path: Path, ids: bool) -> Columns:
     with damage(path, "a table"):
         layout, head = _layout(path)
         with _open(path) as file:
@@ -237,9 +244,9 @@ def _text(path: Path) -> Columns:
             raise FileFormatError(f"{path} has {what} in line {number:,}; every line holds a value for each of its columns.")
     if not rows:
         raise FileFormatError(f"{path} holds no values.")
-    return Columns(
-        [_typed(column) for column in zip(*(fields for _, fields in rows), strict=True)], head[0] if layout.header else None
-    )
+    columns = list(zip(*(fields for _, fields in rows), strict=True))
+    values = [np.array(column) if ids and not i else _typed(column) for i, column in enumerate(columns)]
+    return Columns(values, head[0] if layout.header else None)
 
 
 def _typed(column: tuple[str, ...]) -> NDArray[Any]:
@@ -256,23 +263,24 @@ def _typed(column: tuple[str, ...]) -> NDArray[Any]:
     return text
 
 
-def _load(path: Path, layout: _Layout, dtype: Any, columns: Sequence[int]) -> NDArray[Any]:
+def _load(path: Path, layout: _Layout, dtype: Any, columns: Sequence[int], ids: bool) -> NDArray[Any]:
+    comments = None if ids else "#"  # which an identifier may contain
     with _open(path) as file:
         return np.loadtxt(
-            file, dtype=dtype, delimiter=layout.delimiter or None, comments="#", skiprows=layout.skip, usecols=columns, ndmin=2,
-            quotechar='"',
+            file, dtype=dtype, delimiter=layout.delimiter or None, comments=comments, skiprows=layout.skip, usecols=columns,
+            ndmin=2, quotechar='"',
         )  # fmt: skip
 
 
-def _first_bad(path: Path, layout: _Layout, width: int) -> str | None:
-    """The sentence on the first line that is no row of numbers."""
+def _first_bad(path: Path, layout: _Layout, width: int, start: int) -> str | None:
+    """The sentence on the first line that is no row of numbers from column `start` on."""
     with _open(path) as file:
         for number, fields in layout.rows(file):
             if number <= layout.skip or not any(fields):
                 continue
             if len(fields) != width:
                 return f"{path} has {len(fields)} values in line {number:,}, but {width} in its first line; rows are alike."
-            for position, field in enumerate(fields, start=1):
+            for position, field in enumerate(fields[start:], start=start + 1):
                 if not _is_number(field):
                     what = f"holds {field!r}" if field else "is empty"
                     return f"{path} {what} in line {number:,}, column {position}; features are numbers, without gaps."

@@ -6,12 +6,7 @@ become chunks of edges for `core.build`, which sorts them into the graph folder.
 
 from __future__ import annotations
 
-import time
-import zlib
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,22 +18,24 @@ from unifews.core import build as builder
 from unifews.core import store
 from unifews.core.atomic import check_place, put_folder
 from unifews.core.build import Progress, Source, disk_needed
-from unifews.core.edges import START, TABLES, Edges, check, estimate, kind_of, stream_table, upright
+from unifews.core.edges import TABLES, estimate, kind_of
 from unifews.core.files import read_graph, unknown_kind
 from unifews.core.graph import Graph
+from unifews.core.ids import INTEGERS, TEXT, IdMap, merge, read_ids
 from unifews.core.memory import Memory
 from unifews.core.npy import open_array
-from unifews.core.spill import damaged
 from unifews.core.work import Work, working
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.folder import check_replaceable, fill, open_dataset, save_dataset
-from unifews.datasets.member import members, open_member, shape_of
-from unifews.datasets.tables import assemble, does_not_fit, read_dataset, read_features, split_files
-from unifews.errors import FileFormatError, GraphError, InputError, MissingFileError, ShapeError
+from unifews.datasets.member import members, shape_of
+from unifews.datasets.numbering import number
+from unifews.datasets.sources import Arrays, Joined, parse, runs_of, write_run
+from unifews.datasets.tables import assemble, does_not_fit, read_dataset, read_features, read_identified, split_files
+from unifews.errors import GraphError, InputError, MissingFileError
 
 File = str | PathLike[str]
 
-_OFTEN = 2.0  # seconds between notes of how far parsing has come
+_PER_ID_EDGE = 40  # bytes of disk for an edge between identifiers: places, identifiers and their numbers
 _ARROW = 100_000_000  # bytes that pyarrow takes for itself, where it is needed
 
 
@@ -48,6 +45,7 @@ def convert_edges(
     *,
     undirected: bool = True,
     num_nodes: int | None = None,
+    ids: bool = False,
     memory: str | int | None = None,
     overwrite: bool = False,
     again: bool = False,
@@ -59,26 +57,33 @@ def convert_edges(
       OGB's raw files; several files make one list. What holds rows already (a graph folder, scipy's .npz) is read into memory.
     - `undirected`: every edge in both directions; of two weights of an edge and its reverse, the larger.
     - `num_nodes`: where nodes beyond the largest number have no edges.
+    - `ids`: the list holds identifiers, any integers or text, not node numbers. They are numbered in their order and written
+      to `ids.npy` or `ids.txt` in the folder; `read_ids(out)` returns that of each node.
     - `memory`: what this process may take in all, such as "2GB"; unless told, two gigabytes more than it has.
 
     Copies of an edge merge, weights add up, self-loops are dropped, as in `Graph.from_edge_index`, and the arrays are the same.
-    It takes 8 bytes of disk per directed edge while it works, 12 with weights, in `<out>.work`. An interrupted call is
-    continued by the next one with the same arguments, unless `again` asks to start afresh; `progress(stage, done, total)` hears
-    how far it is.
+    It takes 8 bytes of disk per directed edge while it works, 12 with weights, up to 40 more per line with `ids`, in
+    `<out>.work`. An interrupted call is continued by the next one with the same arguments, unless `again` asks to start afresh;
+    `progress(stage, done, total)` is called with how far it is.
     """
     target = Path(out)
-    files, nodes = _resolved(edges)
-    num_nodes = nodes if num_nodes is None else num_nodes
-    if len(files) == 1 and _is_compressed(files[0]):
+    files, nodes = resolved(edges)
+    check_ids_given(ids, files, num_nodes)
+    num_nodes = nodes if num_nodes is None and not ids else num_nodes
+    if len(files) == 1 and is_compressed(files[0]):
         graph = read_graph(files[0], num_nodes=num_nodes)
         (graph.undirected() if undirected else graph).save(target, overwrite=overwrite)
         return Graph.open(target)
     store.check_replaceable(target)
-    task = {"task": "convert_edges", "undirected": undirected, "num_nodes": num_nodes}
+    task = {"task": "convert_edges", "undirected": undirected, "num_nodes": num_nodes, "ids": ids}
     with working(target, task, files, again=again) as work:
         if not is_placed(work, target):
             check_place(target, overwrite)
-            place = build_graph(work, files, num_nodes, undirected, memory, progress)
+            if ids:
+                place = build_numbered(work, files, None, undirected, memory, progress)
+                put_ids(work, place)
+            else:
+                place = build_graph(work, files, num_nodes, undirected, memory, progress)
             work.keep(placing="graph")
             put_folder(place, target)
         work.remove()
@@ -94,6 +99,7 @@ def convert_dataset(
     split: File | Sequence[File] | None = None,
     name: str | None = None,
     undirected: bool = True,
+    ids: bool = False,
     memory: str | int | None = None,
     overwrite: bool = False,
     again: bool = False,
@@ -102,12 +108,14 @@ def convert_dataset(
     """The dataset of these files (`read_dataset`) with a graph that may be larger than memory, written as the folder `out`.
 
     The graph is built as by `convert_edges`, and resumed as there. Features in a `.npy` of float32 are mapped and copied; other
-    ones, and labels, are read into memory.
+    ones, and labels, are read into memory. With `ids`, nodes are named by identifiers in all files: features and labels are
+    tables whose first column is called id or node, and the nodes are those that have features.
     """
     target, x_file, y_file = Path(out), Path(features), Path(labels)
-    files, _ = _resolved(edges)
+    files, _ = resolved(edges)
+    check_ids_given(ids, files, None)
     check_replaceable(target)
-    if len(files) == 1 and _is_compressed(files[0]):
+    if len(files) == 1 and is_compressed(files[0]):
         dataset = read_dataset(files[0], x_file, y_file, split=split, name=name, undirected=undirected)
         save_dataset(dataset, target, overwrite=overwrite)
         return open_dataset(target)
@@ -115,22 +123,31 @@ def convert_dataset(
     for file in (x_file, y_file, *parts):
         if not file.is_file():
             raise MissingFileError(f"there is no file {file}.")
-    task = {"task": "convert_dataset", "undirected": undirected, "name": name}
+    task = {"task": "convert_dataset", "undirected": undirected, "name": name, "ids": ids}
     with working(target, task, [*files, x_file, y_file, *parts], again=again) as work:
         if not is_placed(work, target):
             check_place(target, overwrite)
-            x = read_features(x_file)
             place = work.folder / "dataset"
-            try:
-                built = build_graph(work, files, x.shape[0], undirected, memory, progress)
-            except GraphError as error:
-                raise does_not_fit(files[0], x.shape[0], str(x_file), error) from error
+            known = None
+            if ids:
+                x, rows = read_identified(x_file)
+                built = build_numbered(work, files, rows, undirected, memory, progress)
+                place.mkdir(exist_ok=True)
+                put_ids(work, place)
+                known = IdMap(read_ids(place))
+                x = x[_order(work, known, rows, files, x_file)]
+            else:
+                x = read_features(x_file)
+                try:
+                    built = build_graph(work, files, x.shape[0], undirected, memory, progress)
+                except GraphError as error:
+                    raise does_not_fit(files[0], x.shape[0], str(x_file), error) from error
             with work.writing():
                 place.mkdir(exist_ok=True)
                 if built.exists():
                     built.rename(place / "graph")
                 graph = Graph.open(place / "graph")
-                dataset = assemble(graph, builder.added(work, "graph"), x, files, x_file, y_file, split, name)
+                dataset = assemble(graph, builder.added(work, "graph"), x, files, x_file, y_file, split, name, known)
                 fill(place, dataset)
             work.keep(placing="dataset")
             put_folder(place, target)
@@ -149,21 +166,79 @@ def build_graph(
     """The graph of the edges in `files`, as the folder graph in a working folder."""
     if work.get("graph") is not None:
         return work.folder / "graph"
+    limits, chunk = _limits(work, files, undirected, memory, ids=False)
+    tables = [file for file in files if kind_of(file) in TABLES]
+    with work.writing(), work.reading():
+        parts: list[Source] = [Arrays(file, chunk, work.folder) for file in files if file not in tables]
+        if tables:
+            parts.append(parse(work, tables, chunk, progress))
+        source = parts[0] if len(parts) == 1 else Joined(parts)
+    found = next((part.num_nodes for part in parts if isinstance(part, Arrays) and part.num_nodes is not None), None)
+    nodes = found if num_nodes is None else num_nodes
+    return builder.build(work, "graph", source, limits, num_nodes=nodes, undirected=undirected, progress=progress)
+
+
+def build_numbered(
+    work: Work,
+    files: Sequence[Path],
+    nodes: NDArray[Any] | None,
+    undirected: bool,
+    memory: str | int | None,
+    progress: Progress | None,
+) -> Path:
+    """The graph of edges between identifiers, as the folder graph in a working folder; the file of identifiers is beside it.
+
+    `nodes` are identifiers of nodes that need not occur in the edges.
+    """
+    if work.get("graph") is None:
+        limits, chunk = _limits(work, files, undirected, memory, ids=True)
+        with work.writing(), work.reading():
+            pieces = parse(work, files, chunk, progress, ids=True)
+            runs = runs_of(work)
+            if nodes is not None:
+                runs.append(write_run(work.folder / "pieces" / f"{len(pieces)}.run", merge([nodes])[0]))
+            source = number(work, pieces, runs, limits, progress)
+            n = source.num_nodes
+            if not n:
+                raise GraphError(f"{files[0]} holds no edges, so there are no identifiers and no nodes.")
+        builder.build(work, "graph", source, limits, num_nodes=n, undirected=undirected, progress=progress)
+    return work.folder / "graph"
+
+
+def _order(work: Work, known: IdMap, rows: NDArray[Any], files: Sequence[Path], x_file: Path) -> NDArray[np.int64]:
+    """The row of the features that belongs to each node."""
+    with work.reading():
+        numbers = known.numbers(rows, str(x_file))
+        if len(numbers) < len(known.ids):
+            without = int(np.setdiff1d(np.arange(len(known.ids)), numbers)[0])
+            listed = ", ".join(map(str, files))
+            raise InputError(f"{known.ids[without]} occurs in {listed}, but has no row in {x_file}; each node has one row.")
+    return np.argsort(numbers)
+
+
+def put_ids(work: Work, place: Path) -> None:
+    """Move the file of identifiers, if there is one and it has not been moved yet, into the folder it belongs to."""
+    for name in (INTEGERS, TEXT):
+        if (work.folder / name).exists():
+            (work.folder / name).rename(place / name)
+
+
+def check_ids_given(ids: bool, files: Sequence[Path], num_nodes: int | None) -> None:
+    """What cannot go together with identifiers."""
+    if ids and num_nodes is not None:
+        raise InputError(f"num_nodes={num_nodes} cannot be given with ids=True: the nodes are the identifiers that occur.")
+    if ids and is_compressed(files[0]):
+        raise InputError(f"{files[0]} holds a graph between node numbers; ids=True is for lists of edges.")
+
+
+def _limits(work: Work, files: Sequence[Path], undirected: bool, memory: str | int | None, ids: bool) -> tuple[Memory, int]:
+    """How memory is divided, and the edges that are read at a time, which stay the same when the work is resumed."""
     arrow = any(kind_of(file) == ".parquet" for file in files)
     limits = Memory.of(memory, _ARROW if arrow else 0, "sorting edges")
     if work.get("chunk") is None:
-        _check_room(work, files, undirected)
-        work.keep(chunk=limits.chunk)
-    chunk = int(work.get("chunk"))
-    tables = [file for file in files if kind_of(file) in TABLES]
-    with work.writing(), work.reading():
-        parts: list[Source] = [_Arrays(file, chunk, work.folder) for file in files if file not in tables]
-        if tables:
-            parts.append(_parse(work, tables, chunk, progress))
-        source = parts[0] if len(parts) == 1 else Joined(parts)
-    found = next((part.num_nodes for part in parts if isinstance(part, _Arrays) and part.num_nodes is not None), None)
-    nodes = found if num_nodes is None else num_nodes
-    return builder.build(work, "graph", source, limits, num_nodes=nodes, undirected=undirected, progress=progress)
+        _check_room(work, files, undirected, ids)
+        work.keep(chunk=max(1, limits.chunk // (4 if ids else 1)))  # text takes more memory than numbers
+    return limits, int(work.get("chunk"))
 
 
 def is_placed(work: Work, target: Path) -> bool:
@@ -172,7 +247,7 @@ def is_placed(work: Work, target: Path) -> bool:
     return placing is not None and not (work.folder / placing).exists() and target.exists()
 
 
-def _resolved(edges: File | Sequence[File]) -> tuple[list[Path], int | None]:
+def resolved(edges: File | Sequence[File]) -> tuple[list[Path], int | None]:
     """The files that hold the edges, and the number of nodes where a folder of OGB's says it."""
     from unifews.datasets.ogb import is_ogb, raw_edges
 
@@ -186,7 +261,7 @@ def _resolved(edges: File | Sequence[File]) -> tuple[list[Path], int | None]:
         file, nodes = raw_edges(paths[0])
         return [file], nodes
     for path in paths:
-        alone = path.is_dir() or (kind_of(path) == ".npz" and _is_compressed(path))
+        alone = path.is_dir() or (kind_of(path) == ".npz" and is_compressed(path))
         if alone and len(paths) > 1:
             raise InputError(f"{path} holds a whole graph, which cannot be joined with other edges. Convert it alone.")
         if not alone and kind_of(path) not in (*TABLES, ".npy", ".npz"):
@@ -194,7 +269,7 @@ def _resolved(edges: File | Sequence[File]) -> tuple[list[Path], int | None]:
     return paths, None
 
 
-def _is_compressed(path: Path) -> bool:
+def is_compressed(path: Path) -> bool:
     """Whether a file holds rows rather than a list of edges."""
     if path.is_dir():
         return True
@@ -202,7 +277,7 @@ def _is_compressed(path: Path) -> bool:
     return {"indptr", "indices"} <= names or {"format", "shape"} <= names
 
 
-def _check_room(work: Work, files: Sequence[Path], undirected: bool) -> None:
+def _check_room(work: Work, files: Sequence[Path], undirected: bool, ids: bool) -> None:
     """Room on the disk, by what the files seem to hold; it is counted exactly later on."""
     edges = unpacked = 0
     for file in files:
@@ -214,176 +289,5 @@ def _check_room(work: Work, files: Sequence[Path], undirected: bool) -> None:
             shapes = [shape_of(file, name) for name in members(file) if name in ("edge_index", "row", "col")]
             edges += max((max(shape, default=0) for shape, _ in shapes), default=0)
             unpacked += sum(size for _, size in shapes)
+    unpacked += ids * edges * _PER_ID_EDGE
     work.check_disk(disk_needed(edges, 0, False, undirected) + unpacked, f"converting about {edges:,} edges")
-
-
-# -------------------------------------------------------------------------------------------------------------- arrays
-
-
-class _Arrays:
-    """Edges in a .npy, or in the arrays of a .npz, a chunk at a time.
-
-    The map is made anew for each chunk: pages of a map that lives on would stay in memory and count.
-    """
-
-    def __init__(self, path: Path, chunk: int, work: Path) -> None:
-        self._path, self._chunk, self._work = path, chunk, work
-        self._names = members(path) if kind_of(path) == ".npz" else []
-        self._weight = next((name for name in ("edge_weight", "weight") if name in self._names), None)
-        self.weighted = self._weight is not None
-        self.num_nodes: int | None = int(self._open("num_nodes")) if "num_nodes" in self._names else None
-        source, target, weight = self._columns()
-        if source.ndim != 1 or source.shape != target.shape:
-            raise ShapeError(f"{path} has edges of shape {list(self._pairs().shape)}; they are [2, m], sources above targets.")
-        if weight is not None and weight.shape != source.shape:
-            raise ShapeError(f"{path} has {len(weight):,} weights for {len(source):,} edges; each has one.")
-        self._size = len(source)
-
-    def __len__(self) -> int:
-        return -(-self._size // self._chunk)
-
-    def read(self, chunk: int) -> Edges:
-        part = slice(chunk * self._chunk, (chunk + 1) * self._chunk)
-        source, target, weight = self._columns()
-        copied = Edges(np.array(source[part]), np.array(target[part]), None if weight is None else np.array(weight[part]))
-        return check(copied, part.start, str(self._path))
-
-    def sample(self) -> None:
-        return None
-
-    def drop(self, chunks: int) -> None:
-        """The file is the user's."""
-
-    def _columns(self) -> Edges:
-        weight = None if self._weight is None else self._open(self._weight)
-        if {"row", "col"} <= set(self._names) and "edge_index" not in self._names:
-            return Edges(self._open("row"), self._open("col"), weight)  # PyG's (row, col) is (source, target)
-        pairs = self._pairs()
-        if pairs.ndim != 2 or len(pairs) != 2:
-            raise ShapeError(f"{self._path} has shape {list(pairs.shape)}; edges are [2, m], sources above targets, or [m, 2].")
-        return Edges(pairs[0], pairs[1], weight)
-
-    def _pairs(self) -> NDArray[Any]:
-        if kind_of(self._path) == ".npy":
-            return upright(open_array(self._path))
-        if "edge_index" not in self._names:
-            raise FileFormatError(
-                f"{self._path} holds no edges: it has {', '.join(self._names) or 'nothing'}, and edges are edge_index, or row "
-                f"and col."
-            )
-        return upright(self._open("edge_index"))
-
-    def _open(self, name: str) -> NDArray[Any]:
-        return open_member(self._path, name, self._work)
-
-
-@dataclass(frozen=True)
-class Joined:
-    """Several sources, one after the other."""
-
-    parts: Sequence[Source]
-
-    def __post_init__(self) -> None:
-        if len({part.weighted for part in self.parts}) > 1:
-            raise InputError("some of the edge files have weights and others have none; give all of them weights, or none.")
-
-    @property
-    def weighted(self) -> bool:
-        return self.parts[0].weighted
-
-    @property
-    def _starts(self) -> list[int]:
-        return [0, *accumulate(len(part) for part in self.parts)]
-
-    def __len__(self) -> int:
-        return self._starts[-1]
-
-    def read(self, chunk: int) -> Edges:
-        which = bisect_right(self._starts, chunk) - 1
-        return self.parts[which].read(chunk - self._starts[which])
-
-    def sample(self) -> None:
-        return None
-
-    def drop(self, chunks: int) -> None:
-        for part, start in zip(self.parts, self._starts, strict=False):
-            part.drop(min(max(0, chunks - start), len(part)))
-
-
-# -------------------------------------------------------------------------------------------------------------- tables
-
-
-class _Pieces:
-    """Edges that were parsed, a file for each chunk."""
-
-    def __init__(self, folder: Path, checksums: list[int], weighted: bool) -> None:
-        self._folder, self._checksums, self.weighted = folder, checksums, weighted
-        self._dropped = 0
-
-    def __len__(self) -> int:
-        return len(self._checksums)
-
-    def read(self, chunk: int) -> Edges:
-        data = (self._folder / f"{chunk}.edges").read_bytes()
-        if zlib.crc32(data) != self._checksums[chunk]:
-            raise damaged(self._folder / f"{chunk}.edges")
-        wide = data[0] == 8
-        size = (len(data) - 8) // (2 * data[0] + 4 * self.weighted)
-        ends = np.frombuffer(data, np.int64 if wide else np.int32, 2 * size, 8).astype(np.int64, copy=False)
-        weight = np.frombuffer(data, np.float32, size, len(data) - 4 * size) if self.weighted else None
-        return Edges(ends[:size], ends[size:], weight)
-
-    def sample(self) -> None:
-        return None
-
-    def drop(self, chunks: int) -> None:
-        for chunk in range(self._dropped, chunks):
-            (self._folder / f"{chunk}.edges").unlink(missing_ok=True)
-        self._dropped = chunks
-
-
-def _parse(work: Work, tables: Sequence[Path], chunk: int, progress: Progress | None) -> _Pieces:
-    """All tables as pieces; those that an earlier call has parsed are taken as they are."""
-    state = work.get("parsed") or {"file": 0, "position": list(START), "edges": 0, "weighted": None, "crc": []}
-    folder = work.folder / "pieces"
-    folder.mkdir(exist_ok=True)
-    noted = time.monotonic()
-    while state["file"] < len(tables):
-        table = tables[state["file"]]
-        for edges, position in _chunks(table, chunk, state):
-            weighted = edges.weight is not None
-            if state["weighted"] not in (None, weighted):
-                raise InputError("some of the edge files have weights and others have none; give all of them weights, or none.")
-            data = _packed(check(edges, state["edges"], str(table)))
-            (folder / f"{len(state['crc'])}.edges").write_bytes(data)
-            state["crc"].append(zlib.crc32(data))
-            state |= {"position": list(position), "edges": state["edges"] + len(edges.source), "weighted": weighted}
-            if progress is not None:
-                progress(f"reading {table.name}", *_share_read(table, position))
-            if time.monotonic() - noted > _OFTEN:
-                work.keep(parsed=state)
-                noted = time.monotonic()
-        state |= {"file": state["file"] + 1, "position": list(START), "edges": 0}
-        work.keep(parsed=state)
-    return _Pieces(folder, state["crc"], bool(state["weighted"]))
-
-
-def _chunks(table: Path, size: int, state: dict[str, Any]) -> Iterator[tuple[Edges, tuple[int, int]]]:
-    bytes_or_rows, lines = state["position"]
-    return stream_table(table, size, (bytes_or_rows, lines))
-
-
-def _packed(edges: Edges) -> bytes:
-    """Sources, targets and weights one after the other, after the size of a node number."""
-    source, target, weight = edges
-    wide = len(source) > 0 and max(int(source.max()), int(target.max())) >= 2**31
-    ends = [column.astype(np.int64 if wide else np.int32, copy=False).tobytes() for column in (source, target)]
-    return b"".join([bytes([8 if wide else 4, *bytes(7)]), *ends, b"" if weight is None else weight.tobytes()])
-
-
-def _share_read(table: Path, position: tuple[int, int]) -> tuple[int, int]:
-    """How much of a table is read; of a packed one only what is unpacked is known."""
-    if kind_of(table) == ".parquet":
-        return position[0], max(position[0], estimate(table))
-    size = table.stat().st_size
-    return position[0], max(size * (4 if table.suffix.lower() == ".gz" else 1), position[0])

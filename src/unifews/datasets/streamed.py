@@ -31,10 +31,11 @@ from unifews.core.memory import Memory
 from unifews.core.npy import open_array
 from unifews.core.work import Work, working
 from unifews.datasets import generate
-from unifews.datasets.convert import Joined, is_placed
+from unifews.datasets.convert import is_placed
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.folder import check_replaceable, fill, open_dataset
 from unifews.datasets.generate import Features, Plan
+from unifews.datasets.sources import Joined
 
 _OFTEN = 2.0  # seconds between notes of how far the features are
 _PER_NODE = 12  # bytes: the order, and topics or labels with what they are made of

@@ -25,6 +25,7 @@ from unifews.core.csr import CHUNK
 from unifews.core.edges import kind_of
 from unifews.core.files import read_graph, read_matrix
 from unifews.core.graph import Graph
+from unifews.core.ids import IdMap, as_ids
 from unifews.core.work import check_finished
 from unifews.datasets.columns import Columns, read_columns, read_members, read_numbers
 from unifews.datasets.dataset import About, Dataset
@@ -82,11 +83,15 @@ def assemble(
     y_file: Path,
     split: File | Sequence[File] | None,
     name: str | None,
+    ids: IdMap | None = None,
 ) -> Dataset:
-    """The dataset of a graph, to which so many reverse edges were added, its features, and the files of labels and splits."""
+    """The dataset of a graph, to which so many reverse edges were added, its features, and the files of labels and splits.
+
+    With `ids`, labels and splits name nodes by their identifiers.
+    """
     n = graph.num_nodes
-    y, renamed = read_labels(y_file, n)
-    splits = () if split is None else read_splits(split, n)
+    y, renamed = read_labels(y_file, n, ids)
+    splits = () if split is None else read_splits(split, n, ids)
     notes = [*_repairs(graph, reverses, y), *renamed, *_absent(y, splits)]
     files = [*edge_files, x_file, y_file, *([] if split is None else split_files(split))]
     about = About(
@@ -149,6 +154,31 @@ def read_features(path: Path) -> Any:
         matrix, nodes = read_numbers(path)
         if nodes is not None:
             matrix = matrix[_order(nodes, len(matrix), path)]
+    return _checked(matrix, path)
+
+
+def read_identified(path: Path) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Features float32 [n, f], finite, and the identifier of the node of each row, from a table whose first column has them."""
+    matrix, nodes = (None, None) if kind_of(path) in (".npy", ".npz") else read_numbers(path, ids=True)
+    if matrix is None or nodes is None:
+        raise needs_ids(path, "features")
+    ids = as_ids(nodes, 0, str(path))
+    found, times = np.unique(ids, return_counts=True)
+    if times.max() > 1:
+        raise InputError(f"{path} has {times.max()} rows of {found[times > 1][0]}; each node has one row.")
+    return _checked(matrix, path), ids
+
+
+def needs_ids(path: Path, what: str) -> InputError:
+    """The error for a file with a row for each node and no identifiers."""
+    return InputError(
+        f"{path} does not say whose its rows are: with ids=True, {what} are in a table (.csv, .tsv, .txt, .parquet) with the "
+        f"identifiers in its first column, called id or node."
+    )
+
+
+def _checked(matrix: Any, path: Path) -> Any:
+    """Features as float32, finite."""
     if min(matrix.shape) < 1:
         raise ShapeError(f"{path} has shape {list(matrix.shape)}; there is at least one node and one feature.")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf and is reported as such
@@ -176,13 +206,15 @@ def _order(nodes: NDArray[np.int64], n: int, path: Path) -> NDArray[np.int64]:
 # --------------------------------------------------------------------------------------------------------------- labels
 
 
-def read_labels(path: Path, num_nodes: int) -> tuple[NDArray[Any], list[str]]:
+def read_labels(path: Path, num_nodes: int, ids: IdMap | None = None) -> tuple[NDArray[Any], list[str]]:
     """Class numbers int64 [n] or columns of 0 and 1, uint8 [n, c]; and notes on classes that were given numbers."""
-    table = read_columns(path, _LABELS)
+    table = read_columns(path, _LABELS, ids=ids is not None)
     columns = table.values
     nodes: NDArray[np.int64] | None = None
-    if table.by_node or (len(columns) == 2 and not _all_flags(columns)):
-        nodes, columns = _node_numbers(columns[0], path, num_nodes), columns[1:]
+    if ids is not None and len(columns) < 2:
+        raise needs_ids(path, "labels")
+    if ids is not None or table.by_node or (len(columns) == 2 and not _all_flags(columns)):
+        nodes, columns = _node_numbers(columns[0], path, num_nodes, ids), columns[1:]
     elif len(columns[0]) != num_nodes:
         raise ShapeError(_wrong_length(path, table, num_nodes))
     if len(columns) > 1:
@@ -255,32 +287,38 @@ def _wrong_length(path: Path, table: Columns, n: int) -> str:
     return f"{path} has {count(rows, 'label')}, but there are {n:,} nodes; each has one.{hint}"
 
 
-def _node_numbers(column: NDArray[Any], path: Path, n: int) -> NDArray[np.int64]:
+def _node_numbers(column: NDArray[Any], path: Path, n: int, ids: IdMap | None) -> NDArray[np.int64]:
+    if ids is not None:
+        column = ids.numbers(column, str(path))
     if column.dtype.kind not in "iu" or column.min() < 0 or column.max() >= n:
         wrong = column[0] if column.dtype.kind not in "iu" else column[(column < 0) | (column >= n)][0]
         raise InputError(f"{path} names node {wrong!s}, but nodes are numbered 0 to {n - 1:,}.")
     found, times = np.unique(column, return_counts=True)
     if times.max() > 1:
-        raise InputError(f"{path} names node {found[times > 1][0]:,} {times.max()} times; each has one line.")
+        twice = int(found[times > 1][0])
+        name = f"{twice:,}" if ids is None else ids.ids[twice]
+        raise InputError(f"{path} names node {name} {times.max()} times; each has one line.")
     return column.astype(np.int64)
 
 
 # --------------------------------------------------------------------------------------------------------------- splits
 
 
-def read_splits(split: File | Sequence[File], num_nodes: int) -> tuple[Split, ...]:
+def read_splits(split: File | Sequence[File], num_nodes: int, ids: IdMap | None = None) -> tuple[Split, ...]:
     """The split in a file or a folder, or in three files; several where a `.npz` holds masks [k, n]."""
     files = split_files(split)
     if len(files) == 1 and files[0].is_dir():
         files = _in_folder(files[0])
     if len(files) == 3:
-        train, val, test = (_nodes(file, num_nodes) for file in files)
+        train, val, test = (_nodes(file, num_nodes, ids) for file in files)
         return (Split.of(train, val, test, num_nodes),)
     if len(files) != 1:
         raise InputError(f"a split is one file, or three for training, validation and test; got {len(files)}.")
     if kind_of(files[0]) == ".npz":
+        if ids is not None:
+            raise needs_ids(files[0], "node and set")
         return _archived(files[0], num_nodes)
-    return (_from_sets(files[0], num_nodes),)
+    return (_from_sets(files[0], num_nodes, ids),)
 
 
 def split_files(split: File | Sequence[File]) -> list[Path]:
@@ -302,12 +340,14 @@ def _in_folder(folder: Path) -> list[Path]:
     return [found[which] for which in range(3)]
 
 
-def _nodes(path: Path, n: int) -> NDArray[Any]:
-    """Node numbers, or a mask [n]; 0 and 1 for each node are a mask too."""
-    table = read_columns(path, ("index", "idx", "mask"))
+def _nodes(path: Path, n: int, ids: IdMap | None) -> NDArray[Any]:
+    """Node numbers, or a mask [n]; 0 and 1 for each node are a mask too. With `ids`, identifiers."""
+    table = read_columns(path, ("index", "idx", "mask"), ids=ids is not None)
     if len(table.values) != 1:
         raise ShapeError(f"{path} has {len(table.values)} columns; a set is one column, of node numbers or a mask.")
     column = table.values[0]
+    if ids is not None:
+        return ids.numbers(column, str(path))
     if column.dtype.kind == "f" and np.array_equal(column, np.floor(column)):
         column = column.astype(np.int64)
     if column.dtype.kind in "iu" and len(column) == n > 2 and np.isin(column, (0, 1)).all():
@@ -331,20 +371,22 @@ def _archived(path: Path, n: int) -> tuple[Split, ...]:
     )
 
 
-def _from_sets(path: Path, n: int) -> Split:
-    """Words in one column: train, val, test, none; before it perhaps node numbers."""
-    table = read_columns(path)
+def _from_sets(path: Path, n: int, ids: IdMap | None) -> Split:
+    """Words in one column: train, val, test, none; before it perhaps node numbers, or identifiers."""
+    table = read_columns(path, ids=ids is not None)
     *before, words = table.values
     if len(before) > 1 or words.dtype.kind != "U":
         raise FileFormatError(
             f"{path} is no split: it should hold node and set in two columns, or the set of each node in one; "
             f"a set is train, val or test."
         )
+    if ids is not None and not before:
+        raise needs_ids(path, "node and set")
     if not before and len(words) != n:
         raise ShapeError(
             f"{path} has {len(words):,} lines, but there are {n:,} nodes; without node numbers, each has its line."
         )
-    nodes = _node_numbers(before[0], path, n) if before else np.arange(n)
+    nodes = _node_numbers(before[0], path, n, ids) if before else np.arange(n)
     lower = np.char.lower(np.char.strip(words))
     found, which = np.unique(lower, return_inverse=True)
     unknown = [str(word) for word in found if word not in _SETS]
