@@ -6,19 +6,16 @@ the position behind it, from which reading can go on another day.
 
 from __future__ import annotations
 
-import csv
 import gzip
 import warnings
-import zipfile
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unifews.core.reading import reading
 from unifews.errors import FileFormatError, GraphError, InputError, UnifewsError
 
 TEXT = (".csv", ".tsv", ".txt")
@@ -64,9 +61,9 @@ def stream_table(path: Path, size: int, start: Position = START) -> Iterator[tup
 def estimate(path: Path) -> int:
     """About how many edges a table holds: exact for Parquet, by the length of its first lines for text."""
     if kind_of(path) == ".parquet":
-        with damage(path, "a parquet table"):
+        with reading(path, "a parquet table"):
             return int(_parquet_module().ParquetFile(path).metadata.num_rows)
-    with damage(path, "an edge list"), path.open("rb") as raw, _unpacked(path, raw) as file:
+    with reading(path, "an edge list"), path.open("rb") as raw, _unpacked(path, raw) as file:
         head = file.read(1 << 20)
         return int(head.count(b"\n") * path.stat().st_size / max(1, raw.tell())) + 1
 
@@ -114,22 +111,6 @@ def _as_nodes(ends: NDArray[Any], first: int, where: str) -> NDArray[np.int64]:
     return nodes
 
 
-@contextmanager
-def damage(path: Path, expected: str) -> Iterator[None]:
-    """Whatever goes wrong while parsing, in one sentence that names the file."""
-    try:
-        yield
-    except UnifewsError:
-        raise
-    except (ValueError, KeyError, IndexError, EOFError, OSError, csv.Error, zlib.error, zipfile.BadZipFile) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # no permission, no such device: the system's own words
-            raise
-        reason = str(error).strip().splitlines()
-        raise FileFormatError(
-            f"{path} cannot be read as {expected}: it is truncated or of another format{f' ({reason[0]})' if reason else ''}."
-        ) from error
-
-
 # ---------------------------------------------------------------------------------------------------------------- text
 
 
@@ -144,7 +125,7 @@ class _Layout(NamedTuple):
 
 def _text(path: Path, size: int, start: Position) -> Iterator[tuple[Edges, Position]]:
     """Two or three columns, with or without a line of names; `#` starts a comment. A table with names may have more."""
-    with damage(path, "an edge list"), path.open("rb") as raw, _unpacked(path, raw) as file:
+    with reading(path, "an edge list"), path.open("rb") as raw, _unpacked(path, raw) as file:
         layout = _layout(path, file)
         offset, line = max(start, layout.begin)
         file.seek(offset)
@@ -262,7 +243,7 @@ def _parquet_module() -> Any:
 
 def _parquet(path: Path, size: int, start: Position) -> Iterator[tuple[Edges, Position]]:
     parquet = _parquet_module()
-    with damage(path, "a parquet table"), parquet.ParquetFile(path) as file:
+    with reading(path, "a parquet table"), parquet.ParquetFile(path) as file:
         names = file.schema_arrow.names
         columns = [names[i] for i in _columns(names)]
         if len(columns) < 2:
