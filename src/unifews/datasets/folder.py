@@ -28,7 +28,7 @@ KIND = Kind("dataset", "unifews-dataset", 1, "dataset.json", "save_dataset")
 # Below this a map saves nothing, and an array in memory is writable, which torch prefers.
 _MAP = 1 << 26
 _SPARSE = ("x_indptr", "x_indices", "x_data")
-_ARRAY = re.compile(r"[a-z_]+[0-9]*")  # what an array is called
+_ARRAY = re.compile(r"x|x_indptr|x_indices|x_data|y|(train|val|test)_[0-9]{1,9}")  # what an array is called
 
 
 def save_dataset(dataset: Dataset, path: str | PathLike[str], *, overwrite: bool = False) -> None:
