@@ -178,7 +178,7 @@ BAD_GRAPHS = {
     "pickled.npy": "pickled Python objects",
     "pickle.npy": "not a .npy file",
     "cut.npy": "truncated: 8 bytes are missing",
-    "pickled.npz": "of numeric arrays",
+    "pickled.npz": "pickled Python objects",
     "pickle.npz": "not a .npz archive",
     "cut.npz": "not a .npz archive, or it is truncated",
     "other.npz": "holds no graph: it has weights",

@@ -82,3 +82,12 @@ def test_what_is_drawn_can_be_asked_for_where_a_split_is_stored():
 def test_nodes_with_several_labels_are_drawn_alike():
     data = Dataset("several", TINY.graph, TINY.x, np.eye(24, 4, dtype=np.uint8), about=About())
     assert sorted(np.concatenate(data.split(373)).tolist()) == list(range(24))
+
+
+def test_a_label_that_makes_more_classes_than_there_can_be():
+    y = TINY.y.copy()
+    y[3] = 2**31 - 1
+    with pytest.raises(InputError, match=r"a label of absurd is 2,147,483,647, which makes 2,147,483,648 classes for 24 nodes"):
+        Dataset("absurd", TINY.graph, TINY.x, y)
+    y[3] = 900  # more than there are nodes, as in a part of a larger dataset
+    assert Dataset("part", TINY.graph, TINY.x, y).num_classes == 901

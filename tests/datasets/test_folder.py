@@ -83,9 +83,13 @@ def truncate(path):
         (lambda a: edit(a / "dataset.json", num_nodes="many"), "dataset.json is damaged: it must hold"),
         (lambda a: edit(a / "dataset.json", num_edges=6), "they are not of one dataset"),
         (lambda a: edit(a / "dataset.json", num_features=6), "has 5 features, but dataset.json says 6"),
+        (lambda a: edit(a / "dataset.json", num_classes=9), "has 3 classes, but dataset.json says 9"),
+        (lambda a: edit(a / "dataset.json", arrays={"\0": {}}), "names an array .*, which no dataset has"),
+        (lambda a: edit(a / "dataset.json", arrays={"x" * 999: {}}), "names an array 'x{80}', which no dataset has"),
+        (lambda a: np.save(a / "x.npy", np.load(a / "x.npy").astype(">f4")), "x.npy holds float32"),
         (lambda a: edit(a / "dataset.json", splits=2), "it has no array 'train_1'"),
         (lambda a: edit(a / "dataset.json", about={"split": "by hand"}), "'by hand' is none of stratified, stored"),
-        (lambda a: edit(a / "dataset.json", arrays={"../x": {}}), "names an array '../x' outside its folder"),
+        (lambda a: edit(a / "dataset.json", arrays={"../x": {}}), "names an array '../x', which no dataset has"),
     ],
 )
 def test_damage_is_one_sentence(tmp_path, damage, sentence):
@@ -95,11 +99,15 @@ def test_damage_is_one_sentence(tmp_path, damage, sentence):
         open_dataset(tmp_path / "a")
 
 
-def test_a_changed_number_is_found_by_its_checksum(tmp_path):
+def test_a_changed_number_is_found_by_its_checksum(tmp_path, monkeypatch):
     save_dataset(tiny(), tmp_path / "a")
     x = np.load(tmp_path / "a" / "x.npy")
     x[3, 2] += 1
     np.save(tmp_path / "a" / "x.npy", x)
+    for verify in (False, True):
+        with pytest.raises(FileFormatError, match=r"x\.npy has changed since it was written"):
+            open_dataset(tmp_path / "a", verify=verify)
+    monkeypatch.setattr(folder, "_MAP", 0)  # every array is large: mapped, and read only on request
     open_dataset(tmp_path / "a")
     with pytest.raises(FileFormatError, match=r"x\.npy has changed since it was written"):
         open_dataset(tmp_path / "a", verify=True)

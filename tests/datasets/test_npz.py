@@ -100,7 +100,7 @@ def test_a_truncated_file(tmp_path, keep):
     write_npz(tmp_path / "a.npz", tiny())
     content = (tmp_path / "a.npz").read_bytes()
     (tmp_path / "a.npz").write_bytes(content[: int(keep * len(content))])
-    with pytest.raises(FileFormatError, match=r"a\.npz cannot be read as a \.npz archive .*half-downloaded"):
+    with pytest.raises(FileFormatError, match=r"a\.npz is not a \.npz archive.*half-downloaded"):
         read_npz(tmp_path / "a.npz")
 
 
@@ -118,7 +118,7 @@ def test_a_pickle_inside_is_not_loaded(tmp_path):
     with np.load(tmp_path / "a.npz") as file:
         arrays = dict(file) | {"y": np.array([{"a": 1}], dtype=object)}
     np.savez(tmp_path / "a.npz", **arrays)
-    with pytest.raises(FileFormatError, match=r"Object arrays cannot be loaded"):
+    with pytest.raises(FileFormatError, match=r"y in .*a\.npz holds pickled Python objects"):
         read_npz(tmp_path / "a.npz")
 
 

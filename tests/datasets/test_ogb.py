@@ -161,7 +161,7 @@ def test_members_that_cannot_be_opened(tmp_path):
     with pytest.raises(FileFormatError, match="pickled Python objects"):
         open_member(path, "o", tmp_path)
     path.write_bytes(path.read_bytes()[:20_000])
-    with pytest.raises(FileFormatError, match=r"truncated, half-downloaded or no \.npz archive"):
+    with pytest.raises(FileFormatError, match=r"not a \.npz archive, or it is truncated or half-downloaded"):
         open_member(path, "a", tmp_path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import subprocess
+import sys
 from collections import defaultdict
 from types import SimpleNamespace
 
@@ -62,6 +63,71 @@ def test_damaged_pickles(content):
 def test_arrays_lists_and_dictionaries_pass(value):
     read = loads(pickle.dumps(value, 4))
     assert np.array_equal(read, value) if isinstance(value, np.ndarray) else read == value
+
+
+class Forged:
+    """Reduces to whatever is given."""
+
+    def __init__(self, *reduced):
+        self.reduced = reduced
+
+    def __reduce__(self):
+        return self.reduced
+
+
+_RECONSTRUCT = np.arange(2).__reduce__()[0]
+FORGED = {
+    "a pointer": Forged(np.ndarray, ((1,), "O", b"A" * 8)),
+    "a pointer in the state": Forged(_RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (1,), np.dtype("O"), False, b"A" * 8)),
+    "a pointer in a field": Forged(_RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (1,), np.dtype([("a", "O")]), False, b"A" * 8)),
+    "an array of 8 GB": Forged(np.ndarray, ((10**9,), "f8")),
+    "a shape of 8 GB": Forged(_RECONSTRUCT, (np.ndarray, (10**9,), b"d"), (1, (10**9,), np.dtype("f8"), False, b"")),
+    "a negative shape": Forged(_RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (-1, -1), np.dtype("f8"), False, b"A" * 8)),
+    "a list for data": Forged(_RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (1,), np.dtype("f8"), False, [1.0])),
+    "a type": np.dtype("O"),
+    "text": np.array(["a"]),
+    "a class that is changed": Forged(list, (), {"append": 1}),
+}
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("value", FORGED.values(), ids=FORGED)
+def test_forged_arrays_are_refused(value, protocol):
+    """In a process of its own: what is loaded wrongly may end it."""
+    code = (
+        "import sys; from unifews.datasets.planetoid import loads; from unifews.errors import FileFormatError\n"
+        "try: print('loaded', repr(loads(sys.stdin.buffer.read())))\n"
+        "except FileFormatError as error: print('refused', error)"
+    )
+    content = pickle.dumps([value], protocol)
+    done = subprocess.run([sys.executable, "-c", code], input=content, capture_output=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.startswith(b"refused the file "), (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x05\x96" + (2**40).to_bytes(8, "little") + b".",  # a bytearray of a terabyte
+        b"\x80\x02Nr\xff\xff\xff\x7f.",  # what is remembered under the number 2^31
+        b"(" * 100_000 + b"t" * 100_000 + b".",
+        b"\x80\x04" + b"]\x94" * 3 + b"h\x07.",
+        b"\x80\x02Nb.",
+        b"0.",
+        b".",
+    ],
+)
+def test_pickles_that_ask_for_what_is_not_there(content):
+    try:
+        loads(content)
+    except FileFormatError as error:
+        assert "the file" in str(error)
+
+
+def test_what_occurs_twice_is_one():
+    array = np.arange(4, dtype=np.int32)
+    content = pickle.dumps([array, array, (array, [1]), {"a": array}], 4)
+    first, second, (third, _), last = loads(content)
+    assert first is second is third is last["a"] and np.array_equal(first, array)
 
 
 # ---------------------------------------------------------------------------------------------------------- eight files

@@ -272,7 +272,7 @@ class TestLabels:
         np.save("objects.npy", np.array([{}, []], dtype=object), allow_pickle=True)
         wrong(FileFormatError, "pickled", labels="objects.npy")
         np.savez("objects.npz", y=np.array([{}, []], dtype=object))
-        wrong(FileFormatError, "objects.npz cannot be read", labels="objects.npz")
+        wrong(FileFormatError, "y in objects.npz holds pickled Python objects", labels="objects.npz")
         Path("pickle.npy").write_bytes(pickle.dumps(Y))
         wrong(FileFormatError, "not a .npy file", labels="pickle.npy")
 

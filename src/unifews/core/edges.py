@@ -6,12 +6,8 @@ the position behind it, from which reading can go on another day.
 
 from __future__ import annotations
 
-import csv
 import warnings
-import zipfile
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core.lines import START, Position, blocks, opened
+from unifews.core.reading import reading
 from unifews.errors import FileFormatError, GraphError, InputError, UnifewsError
 
 TEXT = (".csv", ".tsv", ".txt")
@@ -63,9 +60,9 @@ def stream_table(path: Path, size: int, start: Position = START) -> Iterator[tup
 def estimate(path: Path) -> int:
     """About how many edges a table holds: exact for Parquet, by the length of its first lines for text."""
     if kind_of(path) == ".parquet":
-        with damage(path, "a parquet table"):
+        with reading(path, "a parquet table"):
             return int(_parquet_module().ParquetFile(path).metadata.num_rows)
-    with damage(path, "an edge list"), opened(path) as (file, raw):
+    with reading(path, "an edge list"), opened(path) as (file, raw):
         head = file.read(1 << 20)
         return int(head.count(b"\n") * path.stat().st_size / max(1, raw.tell())) + 1
 
@@ -118,22 +115,6 @@ def _as_nodes(ends: NDArray[Any], first: int, where: str) -> NDArray[np.int64]:
     return nodes
 
 
-@contextmanager
-def damage(path: Path, expected: str) -> Iterator[None]:
-    """Whatever goes wrong while parsing, in one sentence that names the file."""
-    try:
-        yield
-    except UnifewsError:
-        raise
-    except (ValueError, KeyError, IndexError, EOFError, OSError, csv.Error, zlib.error, zipfile.BadZipFile) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # no permission, no such device: the system's own words
-            raise
-        reason = str(error).strip().splitlines()
-        raise FileFormatError(
-            f"{path} cannot be read as {expected}: it is truncated or of another format{f' ({reason[0]})' if reason else ''}."
-        ) from error
-
-
 # ---------------------------------------------------------------------------------------------------------------- text
 
 
@@ -148,7 +129,7 @@ class _Layout(NamedTuple):
 
 def _text(path: Path, size: int, start: Position) -> Iterator[tuple[Edges, Position]]:
     """Two or three columns, with or without a line of names; `#` starts a comment. A table with names may have more."""
-    with damage(path, "an edge list"), opened(path) as (file, _):
+    with reading(path, "an edge list"), opened(path) as (file, _):
         layout = _layout(path, file)
         for lines, before, end in blocks(path, file, size * LINE, start):
             if layout.names is not None and before <= layout.names < before + len(lines):
@@ -262,7 +243,7 @@ def _parquet_module() -> Any:
 def stream_parquet(path: Path, size: int, start: Position) -> Iterator[tuple[Edges, Position]]:
     """The columns of a Parquet table as they are, from row `start` on."""
     parquet = _parquet_module()
-    with damage(path, "a parquet table"), parquet.ParquetFile(path) as file:
+    with reading(path, "a parquet table"), parquet.ParquetFile(path) as file:
         names = file.schema_arrow.names
         columns = [names[i] for i in columns_of(names)]
         if len(columns) < 2:

@@ -8,8 +8,6 @@ write_array   .npy, complete or absent
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,12 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.edges import TABLES, TEXT, damage, kind_of, read_table, upright
+from unifews.core.archive import Archive
+from unifews.core.edges import TABLES, TEXT, kind_of, read_table, upright
 from unifews.core.graph import Graph
 from unifews.core.npy import open_array, write_array
 from unifews.core.proportion import check_proportion
+from unifews.core.reading import check_memory, reading
 from unifews.core.work import check_finished
-from unifews.errors import FileFormatError, MissingFileError, ShapeError
+from unifews.errors import FileFormatError, InputError, MissingFileError, ShapeError
 
 __all__ = ["read_graph", "read_matrix", "write_array"]
 
@@ -34,13 +34,23 @@ def read_graph(path: str | PathLike[str], *, num_nodes: int | None = None) -> Gr
     lines is one directed edge.
     """
     path = _existing(path)
+    try:
+        with reading(path, "a graph"):
+            return _graph(path, num_nodes)
+    except InputError as error:
+        if str(path) in str(error):
+            raise
+        raise type(error)(f"{path}: {error}") from error
+
+
+def _graph(path: Path, num_nodes: int | None) -> Graph:
     kind = kind_of(path)
     if path.is_dir():
         return Graph.open(path)
     if kind == ".npy":
         return Graph.from_edge_index(upright(open_array(path)), num_nodes)
     if kind == ".npz":
-        return _graph_of(_npz(path), path, num_nodes)
+        return _graph_of(Archive(path), num_nodes)
     if kind not in TABLES:
         raise unknown_kind(path)
     source, target, weight = read_table(path)
@@ -66,8 +76,11 @@ def read_matrix(path: str | PathLike[str], *, dense: bool = True) -> Any:
     if path.suffix == ".npy":
         matrix: Any = open_array(path)
     elif path.suffix == ".npz":
-        matrix = _matrix_of(_npz(path), path)
-        matrix = matrix.toarray() if dense and not isinstance(matrix, np.ndarray) else matrix
+        with reading(path, "a feature matrix"):
+            matrix = _matrix_of(Archive(path))
+            if dense and not isinstance(matrix, np.ndarray):
+                check_memory(path, matrix.shape[0] * matrix.shape[1] * 4, f"its matrix of shape {list(matrix.shape)}")
+                matrix = matrix.toarray()
     else:
         raise FileFormatError(f"{path} is no matrix file by its name. Known: .npy and .npz.")
     if matrix.ndim != 2:
@@ -88,84 +101,95 @@ def _existing(path: str | PathLike[str]) -> Path:
 # ---------------------------------------------------------------------------------------------------------------- .npz
 
 
-def _npz(path: Path) -> Mapping[str, NDArray[Any]]:
-    if not zipfile.is_zipfile(path):
-        raise FileFormatError(f"{path} is not a .npz archive, or it is truncated. Write it with numpy.savez.")
-    return _Archive(path)
-
-
-class _Archive(Mapping[str, NDArray[Any]]):
-    """The arrays of a `.npz`, each read when asked for."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with damage(path, "a .npz archive"), np.load(path, allow_pickle=False) as file:
-            self._names = list(file.files)
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        if name not in self._names:
-            raise KeyError(name)
-        with damage(self._path, "a .npz archive of numeric arrays"), np.load(self._path, allow_pickle=False) as file:
-            array: NDArray[Any] = file[name]
-            return array
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-def _graph_of(arrays: Mapping[str, NDArray[Any]], path: Path, num_nodes: int | None) -> Graph:
+def _graph_of(arrays: Archive, num_nodes: int | None) -> Graph:
     if _is_scipy(arrays):
-        return Graph.from_scipy(_load_scipy(path))
+        return Graph.from_scipy(_scipy_matrix(arrays))
     if {"indptr", "indices"} <= arrays.keys():
         weight = next((arrays[name] for name in ("weight", "data") if name in arrays), None)
         return Graph.from_csr(arrays["indptr"], arrays["indices"], weight)
     weight = next((arrays[name] for name in ("edge_weight", "weight") if name in arrays), None)
     if "num_nodes" in arrays and num_nodes is None:
-        num_nodes = int(arrays["num_nodes"])
+        num_nodes = _number(arrays, "num_nodes")
     if "edge_index" in arrays:
         return Graph.from_edge_index(arrays["edge_index"], num_nodes, weight)
     if {"row", "col"} <= arrays.keys():
-        # PyG's (row, col) is (source, target).
-        return Graph.from_edge_index(np.stack([arrays["row"], arrays["col"]]), num_nodes, weight)
+        row, col = arrays["row"], arrays["col"]
+        if row.ndim != 1 or row.shape != col.shape:
+            raise ShapeError(
+                f"{arrays.path} has row of shape {list(row.shape)} and col of shape {list(col.shape)}; both are vectors with "
+                f"one node per edge."
+            )
+        return Graph.from_edge_index(np.stack([row, col]), num_nodes, weight)  # PyG's (row, col) is (source, target)
     raise FileFormatError(
-        f"{path} holds no graph: it has {_listed(arrays)}, and a graph is indptr and indices, "
+        f"{arrays.path} holds no graph: it has {arrays.listed()}, and a graph is indptr and indices, "
         f"scipy's save_npz, edge_index, or row and col."
     )
 
 
-def _matrix_of(arrays: Mapping[str, NDArray[Any]], path: Path) -> Any:
+def _matrix_of(arrays: Archive) -> Any:
     if "x" in arrays:
-        return arrays["x"].astype(np.float32)
+        return _real(arrays["x"], arrays)
     if _is_scipy(arrays):
-        return _load_scipy(path).tocsr().astype(np.float32)
+        matrix = _scipy_matrix(arrays).tocsr()
+        return matrix.astype(np.float32)
     parts = ["x_data", "x_indices", "x_indptr", "x_shape"]
     if arrays.keys() >= set(parts):
         from scipy.sparse import csr_array
 
-        data, indices, indptr, shape = (arrays[part] for part in parts)
-        with damage(path, "compressed rows x_indptr, x_indices, x_data, x_shape"):
-            matrix = csr_array((data.astype(np.float32), indices, indptr), shape=tuple(int(side) for side in shape))
+        data, indices, indptr = (arrays[part] for part in parts[:3])
+        with reading(arrays.path, "compressed rows x_indptr, x_indices, x_data, x_shape"):
+            matrix = csr_array((_real(data, arrays), indices, indptr), shape=_shape(arrays, "x_shape"))
             matrix.check_format(full_check=True)
             return matrix
     raise FileFormatError(
-        f"{path} holds no feature matrix: it has {_listed(arrays)}, and features are x, "
+        f"{arrays.path} holds no feature matrix: it has {arrays.listed()}, and features are x, "
         f"scipy's save_npz, or x_indptr, x_indices, x_data, x_shape."
     )
 
 
-def _is_scipy(arrays: Mapping[str, NDArray[Any]]) -> bool:
+def _real(values: NDArray[Any], arrays: Archive) -> NDArray[np.float32]:
+    if values.dtype.kind not in "fiub":
+        raise FileFormatError(f"{arrays.path} holds {values.dtype.name} values; features are real numbers.")
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf and is reported where it is used
+        return values.astype(np.float32, copy=False)
+
+
+def _is_scipy(arrays: Archive) -> bool:
     return {"format", "shape"} <= arrays.keys()
 
 
-def _load_scipy(path: Path) -> Any:
-    from scipy.sparse import load_npz
+def _scipy_matrix(arrays: Archive) -> Any:
+    """The sparse matrix that scipy's save_npz wrote, its structure checked."""
+    import scipy.sparse as sp
 
-    with damage(path, "a scipy sparse matrix"):
-        return load_npz(path)
+    with reading(arrays.path, "a scipy sparse matrix"):
+        name = arrays["format"].item()
+        name = name.decode("ascii") if isinstance(name, bytes) else name
+        shape, data = _shape(arrays, "shape"), arrays["data"]
+        check_memory(arrays.path, 8 * sum(shape), f"a sparse matrix of shape {list(shape)}")
+        if name in ("csr", "csc", "bsr"):
+            kind = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array}[name]
+            matrix = kind((data, arrays["indices"], arrays["indptr"]), shape=shape)
+            matrix.check_format(full_check=True)
+            return matrix
+        if name == "dia":
+            return sp.dia_array((data, arrays["offsets"]), shape=shape)
+        if name == "coo":
+            places = arrays["coords"] if "coords" in arrays else (arrays["row"], arrays["col"])
+            return sp.coo_array((data, tuple(places)), shape=shape)
+        raise ValueError(f"unknown format {str(name)[:80]!r}")
 
 
-def _listed(arrays: Mapping[str, NDArray[Any]]) -> str:
-    return ", ".join(sorted(arrays)) or "nothing"
+def _shape(arrays: Archive, name: str) -> tuple[int, int]:
+    """Rows and columns, as an array of two whole numbers."""
+    sides = arrays[name]
+    if sides.shape != (2,) or sides.dtype.kind not in "iu" or sides.min() < 0:
+        raise FileFormatError(f"{name} in {arrays.path} is no shape of a matrix; it is two whole numbers, rows and columns.")
+    return int(sides[0]), int(sides[1])
+
+
+def _number(arrays: Archive, name: str) -> int:
+    value = arrays[name]
+    if value.size != 1 or value.dtype.kind not in "iuf" or not np.isfinite(value).all() or value.item() % 1:
+        raise FileFormatError(f"{name} in {arrays.path} is {value.dtype.name} {list(value.shape)}; it is one whole number.")
+    return int(value.item())

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unifews.core import edges as tables
-from unifews.core.edges import Edges, damage, kind_of
+from unifews.core.edges import Edges, kind_of
 from unifews.core.ids import as_ids, typed
 from unifews.core.lines import START, Position, blocks, opened
+from unifews.core.reading import reading
 from unifews.errors import FileFormatError, InputError
 
 _HEAD = 1 << 16  # bytes in which the first lines with content are looked for at a time
@@ -61,7 +62,7 @@ def stream_ids(path: Path, size: int, start: Position = START) -> Iterator[tuple
 
 
 def _text(path: Path, size: int, start: Position) -> Iterator[tuple[Edges, Position]]:
-    with damage(path, "an edge list"), opened(path) as (file, _):
+    with reading(path, "an edge list"), opened(path) as (file, _):
         layout = _layout(path, file)
         for lines, before, end in blocks(path, file, size * tables.LINE, start):
             if layout.names is not None and before <= layout.names < before + len(lines):

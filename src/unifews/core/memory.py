@@ -62,6 +62,22 @@ def installed() -> int:
         return 2 * _DEFAULT
 
 
+def available() -> int:
+    """Bytes of memory that this process can still take: what the system has to give, within the limit set on the process."""
+    free = installed()
+    try:
+        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        free = int(fields["MemAvailable"].split()[0]) << 10
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            free = min(free, max(0, limit - _statm(0, 0)))
+    except (OSError, ValueError, LookupError, ImportError):  # a system that does not say
+        pass
+    return free
+
+
 def resident() -> int:
     """Bytes of memory this process has."""
     return _statm(1, _UNKNOWN)

@@ -9,8 +9,7 @@ left empty, or 0, 1, 2 and so on for three columns or more.
 from __future__ import annotations
 
 import csv
-import gzip
-import zipfile
+import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -18,8 +17,10 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.edges import damage, kind_of
+from unifews.core.archive import Archive
+from unifews.core.edges import kind_of
 from unifews.core.npy import open_array
+from unifews.core.reading import UnpackedText, reading
 from unifews.errors import FileFormatError, MissingFileError, ShapeError, UnifewsError
 
 KNOWN = (".csv", ".tsv", ".txt", ".parquet", ".npy", ".npz")
@@ -47,14 +48,15 @@ def read_columns(path: Path, keys: Sequence[str] = (), *, ids: bool = False) -> 
     kind = kind_of(path)
     if not path.exists():
         raise MissingFileError(f"there is no file {path}.")
-    if kind == ".npy":
-        return _columns_of(open_array(path), path)
-    if kind == ".npz":
-        return _columns_of(_member(path, keys), path)
-    if kind == ".parquet":
-        return _parquet(path)
-    if kind in KNOWN:
-        return _text(path, ids)
+    with reading(path, "a table"):
+        if kind == ".npy":
+            return _columns_of(open_array(path), path)
+        if kind == ".npz":
+            return _columns_of(_member(path, keys), path)
+        if kind == ".parquet":
+            return _parquet(path)
+        if kind in KNOWN:
+            return _text(path, ids)
     raise FileFormatError(f"{path} is no table by its name. Known: {', '.join(KNOWN)}, text also as .gz.")
 
 
@@ -63,9 +65,9 @@ def read_numbers(path: Path, *, ids: bool = False) -> tuple[NDArray[np.float32],
 
     Nodes are numbers; with `ids` identifiers, which are text in a text file.
     """
-    if kind_of(path) == ".parquet":
-        return _parquet_numbers(path, ids)
-    with damage(path, "a table of numbers"):
+    with reading(path, "a table of numbers"):
+        if kind_of(path) == ".parquet":
+            return _parquet_numbers(path, ids)
         first, rows = _layout(path)
         names = [name.lower() for name in rows[0]] if first.header else []
         start = 1 if len(names) > 1 and names[0] in NODE else 0
@@ -83,23 +85,11 @@ def read_numbers(path: Path, *, ids: bool = False) -> tuple[NDArray[np.float32],
 # ---------------------------------------------------------------------------------------------------------------- NumPy
 
 
-def read_members(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a `.npz`; one that is pickled is an error."""
-    if not path.exists():
-        raise MissingFileError(f"there is no file {path}.")
-    if not zipfile.is_zipfile(path):
-        raise FileFormatError(f"{path} is not a .npz archive, or it is truncated. Write it with numpy.savez.")
-    with damage(path, "a .npz archive of numeric arrays"), np.load(path, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
-
-
 def _member(path: Path, keys: Sequence[str]) -> NDArray[Any]:
-    arrays = read_members(path)
+    arrays = Archive(path)
     found = [name for name in keys if name in arrays] or (list(arrays) if len(arrays) == 1 else [])
     if not found:
-        raise FileFormatError(
-            f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}; none of them is called {' or '.join(keys)}."
-        )
+        raise FileFormatError(f"{path} holds {arrays.listed()}; none of them is called {' or '.join(keys)}.")
     return arrays[found[0]]
 
 
@@ -145,8 +135,7 @@ def _parquet_table(path: Path) -> Any:
         from pyarrow import parquet
     except ImportError as error:
         raise UnifewsError("reading .parquet needs pyarrow: pip install 'unifews[parquet]'.") from error
-    with damage(path, "a parquet table"):
-        table = parquet.read_table(path)
+    table = parquet.read_table(path)
     if not table.num_columns or not table.num_rows:
         raise FileFormatError(f"{path} holds an empty table.")
     return table
@@ -229,10 +218,9 @@ def _delimiter(path: Path, line: str) -> str | None:
 
 
 def _text(path: Path, ids: bool) -> Columns:
-    with damage(path, "a table"):
-        layout, head = _layout(path)
-        with _open(path) as file:
-            rows = [(number, fields) for number, fields in layout.rows(file) if number > layout.skip]
+    layout, head = _layout(path)
+    with _open(path) as file:
+        rows = [(number, fields) for number, fields in layout.rows(file) if number > layout.skip]
     while rows and not any(rows[-1][1]):  # empty lines at the end
         rows.pop()
     width = len(head[0])
@@ -289,7 +277,7 @@ def _first_bad(path: Path, layout: _Layout, width: int, start: int) -> str | Non
 
 def _open(path: Path) -> TextIO:
     if path.suffix.lower() == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+        return io.TextIOWrapper(UnpackedText(path), encoding="utf-8-sig", newline="")
     return path.open(encoding="utf-8-sig", newline="")
 
 

@@ -15,6 +15,8 @@ from unifews.errors import InputError, ShapeError
 Metric = Literal["accuracy", "f1", "auc"]
 SplitKind = Literal["stratified", "stored"]
 
+_CLASSES = 1 << 16  # that a dataset may have whatever its size; beyond, no more than it has nodes
+
 
 @dataclass(frozen=True)
 class About:
@@ -61,6 +63,11 @@ class Dataset:
             raise ShapeError(f"labels are class numbers [n] or 0/1 columns [n, classes]; {self.name} has {list(self.y.shape)}.")
         if not self.is_multilabel and (self.y.dtype.kind not in "iu" or (n and self.y.min() < -1)):
             raise InputError(f"labels of {self.name} are whole numbers from 0, -1 for unlabelled; got {_sample(self.y)}.")
+        if not self.is_multilabel and self.num_classes > max(n, _CLASSES):
+            raise InputError(
+                f"a label of {self.name} is {self.y.max():,}, which makes {self.num_classes:,} classes for {n:,} nodes; number "
+                f"the classes 0, 1, 2 and so on, without gaps."
+            )
         if self.is_multilabel and not np.isin(self.y, (0, 1)).all():
             raise InputError(f"labels of {self.name} have a column per class and are 0 or 1; got {_sample(self.y)}.")
         for split in self.splits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, fields
 from hashlib import file_digest
 from os import PathLike
@@ -16,6 +17,7 @@ from unifews.core.atomic import atomic_folder
 from unifews.core.described import Kind
 from unifews.core.graph import Graph
 from unifews.core.npy import open_array, write_array
+from unifews.core.reading import reading
 from unifews.core.work import check_finished
 from unifews.datasets.dataset import About, Dataset, Metric, SplitKind
 from unifews.datasets.splits import Split
@@ -26,6 +28,7 @@ KIND = Kind("dataset", "unifews-dataset", 1, "dataset.json", "save_dataset")
 # Below this a map saves nothing, and an array in memory is writable, which torch prefers.
 _MAP = 1 << 26
 _SPARSE = ("x_indptr", "x_indices", "x_data")
+_ARRAY = re.compile(r"x|x_indptr|x_indices|x_data|y|(train|val|test)_[0-9]{1,9}")  # what an array is called
 
 
 def save_dataset(dataset: Dataset, path: str | PathLike[str], *, overwrite: bool = False) -> None:
@@ -64,11 +67,17 @@ def fill(place: Path, dataset: Dataset) -> None:
 
 
 def open_dataset(path: str | PathLike[str], *, verify: bool = False) -> Dataset:
-    """The dataset in a folder written by `save_dataset`; the graph and large features are memory maps, read-only.
+    """The dataset in a folder written by `save_dataset`; the graph and arrays of 64 MB and more are memory maps, read-only.
 
-    Sizes and shapes are always checked; `verify=True` also reads every file and compares its checksum.
+    Sizes, shapes and the checksums of smaller arrays are always checked; `verify=True` also reads the mapped files and
+    compares their checksums.
     """
     folder = Path(path)
+    with reading(folder, "a dataset"):
+        return _opened(folder, verify)
+
+
+def _opened(folder: Path, verify: bool) -> Dataset:
     meta = _meta(folder)
     n = meta["num_nodes"]
     arrays = {name: _open(folder, name, entry, verify) for name, entry in meta["arrays"].items()}
@@ -85,10 +94,11 @@ def open_dataset(path: str | PathLike[str], *, verify: bool = False) -> Dataset:
     except (KeyError, ValueError, TypeError) as error:
         reason = f"it has no array {error}" if isinstance(error, KeyError) else str(error)
         raise FileFormatError(f"{folder} is damaged: {reason} Copy or save it again.") from error
-    if dataset.num_features != meta["num_features"]:
-        raise FileFormatError(
-            f"{folder} has {dataset.num_features:,} features, but dataset.json says {meta['num_features']:,}. Copy it again."
-        )
+    for what, found in (("features", dataset.num_features), ("classes", dataset.num_classes)):
+        if found != meta[f"num_{what}"]:
+            raise FileFormatError(
+                f"{folder} has {found:,} {what}, but dataset.json says {meta[f'num_{what}']:,}. Copy or save it again."
+            )
     return dataset
 
 
@@ -132,22 +142,24 @@ def _meta(folder: Path) -> dict[str, Any]:
 
 
 def _open(folder: Path, name: str, entry: Any, verify: bool) -> NDArray[Any]:
+    if not _ARRAY.fullmatch(name):
+        raise FileFormatError(f"{folder}/dataset.json names an array {name[:80]!r}, which no dataset has. Copy it again.")
     path = folder / f"{name}.npy"
-    if path.parent != folder:
-        raise FileFormatError(f"{folder}/dataset.json names an array {name!r} outside its folder.")
     if not path.is_file():
         raise FileFormatError(f"{folder} is incomplete: it has no {path.name}. Copy or save the dataset again.")
     array = open_array(path)
-    if not isinstance(entry, dict) or entry.get("dtype") != array.dtype.name or entry.get("shape") != list(array.shape):
+    announced = isinstance(entry, dict) and entry.get("dtype") == array.dtype.name and entry.get("shape") == list(array.shape)
+    if not announced or not array.dtype.isnative:
         raise FileFormatError(
             f"{path} holds {array.dtype.name} {list(array.shape)}, and dataset.json announces something else: one of them is "
             f"of another dataset. Copy or save it again."
         )
-    if verify:
+    mapped = array.nbytes >= _MAP
+    if verify or not mapped:
         with path.open("rb") as file:
             if file_digest(file, "sha256").hexdigest() != entry.get("sha256"):
-                raise FileFormatError(f"{path} has changed since it was written: its checksum differs. Copy it again.")
-    return array if array.nbytes >= _MAP else np.array(array)
+                raise FileFormatError(f"{path} has changed since it was written: its checksum differs. Copy or save it again.")
+    return array if mapped else np.array(array)
 
 
 def _matrix(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> Any:

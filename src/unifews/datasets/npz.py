@@ -9,10 +9,6 @@ heterophilous    edges [m, 2] · node_features · node_labels · train_masks, va
 from __future__ import annotations
 
 import re
-import zipfile
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,12 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.csr import targets
+from unifews.core.archive import Archive
 from unifews.core.files import read_graph, read_matrix
 from unifews.core.graph import Graph
+from unifews.core.reading import reading
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.splits import Split
-from unifews.errors import FileFormatError, InputError, MissingFileError, UnifewsError
+from unifews.errors import FileFormatError, InputError
 
 _PARTS = ("train", "val", "test")
 _SPLITS = ("unifews_{}_idx", "{}_idx", "{}_mask", "{}_masks")  # how the parts of a split are called, the first that is there
@@ -38,33 +35,32 @@ def read_npz(path: str | PathLike[str], name: str | None = None) -> Dataset:
     Of a file with several kinds of split the authors' own comes first: unifews_{train,val,test}_idx, *_idx, *_mask, *_masks.
     """
     path = Path(path)
-    if not path.is_file():
-        raise MissingFileError(f"there is no file {path}.")
-    arrays = _Arrays(path)
     try:
-        graph, x, y = _parts(arrays, path)
-        splits = _splits(arrays, graph.num_nodes)
-        about = About(
-            source=str(path),
-            split="stored" if splits else "stratified",
-            convention=f"{len(splits)} stored in the file" if splits else "stratified 50/25/25 by seed",
-        )
-        return Dataset(name or path.stem, graph, x, y, splits, about)
+        with reading(path, "a dataset"):
+            arrays = Archive(path)
+            graph, x, y = _parts(arrays)
+            splits = _splits(arrays, graph.num_nodes)
+            about = About(
+                source=str(path),
+                split="stored" if splits else "stratified",
+                convention=f"{len(splits)} stored in the file" if splits else "stratified 50/25/25 by seed",
+            )
+            return Dataset(name or path.stem, graph, x, y, splits, about)
     except InputError as error:
         raise FileFormatError(f"{path} does not hold a dataset: {error}") from error
 
 
-def _parts(arrays: _Arrays, path: Path) -> tuple[Graph, Any, NDArray[Any]]:
+def _parts(arrays: Archive) -> tuple[Graph, Any, NDArray[Any]]:
     """Graph, features and labels, by whichever names the file has."""
-    if {"adj_indptr", "attr_indptr", "labels"} <= arrays.names:
+    if {"adj_indptr", "attr_indptr", "labels"} <= arrays.keys():
         graph, x, y = _benchmark(arrays)
-    elif {"edges", "node_features", "node_labels"} <= arrays.names:
+    elif {"edges", "node_features", "node_labels"} <= arrays.keys():
         graph, x, y = _heterophilous(arrays)
-    elif "y" in arrays.names:
-        graph, x, y = read_graph(path), read_matrix(path, dense=False), arrays["y"]
+    elif "y" in arrays:
+        graph, x, y = read_graph(arrays.path), read_matrix(arrays.path, dense=False), arrays["y"]
     else:
         raise FileFormatError(
-            f"{path} holds no labels: it has {', '.join(sorted(arrays.names)) or 'nothing'}, and a dataset is a graph, "
+            f"{arrays.path} holds no labels: it has {arrays.listed()}, and a dataset is a graph, "
             f"features and labels `y`."
         )
     if y.ndim == 2 and y.shape[1] == 1:
@@ -72,58 +68,24 @@ def _parts(arrays: _Arrays, path: Path) -> tuple[Graph, Any, NDArray[Any]]:
     return graph, x, y.astype(np.int64, copy=False) if y.ndim == 1 and y.dtype.kind in "iu" else y
 
 
-class _Arrays:
-    """The arrays of a file by name, each read when asked for; a damaged file is one sentence."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with self._damage(), np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it is a single array")
-            self.names = set(file.files)
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        with self._damage(), np.load(self._path, allow_pickle=False) as file:
-            array: NDArray[Any] = file[name]
-            return array
-
-    @contextmanager
-    def _damage(self) -> Iterator[None]:
-        try:
-            yield
-        except UnifewsError:
-            raise
-        except (ValueError, KeyError, EOFError, OSError, zlib.error, zipfile.BadZipFile) as error:
-            reason = str(error).strip().splitlines()
-            raise FileFormatError(
-                f"{self._path} cannot be read as a .npz archive of numeric arrays: it is truncated, half-downloaded or of "
-                f"another format{f' ({reason[0]})' if reason else ''}. Get it again."
-            ) from error
-
-
-def _benchmark(arrays: _Arrays) -> tuple[Graph, Any, NDArray[Any]]:
+def _benchmark(arrays: Archive) -> tuple[Graph, Any, NDArray[Any]]:
     from scipy.sparse import csr_array
 
-    with arrays._damage():
-        indptr = arrays["adj_indptr"].astype(np.int64)
-        edges = np.stack([arrays["adj_indices"].astype(np.int64), targets(indptr)])
-        graph = Graph.from_edge_index(edges, len(indptr) - 1).undirected()
-        rows, columns = (int(side) for side in arrays["attr_shape"])
-        parts = (arrays["attr_data"].astype(np.float32), arrays["attr_indices"], arrays["attr_indptr"])
-        x = csr_array(parts, shape=(rows, columns))
-        x.check_format(full_check=True)
+    graph = Graph.from_csr(arrays["adj_indptr"], arrays["adj_indices"]).undirected()
+    rows, columns = (int(side) for side in arrays["attr_shape"])
+    parts = (arrays["attr_data"].astype(np.float32), arrays["attr_indices"], arrays["attr_indptr"])
+    x = csr_array(parts, shape=(rows, columns))
+    x.check_format(full_check=True)
     return graph, x, arrays["labels"]
 
 
-def _heterophilous(arrays: _Arrays) -> tuple[Graph, Any, NDArray[Any]]:
-    with arrays._damage():
-        x = arrays["node_features"].astype(np.float32)
-        graph = Graph.from_edge_index(arrays["edges"].T, len(x)).undirected()
-    return graph, x, arrays["node_labels"]
+def _heterophilous(arrays: Archive) -> tuple[Graph, Any, NDArray[Any]]:
+    x = arrays["node_features"].astype(np.float32, copy=False)
+    return Graph.from_edge_index(arrays["edges"].T, len(x)).undirected(), x, arrays["node_labels"]
 
 
-def _splits(arrays: _Arrays, num_nodes: int) -> tuple[Split, ...]:
-    patterns = _whole_splits(arrays.names)
+def _splits(arrays: Archive, num_nodes: int) -> tuple[Split, ...]:
+    patterns = _whole_splits(set(arrays))
     if not patterns:
         return ()
     train, val, test = (arrays[patterns[0].format(part)] for part in _PARTS)

@@ -1,4 +1,4 @@
-"""The raw files of Planetoid: pickles of a Python 2 of 2016, read without giving them the power to run anything.
+"""The raw files of Planetoid: pickles of a Python 2 of 2016, of which arrays are read as data and nothing is unpickled.
 
 ind.<name>.x, y          training rows; the first of allx, ally
 ind.<name>.allx, ally    all rows but the test nodes', features sparse, labels one-hot
@@ -9,9 +9,6 @@ ind.<name>.test.index    the numbers of the test nodes, one per line; citeseer h
 
 from __future__ import annotations
 
-import io
-import pickle
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core.graph import Graph
+from unifews.core.reading import reading
+from unifews.datasets import pickles
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.splits import Split
-from unifews.errors import FileFormatError, InputError
+from unifews.errors import FileFormatError
 
 FILES = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
 _VALIDATION = 500  # nodes after the training ones, by convention
@@ -35,10 +34,12 @@ def read_planetoid(files: Mapping[str, bytes], name: str, source: str = "Planeto
     try:
         parts = {key: loads(files[key], f"ind.{name}.{key}") for key in FILES if key != "test.index"}
         test = np.array(files["test.index"].split(), dtype=np.int64)
+        if sum(map(len, parts["graph"].values())) > len(files["graph"]):
+            raise ValueError("more neighbours than bytes")
         return _assembled(parts, test, name, source)
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        if isinstance(error, FileFormatError):
-            raise
+    except FileFormatError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, MemoryError) as error:
         raise FileFormatError(f"the Planetoid files of {name} do not fit together: {error}. Get them again.") from error
 
 
@@ -67,58 +68,24 @@ def _assembled(parts: dict[str, Any], test: NDArray[np.int64], name: str, source
 def _sparse(rows: Any) -> Any:
     from scipy.sparse import csr_array
 
-    if not isinstance(rows, _Rows):
+    if not isinstance(rows, pickles.Rows):
         raise TypeError(f"features are {type(rows).__name__}, not a sparse matrix")
-    state = vars(rows)
+    state = rows.state
     shape = tuple(int(side) for side in state["_shape"])
     matrix = csr_array((state["data"], state["indices"], state["indptr"]), shape=shape, dtype=np.float32)
     matrix.check_format(full_check=True)
     return matrix
 
 
-# ---------------------------------------------------------------------------------------------- the restricted unpickler
-
-
-class _Rows:
-    """Stands in for scipy's csr_matrix: holds what the pickle says of it, and does nothing."""
-
-
-def _array(kind: type[np.ndarray[Any, Any]], shape: tuple[int, ...], code: str | bytes) -> NDArray[Any]:
-    """Stands in for numpy's _reconstruct: an empty array, whose state follows."""
-    if kind is not np.ndarray:
-        raise pickle.UnpicklingError(f"an array of kind {kind!r}")
-    return np.ndarray(shape, dtype=code.decode("ascii") if isinstance(code, bytes) else code)
-
-
-_ADMITTED: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy.core.multiarray", "_reconstruct"): _array,
-    ("numpy._core.multiarray", "_reconstruct"): _array,
-    ("scipy.sparse.csr", "csr_matrix"): _Rows,
-    ("scipy.sparse._csr", "csr_matrix"): _Rows,
-    ("collections", "defaultdict"): defaultdict,
-    ("__builtin__", "list"): list,
-    ("builtins", "list"): list,
-}
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return _ADMITTED[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}") from None
-
-
 def loads(content: bytes, file: str = "the file") -> Any:
     """What a pickle of arrays, sparse matrices, lists and dictionaries holds; anything else in it is refused unrun."""
     try:
-        return _Unpickler(io.BytesIO(content), encoding="latin1").load()
-    except pickle.UnpicklingError as error:
+        with reading(file, "a pickle of arrays"):
+            return pickles.loads(content)
+    except FileFormatError as error:
+        if not isinstance(error.__cause__, pickles.Refused):
+            raise
         raise FileFormatError(
-            f"{file} is a pickle that is not loaded: {error}, and only arrays, sparse matrices, lists and dictionaries are "
-            f"admitted, because anything else can run code."
+            f"{file} is a pickle that is not loaded: {error.__cause__}, and only arrays, sparse matrices, lists and "
+            f"dictionaries are admitted, because anything else can run code."
         ) from error
-    except (EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError, ImportError, InputError) as error:
-        raise FileFormatError(f"{file} cannot be read as a pickle of arrays: {error}. Get it again.") from error

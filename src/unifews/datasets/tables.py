@@ -20,14 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core import csr
+from unifews.core.archive import Archive
 from unifews.core.checks import count
 from unifews.core.csr import CHUNK
 from unifews.core.edges import kind_of
 from unifews.core.files import read_graph, read_matrix
 from unifews.core.graph import Graph
 from unifews.core.ids import IdMap, as_ids
+from unifews.core.reading import reading
 from unifews.core.work import check_finished
-from unifews.datasets.columns import Columns, read_columns, read_members, read_numbers
+from unifews.datasets.columns import Columns, read_columns, read_numbers
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError, GraphError, InputError, MissingFileError, ShapeError
@@ -148,6 +150,11 @@ def is_edge_list(path: Path) -> bool:
 
 def read_features(path: Path) -> Any:
     """Features float32 [n, f], finite; a memory map where the file allows it, a scipy CSR array where it is sparse."""
+    with reading(path, "features"):
+        return _features(path)
+
+
+def _features(path: Path) -> Any:
     if kind_of(path) in (".npy", ".npz"):
         matrix = read_matrix(path, dense=False)
     else:
@@ -208,6 +215,11 @@ def _order(nodes: NDArray[np.int64], n: int, path: Path) -> NDArray[np.int64]:
 
 def read_labels(path: Path, num_nodes: int, ids: IdMap | None = None) -> tuple[NDArray[Any], list[str]]:
     """Class numbers int64 [n] or columns of 0 and 1, uint8 [n, c]; and notes on classes that were given numbers."""
+    with reading(path, "labels"):
+        return _labels(path, num_nodes, ids)
+
+
+def _labels(path: Path, num_nodes: int, ids: IdMap | None) -> tuple[NDArray[Any], list[str]]:
     table = read_columns(path, _LABELS, ids=ids is not None)
     columns = table.values
     nodes: NDArray[np.int64] | None = None
@@ -307,6 +319,11 @@ def _node_numbers(column: NDArray[Any], path: Path, n: int, ids: IdMap | None) -
 def read_splits(split: File | Sequence[File], num_nodes: int, ids: IdMap | None = None) -> tuple[Split, ...]:
     """The split in a file or a folder, or in three files; several where a `.npz` holds masks [k, n]."""
     files = split_files(split)
+    with reading(", ".join(map(str, files)), "a split"):
+        return _splits(files, num_nodes, ids)
+
+
+def _splits(files: list[Path], num_nodes: int, ids: IdMap | None) -> tuple[Split, ...]:
     if len(files) == 1 and files[0].is_dir():
         files = _in_folder(files[0])
     if len(files) == 3:
@@ -356,7 +373,7 @@ def _nodes(path: Path, n: int, ids: IdMap | None) -> NDArray[Any]:
 
 
 def _archived(path: Path, n: int) -> tuple[Split, ...]:
-    arrays = read_members(path)
+    arrays = Archive(path)
     for suffix in ("_idx", "_index", "_mask", "_masks", ""):
         found = {_SETS[key]: arrays[f"{key}{suffix}"] for key in _SETS if f"{key}{suffix}" in arrays}
         if set(found) != {0, 1, 2}:
@@ -366,7 +383,7 @@ def _archived(path: Path, n: int) -> tuple[Split, ...]:
             return tuple(Split.of(a, b, c, n) for a, b, c in zip(train, val, test, strict=True))
         return (Split.of(train, val, test, n),)
     raise FileFormatError(
-        f"{path} holds no split: it has {', '.join(sorted(arrays)) or 'nothing'}, and a split is train_idx, val_idx, test_idx, "
+        f"{path} holds no split: it has {arrays.listed()}, and a split is train_idx, val_idx, test_idx, "
         f"or train_mask, val_mask, test_mask."
     )
 

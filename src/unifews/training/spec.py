@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from unifews import __version__
 from unifews.core.budget import check_sparsity, check_threshold
+from unifews.core.reading import reading
 from unifews.core.schemes import Appnp, Scheme, Sgc
 from unifews.datasets.dataset import Dataset, SplitKind
 from unifews.errors import FileFormatError, InputError, MissingFileError, unknown_name
@@ -316,15 +317,17 @@ def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
     """The settings in a run file, each of them checked; it may leave out any, the dataset too."""
     path = Path(path)
     try:
-        with path.open("rb") as file:
-            settings = tomllib.load(file)
+        content = path.read_bytes()
     except FileNotFoundError as error:
         raise MissingFileError(f"there is no run file {path}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        reason = str(error).rstrip(".")
+    try:
+        settings = tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, UnicodeDecodeError, a number of 5,000 digits
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).rstrip(".")
         raise FileFormatError(f"{path} is no run file: {reason}. Write lines such as  edge_sparsity = 0.9.") from error
     try:
-        TrainSpec.of({"dataset": "", **settings})
+        with reading(path, "the settings of a run"):
+            TrainSpec.of({"dataset": "", **settings})
     except InputError as error:
         raise InputError(f"in {path}, {error}") from error
     return settings
