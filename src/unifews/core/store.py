@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core import csr, work
-from unifews.core.atomic import atomic_folder
+from unifews.core.atomic import atomic_folder, steady
 from unifews.core.described import Kind
 from unifews.core.npy import open_array, write_array
 from unifews.errors import FileFormatError, InputError
@@ -60,6 +60,10 @@ def _arrays(stored: Stored) -> dict[str, NDArray[Any]]:
 
 def read(folder: Path, *, verify: bool = False) -> Stored:
     """Open a graph folder as memory maps, after checks that touch `indptr` only; `verify` reads `indices` too."""
+    return steady(folder, lambda: _read(folder, verify))
+
+
+def _read(folder: Path, verify: bool) -> Stored:
     meta = _meta(folder)
     n, m = meta["num_nodes"], meta["num_edges"]
     indptr = _open(folder, "indptr", (n + 1,), np.int64)

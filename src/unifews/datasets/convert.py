@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from unifews.core import build as builder
 from unifews.core import store
-from unifews.core.atomic import check_place, put_folder
+from unifews.core.atomic import check_place
 from unifews.core.build import Progress, Source, disk_needed
 from unifews.core.edges import START, TABLES, Edges, check, estimate, kind_of, stream_table, upright
 from unifews.core.files import read_graph, unknown_kind
@@ -76,11 +76,10 @@ def convert_edges(
     store.check_replaceable(target)
     task = {"task": "convert_edges", "undirected": undirected, "num_nodes": num_nodes}
     with working(target, task, files, again=again) as work:
-        if not is_placed(work, target):
+        if not work.is_placed(target):
             check_place(target, overwrite)
-            place = build_graph(work, files, num_nodes, undirected, memory, progress)
-            work.keep(placing="graph")
-            put_folder(place, target)
+            build_graph(work, files, num_nodes, undirected, memory, progress)
+            work.put("graph", target)
         work.remove()
     return Graph.open(target)
 
@@ -117,7 +116,7 @@ def convert_dataset(
             raise MissingFileError(f"there is no file {file}.")
     task = {"task": "convert_dataset", "undirected": undirected, "name": name}
     with working(target, task, [*files, x_file, y_file, *parts], again=again) as work:
-        if not is_placed(work, target):
+        if not work.is_placed(target):
             check_place(target, overwrite)
             x = read_features(x_file)
             place = work.folder / "dataset"
@@ -132,8 +131,7 @@ def convert_dataset(
                 graph = Graph.open(place / "graph")
                 dataset = assemble(graph, builder.added(work, "graph"), x, files, x_file, y_file, split, name)
                 fill(place, dataset)
-            work.keep(placing="dataset")
-            put_folder(place, target)
+            work.put("dataset", target)
         work.remove()
     return open_dataset(target)
 
@@ -164,12 +162,6 @@ def build_graph(
     found = next((part.num_nodes for part in parts if isinstance(part, _Arrays) and part.num_nodes is not None), None)
     nodes = found if num_nodes is None else num_nodes
     return builder.build(work, "graph", source, limits, num_nodes=nodes, undirected=undirected, progress=progress)
-
-
-def is_placed(work: Work, target: Path) -> bool:
-    """Whether an earlier call was interrupted when all was done but for clearing up."""
-    placing = work.get("placing")
-    return placing is not None and not (work.folder / placing).exists() and target.exists()
 
 
 def _resolved(edges: File | Sequence[File]) -> tuple[list[Path], int | None]:

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.atomic import atomic_folder
+from unifews.core.atomic import atomic_folder, steady
 from unifews.core.described import Kind
 from unifews.core.graph import Graph
 from unifews.core.npy import open_array, write_array
@@ -69,6 +69,10 @@ def open_dataset(path: str | PathLike[str], *, verify: bool = False) -> Dataset:
     Sizes and shapes are always checked; `verify=True` also reads every file and compares its checksum.
     """
     folder = Path(path)
+    return steady(folder, lambda: _opened(folder, verify))
+
+
+def _opened(folder: Path, verify: bool) -> Dataset:
     meta = _meta(folder)
     n = meta["num_nodes"]
     arrays = {name: _open(folder, name, entry, verify) for name, entry in meta["arrays"].items()}
