@@ -84,7 +84,7 @@ def read(path: Path) -> Exhibit:
     """An exhibit from its file; everything in it is checked."""
     try:
         values = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path} is no JSON: {error}.") from error
     if not is_exhibit(values):
         raise FileFormatError(f"{path} describes no figure or table of unifews reproduce: it has no id and kind.")
