@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,38 @@ def test_whatever_a_record_lacks_or_has_instead(tmp_path, light):
             lines.append(json.dumps(found))
         (tmp_path / "ledger.jsonl").write_text("\n".join(lines))
         book(gather([tmp_path]), "title").encode()
+
+
+def test_a_hundred_damaged_exhibits_are_shown_or_refused(tmp_path, light):
+    series = {"name": "s", "x": [1, 10, 100_000], "y": [1.0, 2.0, None], "error": [0.1, 0.2, 0.3], "quantity": "q"}
+    whole = {
+        "id": "a", "title": "T", "columns": ["a", "b ±", "b"], "rows": [["x", 1.0, 2], ["y", None, 3]], "digits": [None, 1, 1],
+        "place": [0, 1], "series": [series, series | {"published": True}], "operations": ["x"], "guide": "diagonal", "notes": ["n"],
+    }  # fmt: skip
+    path, shown = tmp_path / "a.json", 0
+    for seed in range(120):
+        rng = random.Random(seed)
+        one = whole | {"kind": rng.choice(["lines", "bars", "scatter", "heatmap", "table"])}
+        path.write_bytes(changed(one, rng) if seed % 5 else spoiled(json.dumps(one).encode(), rng))
+        with suppress(UnifewsError):
+            book(gather([path]), "title").encode()
+            shown += 1
+    assert 10 < shown < 110
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ({"digits": [99]}, "`digits` are at most 20"),
+        ({"guide": "diagonal", "series": [{"name": "s", "x": ["a", 1], "y": [1, 2]}]}, "some x are texts"),
+        ({"title": "\ud800"}, "half of a surrogate pair"),
+    ],
+)
+def test_exhibits_that_could_not_be_drawn_are_refused(tmp_path, change, says):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"id": "a", "kind": "scatter", "columns": ["a"], "rows": [["x"]]} | change))
+    with pytest.raises(UnifewsError, match=says):
+        gather([path])
 
 
 class TestCommand:

@@ -74,7 +74,7 @@ def problem(record: Any) -> str | None:
         return "is not the record of a run"
     if not isinstance(record.get("id"), str):
         return "is not the record of a run: it has no `id`"
-    found = _unreadable(record)
+    found = unreadable(record)
     if found is None and is_training(record):
         found = mismatch(record, TRAINING)
         for seed in record["seeds"] if found is None else ():
@@ -112,9 +112,9 @@ def _said(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _unreadable(record: dict[str, Any]) -> str | None:
+def unreadable(values: Any) -> str | None:
     """What nothing that this library writes has: values nested without end, numbers that are none, halves of letters."""
-    level: list[Any] = [record]
+    level: list[Any] = [values]
     for _ in range(_DEPTH):
         inner: list[Any] = []
         for value in level:
