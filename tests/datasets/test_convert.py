@@ -22,7 +22,7 @@ import unifews as uf
 from unifews.core import work as working
 from unifews.core.files import read_graph
 from unifews.core.graph import Graph
-from unifews.datasets import convert
+from unifews.datasets import convert, streamed
 from unifews.datasets.convert import convert_dataset, convert_edges
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.folder import open_dataset, save_dataset
@@ -568,3 +568,24 @@ def test_the_features_fit_the_memory_too():
         "write_powerlaw('p', 200_000, 2_000_000, num_features=300, memory='280MB')\n"  # 240 MB of features
     )
     assert 100e6 < peak(code) < 280e6
+
+
+def test_damaged_features_of_an_interrupted_generator_are_told(tmp_path, monkeypatch):
+    keep = streamed.Work.keep
+
+    def stop(self, **done):
+        keep(self, **done)
+        if "features" in done:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(streamed.Work, "keep", stop)
+        write_powerlaw("p", 300, 2000, num_features=5, seed=7)
+    file = Path("p.work/dataset/x.npy")
+    whole = file.read_bytes()
+    for damage in (whole[:-4] + b"\0\0\0\1", whole[:-4], None):
+        file.unlink() if damage is None else file.write_bytes(damage)
+        with pytest.raises(FileFormatError, match=r"x.npy is not as it was left by the interrupted call.*--again"):
+            write_powerlaw("p", 300, 2000, num_features=5, seed=7)
+    file.write_bytes(b"\0" * 128 + whole[128:])  # the header is written anew
+    assert write_powerlaw("p", 300, 2000, num_features=5, seed=7).num_features == 5

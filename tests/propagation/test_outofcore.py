@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -28,7 +29,7 @@ from unifews.core import spill
 from unifews.core.files import read_matrix
 from unifews.core.work import folder_of
 from unifews.errors import FileFormatError, InputError, UnifewsError
-from unifews.propagation import api, checkpoint, local, plan
+from unifews.propagation import api, checkpoint, features, local, outofcore, plan
 
 DATA = uf.powerlaw(700, 6_000, num_features=70, num_classes=5, seed=17)
 MANY = dict(scheme="appnp", hops=6, edge_sparsity=0.8, threads=1)
@@ -334,6 +335,43 @@ def test_a_damaged_working_file_is_told(folder, by_block, name):
     assert not Path("p.npy").exists()
 
 
+@pytest.mark.parametrize("name", ["embedding.npy", "coordinates-0", "coordinates-64"])
+@pytest.mark.parametrize("step", ["rotation", "summary"])
+def test_damage_after_the_hops_is_told(folder, by_block, monkeypatch, name, step):
+    """While rows are rotated back, and when all of them are."""
+    monkeypatch.setattr(outofcore, "_OFTEN", 0.0)
+    monkeypatch.setattr(features, "_CHUNK_BYTES", 50 * 4 * 70)
+    keep = outofcore.Work.keep
+
+    def stop(self, **done):
+        keep(self, **done)
+        if step in done and done.get("rotation", {"chunks": 3})["chunks"] == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(outofcore.Work, "keep", stop)
+        propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
+    file = folder / "p.npy.work" / name
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(FileFormatError, match=f"{name} is not as it was left by the interrupted call"):
+        propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
+    assert not Path("p.npy").exists()
+
+
+def test_one_number_changed_in_the_manifest_is_told(folder, by_block):
+    """The budget's own numbers decide what is pruned: nothing else would notice."""
+    stopped(MANY, 10)
+    file = folder / "p.npy.work" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["done"]["state"]["budget"]["means"][0][1] += 1
+    file.write_text(json.dumps(manifest))
+    with pytest.raises(FileFormatError, match=r"manifest.json is damaged.*--again"):
+        propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
+    propagate(*mapped(), out="p.npy", memory="2MB", again=True, **MANY)
+
+
 def test_a_small_disk_is_told_before(folder, by_block, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=10_000))
     with pytest.raises(InputError, match=r"takes about .* of disk while it works, and .* has 10 kB free: .* more are needed"):
@@ -425,3 +463,78 @@ def test_the_command_prints_its_plan_and_writes_the_result(folder, by_block, mon
 def test_a_command_that_cannot_work_says_so(folder, more, says):
     wrong("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--edge-sparsity", 0.5, *more, says=says)
     assert not Path("p.npy").exists() and not Path("p.npy.work").exists()
+
+
+# ------------------------------------------------------------------------------------------------- sums in a file, full disk
+
+
+@pytest.fixture
+def outside(by_block, monkeypatch):
+    """Sums add up in a file."""
+    monkeypatch.setattr(plan.Needs, "memory", lambda self, blocks, outside=False: blocks * (100_000 if outside else 10_000_000))
+
+
+def test_a_disk_that_fills_up_before_sums_are_written_is_an_error(folder, outside, monkeypatch):
+    propagate(*mapped(), out="p.npy", memory="2MB", hops=3)
+    expected = Path("p.npy").read_bytes()
+
+    def full(descriptor, start, size):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(UnifewsError, match=r"the disk of p.npy.work is full. What is done is kept"),
+    ):
+        patch.setattr(os, "posix_fallocate", full)
+        propagate(*mapped(), out="p.npy", memory="2MB", overwrite=True, hops=3)
+    propagate(*mapped(), out="p.npy", memory="2MB", overwrite=True, hops=3)
+    assert Path("p.npy").read_bytes() == expected
+
+
+@pytest.mark.parametrize("cannot", [errno.EOPNOTSUPP, AttributeError])
+def test_a_file_system_that_reserves_nothing_is_given_zeros(tmp_path, monkeypatch, cannot):
+    def refused(descriptor, start, size):
+        raise cannot() if cannot is AttributeError else OSError(cannot, os.strerror(cannot))
+
+    monkeypatch.setattr(os, "posix_fallocate", refused)
+    monkeypatch.setattr(spill, "_PIECE", 1000)
+    for size in (0, 1, 1000, 2500):
+        spill.allocate(tmp_path / "sum", size)
+        assert (tmp_path / "sum").read_bytes() == bytes(size)
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from unifews.core import spill
+if sys.argv[1] == "limit":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+import numpy as np
+try:
+    spill.allocate(Path(sys.argv[2]), 64 << 20)
+except OSError as error:
+    print(error.errno)
+else:
+    np.memmap(sys.argv[2], np.float32, "r+")[:] = 1
+"""
+
+
+def limited(kind, path):
+    done = subprocess.run([sys.executable, "-c", LIMITED, kind, str(path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+def test_a_limit_of_file_sizes_is_an_error_and_no_signal(tmp_path):
+    assert limited("limit", tmp_path / "sum") == errno.EFBIG
+
+
+def test_a_small_disk_is_an_error_and_no_signal(tmp_path):
+    place = tmp_path / "disk"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(place)], capture_output=True).returncode:
+        pytest.skip("mounting a small disk takes rights that this user lacks")
+    try:
+        assert limited("disk", place / "sum") == errno.ENOSPC
+    finally:
+        subprocess.run(["umount", str(place)], check=True)

@@ -316,9 +316,11 @@ class TestGather:
     def test_a_record_that_lacks_something_is_named(self, tmp_path):
         broken = deepcopy(PRUNED)
         del broken["trace"]["macs"]
-        Ledger(tmp_path / "ledger.jsonl").append(broken)
-        with pytest.raises(FileFormatError, match=rf"run {PRUNED['id']} is not complete \('macs'"):
-            gather([tmp_path])
+        for record in (UNPRUNED, broken):
+            Ledger(tmp_path / "ledger.jsonl").append(record)
+        found = gather([tmp_path])
+        assert found.records == [UNPRUNED] and found.skipped == [(tmp_path / "ledger.jsonl", (2, "lacks `trace.macs`"))]
+        assert f"1 line of a ledger is skipped: {tmp_path}/ledger.jsonl line 2 lacks `trace.macs`." in book(found, "title")
 
     def test_nothing_there(self, tmp_path):
         with pytest.raises(MissingFileError, match="holds no ledger"):
@@ -338,7 +340,7 @@ class TestTheCommand:
         assert fine("report", runs).out == "wrote report.html: 1 run\n"
         assert "mine: accuracy, 1 run" in (runs.parent / "report.html").read_text(encoding="utf-8")
         told = json.loads(fine("report", runs / "ledger.jsonl", "--out", "other.html", "--json").out)
-        assert told == {"page": "other.html", "runs": 1, "exhibits": []}
+        assert told == {"page": "other.html", "runs": 1, "exhibits": [], "skipped": []}
 
     def test_a_line_that_was_cut_off_is_told(self, runs):
         book = Ledger(runs)

@@ -19,6 +19,11 @@ def record(name, **more):
     return {"id": name, **more}
 
 
+def seed(number):
+    scores = {"train": 90.0, "val": 80.0, "test": 75.5}
+    return {"seed": number, **scores, "epoch": 3, "epochs": 9, "seconds": 0.5, "kept": [6], "trace": None}
+
+
 def test_what_is_appended_is_read_in_order(tmp_path):
     book = Ledger(tmp_path / "runs.jsonl")
     assert book.records() == [] and not book.path.exists()
@@ -96,12 +101,12 @@ def test_a_line_that_a_crash_cut_off_is_passed_over_and_closed(tmp_path, tail):
     assert book.records() == [record("a")]
     book.append(record("c"))
     assert book.records() == [record("a"), record("c")]
-    assert book.cut_off() == ([2] if tail.startswith(b"{") else [])
+    assert book.skipped() == ([(2, "is cut off")] if tail.startswith(b"{") else [])
 
 
 @pytest.mark.parametrize(
     "text, where",
-    [("node,label\n1,2\n", "line 1"), ('{"id": "a"}\n[1]\n', "line 2"), ('{"name": "a"}\n', "line 1"), ("\x89PNG", "line 1")],
+    [("node,label\n1,2\n", "line 1"), ("\n[1]\n", "line 2"), ('{"name": "a"}\n', "line 1"), ("\x89PNG", "line 1")],
 )
 def test_a_foreign_file_is_named_and_not_written_to(tmp_path, text, where):
     path = tmp_path / "runs.jsonl"
@@ -134,17 +139,38 @@ def test_a_record_that_is_no_json_leaves_the_file_as_it_was(tmp_path):
 def test_unfinished_runs_have_files_of_their_own(tmp_path):
     book = Ledger(tmp_path / "runs")
     assert book.partial("a1") == []
-    book.save_partial("a1", [{"seed": 1}])
-    book.save_partial("a1", [{"seed": 1}, {"seed": 2}])
-    book.save_partial("b2", [{"seed": 3}])
-    assert book.partial("a1") == [{"seed": 1}, {"seed": 2}] and book.partial("b2") == [{"seed": 3}]
+    book.save_partial("a1", [seed(1)])
+    book.save_partial("a1", [seed(1), seed(2)])
+    book.save_partial("b2", [seed(3)])
+    assert book.partial("a1") == [seed(1), seed(2)] and book.partial("b2") == [seed(3)]
     book.drop_partial("a1")
     book.drop_partial("a1")
     assert book.partial("a1") == [] and book.records() == []
     assert [path.name for path in book.path.parent.iterdir()] == [".b2.partial.json"]
 
 
-@pytest.mark.parametrize("content", ['[{"seed": 1', "3", "[1]", "{}"])
+def test_unfinished_runs_of_an_earlier_release_go_on(tmp_path):
+    """It wrote the seeds without a checksum."""
+    book = Ledger(tmp_path)
+    book.partial_file("a1").write_text(json.dumps([seed(1)]))
+    assert book.partial("a1") == [seed(1)]
+
+
+@pytest.mark.parametrize("change", [("test", 70.0), ("val", 1e9), ("kept", [7]), ("epoch", 4)])
+def test_a_number_changed_in_a_partial_file_is_told(tmp_path, change):
+    book = Ledger(tmp_path)
+    book.save_partial("a1", [seed(1)])
+    kept = json.loads(book.partial_file("a1").read_text())
+    kept["seeds"][0] |= dict([change])
+    book.partial_file("a1").write_text(json.dumps(kept))
+    with pytest.raises(FileFormatError, match=r"\.a1\.partial\.json is damaged; delete it"):
+        book.partial("a1")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['[{"seed": 1', "3", "[1]", "{}", "[" * 100_000, '[{"seed": 1}]', '{"seeds": []}', '{"sha256": "", "seeds": [1]}', "\x00"],
+)
 def test_a_damaged_partial_file_says_what_to_do(tmp_path, content):
     book = Ledger(tmp_path)
     book.save_partial("a1", [])
@@ -157,3 +183,35 @@ def test_lines_are_json(tmp_path):
     book = Ledger(tmp_path)
     book.append(record("a", nested={"x": [1, 2.5, None]}))
     assert json.loads(book.path.read_text()) == record("a", nested={"x": [1, 2.5, None]})
+
+
+@pytest.mark.parametrize(
+    "line, why",
+    [
+        ('{"id": "b", "sco', "is cut off"),
+        ('{"id": "b", "scores": }', "holds no JSON record"),
+        ("nonsense", "holds no JSON record"),
+        ("[1]", "is not the record of a run"),
+        ('{"name": "b"}', "is not the record of a run: it has no `id`"),
+        ('{"id": 3}', "is not the record of a run: it has no `id`"),
+        ('{"id": "b", "x": ' + "[" * 100_000, "has values nested too deeply"),
+        ('{"id": "b", "x": ' + "[" * 60 + "]" * 60 + "}", "has values nested too deeply"),
+        ('{"id": "b", "x": [NaN]}', "has nan where a number belongs"),
+        ('{"id": "b", "x": 1e999}', "has inf where a number belongs"),
+        ('{"id": "b", "x": 1' + "0" * 40 + "}", "has a number of too many digits"),
+        ('{"id": "b", "x": 1' + "0" * 5000 + "}", "holds no JSON record"),
+        ('{"id": "b", "x": "\\ud800"}', "has a text that is no text (half of a surrogate pair)"),
+        ('{"id": "b", "measurement": "clock"}', "lacks `values`"),
+        ('{"id": "b", "values": {}, "curves": {}}', "lacks `measurement`"),
+        ('{"id": "b", "measurement": "c", "values": {"s": "1"}}', "has '1' in `values.s`, which is a number or null"),
+        ('{"id": "b", "measurement": "c", "values": {}, "curves": {"a": {"x": 1}}}', "has 1 in `curves.a.x`, which is a list"),
+    ],
+)  # fmt: skip
+def test_a_line_that_holds_no_record_is_skipped_and_told(tmp_path, line, why):
+    path = tmp_path / "runs.jsonl"
+    path.write_text(f'{{"id": "a"}}\n{line}\n{{"id": "c"}}\n')
+    book = Ledger(path)
+    assert [one["id"] for one in book.records()] == ["a", "c"] and book.skipped() == [(2, why)]
+    book.check()
+    book.append(record("d"))
+    assert [one["id"] for one in book.records()] == ["a", "c", "d"]

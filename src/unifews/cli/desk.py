@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from unifews.training.spec import TrainSpec
 
 
+_MANY = 8  # lines that are named one by one
+
+
 class Desk:
     """Trains on one dataset and keeps the records in a folder, with a run file beside them for each."""
 
@@ -42,7 +45,7 @@ class Desk:
         self.speaks = hands is None or hands.is_first
         self.book: Ledger | None = Ledger(runs / "ledger.jsonl") if keep else None
         if self.book and self.speaks:
-            tell_cut_off(self.book)
+            tell_skipped(self.book)
         self.files: list[Path] = []
         self.trained: Run | None = None
         """The last run that was trained here, with its model."""
@@ -110,10 +113,13 @@ class Desk:
         self.files.append(path)
 
 
-def tell_cut_off(book: Ledger) -> None:
-    """Say which lines of a ledger are passed over: a run that was kept should not be forgotten without a word."""
-    for number in book.cut_off():
-        output.note(f"line {number} of {book.path} is cut off, so the run in it is not known any more; delete the line.")
+def tell_skipped(book: Ledger) -> None:
+    """Report which lines of a ledger are skipped: a run that was kept should not be forgotten without a word."""
+    skipped = book.skipped()
+    for number, why in skipped[:_MANY]:
+        output.note(f"line {number} of {book.path} {why}, so the run in it is not known any more; delete the line.")
+    if len(skipped) > _MANY:
+        output.note(f"{len(skipped) - _MANY:,} more lines of {book.path} are skipped.")
 
 
 def _both(one: Watch | None, other: Watch) -> Watch:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from unifews.cli import output
-from unifews.cli.desk import tell_cut_off
+from unifews.cli.desk import tell_skipped
 
 
 def report(
@@ -33,10 +33,11 @@ def report(
     for path in material.passed_over:
         output.note(f"{path} is neither a ledger nor an exhibit; it is left out.")
     for ledger in material.ledgers:
-        tell_cut_off(ledger)
+        tell_skipped(ledger)
     write_book(material, out, title)
     if as_json:
         exhibits = [exhibit.id for exhibit in material.exhibits]
-        output.print_json({"page": str(out), "runs": len(material.records), "exhibits": exhibits})
+        skipped = [{"ledger": str(path), "line": line, "why": why} for path, (line, why) in material.skipped]
+        output.print_json({"page": str(out), "runs": len(material.records), "exhibits": exhibits, "skipped": skipped})
     else:
         output.console().print(f"wrote {out}: {material}", soft_wrap=True, markup=False)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from unifews.core.atomic import moved_aside, restore
 from unifews.errors import FileFormatError, MissingFileError
 
 
@@ -27,25 +28,37 @@ class Kind(NamedTuple):
 
     def describes(self, folder: Path) -> bool:
         """True for a folder whose JSON file says it is of this kind, whatever its state."""
-        try:
-            meta = json.loads((folder / self.file).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):  # nested too deeply
-            return False
-        return isinstance(meta, dict) and meta.get("format") == self.format
+        return self._meta(folder) is not None
 
     def read(self, folder: Path) -> dict[str, Any]:
         """What the JSON file says, of a folder of this kind and version."""
-        if not folder.is_dir():
-            raise MissingFileError(f"there is no {self.noun} folder {folder}.")
-        if not self.describes(folder):
+        meta = self._meta(folder)
+        if meta is None and not folder.is_dir():
+            kept = moved_aside(folder)
+            found = f" Its last complete copy is {kept[0]}: rename that to {folder.name}." if kept else ""
+            raise MissingFileError(f"there is no {self.noun} folder {folder}.{found}")
+        if meta is None:
             raise FileFormatError(
                 f'{folder} is not a unifews {self.noun}: it has no {self.file} with "format": "{self.format}". '
                 f"{self.writer} writes such a folder."
             )
-        meta: dict[str, Any] = json.loads((folder / self.file).read_text(encoding="utf-8"))
         if meta.get("version") != self.version:
             raise FileFormatError(
                 f"{folder} has format version {meta.get('version')!r}, and this release reads version {self.version}. "
                 f"Upgrade unifews, or save the {self.noun} again."
             )
         return meta
+
+    def _meta(self, folder: Path) -> dict[str, Any] | None:
+        """The JSON file of a folder of this kind; None if it is of another."""
+        for attempt in range(2):  # the folder may be replaced by another between finding it and opening its file
+            try:
+                meta = json.loads((folder / self.file).read_text(encoding="utf-8"))
+            except FileNotFoundError:
+                if attempt or not restore(folder):
+                    return None
+                continue
+            except (OSError, ValueError, RecursionError):  # nested too deeply
+                return None
+            return meta if isinstance(meta, dict) and meta.get("format") == self.format else None
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -101,6 +102,26 @@ def rows(file: Path, first: int, last: int, width: int) -> NDArray[np.float32]:
     if len(values) != (last - first) * width:
         raise damaged(file)
     return values.reshape(-1, width)
+
+
+def allocate(file: Path, size: int) -> None:
+    """A new file of zeros that has its `size` bytes on the disk, so that a map of it can be written: pages of a map that find
+    the disk full end the process by a signal, and here it is an error."""
+    with file.open("wb") as out:
+        try:
+            if size:
+                os.posix_fallocate(out.fileno(), 0, size)
+            return
+        except AttributeError:  # macOS, Windows
+            pass
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+        zeros = bytes(min(size, _PIECE))  # a file system that cannot reserve space
+        for at in range(0, size, _PIECE):
+            out.write(zeros[: size - at])
+        out.flush()
+        os.fsync(out.fileno())
 
 
 def pieces(arrays: Sequence[NDArray[Any]]) -> Iterator[NDArray[np.uint8]]:

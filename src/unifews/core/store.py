@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core import csr, work
-from unifews.core.atomic import atomic_folder
+from unifews.core.atomic import atomic_folder, steady
 from unifews.core.csr import MAX_NODES, Examined
 from unifews.core.described import Kind
 from unifews.core.npy import open_array, write_array
@@ -83,6 +83,10 @@ def read(folder: Path, *, verify: bool | None = None) -> Stored:
 
     `verify` compares checksums as well; None = where the folder is small. `meta["symmetric"]` is what the pass has found.
     """
+    return steady(folder, lambda: _read(folder, verify))
+
+
+def _read(folder: Path, verify: bool | None) -> Stored:
     meta = _meta(folder)
     n, m = meta["num_nodes"], meta["num_edges"]
     indptr = _open(folder, "indptr", (n + 1,), np.int64)

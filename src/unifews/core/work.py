@@ -1,7 +1,8 @@
 """A working folder beside a result that takes long: what is done stays there, and the next call goes on with it.
 
 `<out>.work/` holds a `manifest.json` that says what the task is, what its input files looked like, and how far it has come; it
-is replaced atomically after each step, so a process that is killed loses the step it was at and nothing else.
+is replaced atomically after each step, so a process that is killed loses the step it was at and nothing else. The manifest has
+a checksum of its own content: one that does not fit is refused before anything of it is used.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.atomic import atomic_file
+from unifews.core.atomic import atomic_file, put_folder, write_error
 from unifews.core.described import Kind
 from unifews.core.sizes import in_words
 from unifews.errors import FileFormatError, InputError, MissingFileError, UnifewsError
 
-KIND = Kind("working folder", "unifews-work", 1, "manifest.json", "convert_edges")
+KIND = Kind("working folder", "unifews-work", 2, "manifest.json", "convert_edges")
+_CHECKSUM = "sha256"  # of everything else in the manifest
 
 _ENDS = 1 << 20  # bytes at either end of an input file that its fingerprint covers
 _ROWS = 1 << 13  # of an array that are summed up at a time
@@ -80,12 +82,37 @@ class Work:
         try:
             yield
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise UnifewsError(
-                f"the disk of {self.folder} is full. What is done is kept there: free some space and call again, "
-                f"and it goes on where it stopped."
-            ) from error
+            code = write_error(error, self.folder)
+            if code in (errno.ENOSPC, errno.EDQUOT):
+                raise UnifewsError(
+                    f"the disk of {self.folder} is full. What is done is kept there: free some space and call again, "
+                    f"and it goes on where it stopped."
+                ) from error
+            if code == errno.EFBIG:
+                raise UnifewsError(
+                    f"a file in {self.folder} may not grow any further (ulimit -f, or a limit of the file system). What is "
+                    f"done is kept there: raise the limit and call again, and it goes on where it stopped."
+                ) from error
+            raise
+
+    def put(self, name: str, target: Path) -> None:
+        """Move a finished folder of the working folder to `target`, in the place of what is there."""
+        place = self.folder / name
+        self.keep(placing={"folder": name, "number": place.stat().st_ino})
+        put_folder(place, target)
+
+    def is_placed(self, target: Path) -> bool:
+        """Whether an earlier call was interrupted after `put` had given `target` its new folder."""
+        placing = self.get("placing")
+        if placing is None or not target.exists():
+            return False
+        place = self.folder / placing["folder"]
+        # The two folders are exchanged, so the one here may be what `target` was before.
+        if not place.exists() or target.stat().st_ino == placing["number"]:
+            return True
+        if place.stat().st_ino != placing["number"]:
+            raise damaged(self.folder)
+        return False
 
     def remove(self) -> None:
         """The work is done, or not wanted any more."""
@@ -108,7 +135,10 @@ def working(out: Path, task: dict[str, Any], inputs: Sequence[Path] = (), *, aga
         raise MissingFileError(f"cannot write {out}: there is no folder {out.parent}. Create it first.")
     wanted = {"task": task, "inputs": [fingerprint(path) for path in inputs]}
     if folder.exists() and not KIND.describes(folder) and any(file.name != "lock" for file in folder.glob("[!.]*")):
-        raise InputError(f"{folder} is in the way: it should hold unfinished work and holds something else. Move it away.")
+        raise InputError(
+            f"{folder} is in the way: it should hold unfinished work, and its {KIND.file} is missing, damaged or of something "
+            f"else. Move it away, or delete it and start again."
+        )
     folder.mkdir(exist_ok=True)
     lock = _locked(folder)
     try:
@@ -117,7 +147,7 @@ def working(out: Path, task: dict[str, Any], inputs: Sequence[Path] = (), *, aga
             manifest = {**KIND.header(), "out": str(out), **wanted, "done": {}}
             _write(folder, manifest)
         else:
-            manifest = KIND.read(folder)
+            manifest = _read(folder)
             _check_same(out, manifest, wanted)
         work = Work(folder, manifest)
         try:
@@ -171,8 +201,6 @@ def known_by(name: str, array: NDArray[Any]) -> tuple[list[Path], dict[str, Any]
 def _check_same(out: Path, manifest: dict[str, Any], wanted: dict[str, Any]) -> None:
     task = wanted["task"]
     afresh = f"or start afresh with again=True (--again), or by deleting {folder_of(out)}"
-    if not all(isinstance(manifest.get(key), kind) for key, kind in (("task", dict), ("inputs", list), ("done", dict))):
-        raise FileFormatError(f"{folder_of(out)}/{KIND.file} is damaged. Start afresh with again=True (--again).")
     begun = manifest["task"]
     changed = [name for name in task if begun.get(name) != task[name]]
     if changed or begun.keys() != task.keys():
@@ -200,7 +228,39 @@ def _clear(folder: Path) -> None:
 
 def _write(folder: Path, manifest: dict[str, Any]) -> None:
     with atomic_file(folder / KIND.file, overwrite=True) as file:
-        file.write((json.dumps(manifest, indent=1) + "\n").encode())
+        file.write((json.dumps({**manifest, _CHECKSUM: _checksum(manifest)}, indent=1) + "\n").encode())
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """The manifest as `_write` wrote it."""
+    try:
+        manifest: dict[str, Any] = json.loads((folder / KIND.file).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise damaged(folder) from error
+    version = manifest.get("version")
+    if version == 1:  # without a checksum, so nothing in it can be relied on
+        raise FileFormatError(
+            f"{folder} was left by an earlier release of unifews, whose unfinished work this one does not continue. Finish it "
+            f"with that release, or start afresh with again=True (--again), or by deleting {folder}."
+        )
+    if type(version) is int and version > KIND.version:
+        raise FileFormatError(f"{folder} has format version {version}, of a later release. Upgrade unifews, or delete it.")
+    if manifest.pop(_CHECKSUM, None) != _checksum(manifest):
+        raise damaged(folder)
+    return manifest
+
+
+def _checksum(manifest: dict[str, Any]) -> str:
+    """Of the content: JSON gives back what was written, key by key in the same order."""
+    return sha256(json.dumps(manifest).encode()).hexdigest()
+
+
+def damaged(folder: Path) -> FileFormatError:
+    """The error for a working folder whose manifest is not as it was written."""
+    return FileFormatError(
+        f"{folder}/{KIND.file} is damaged, so the interrupted work cannot go on. Start afresh with again=True (--again), or by "
+        f"deleting {folder}."
+    )
 
 
 def _locked(folder: Path) -> IO[bytes]:

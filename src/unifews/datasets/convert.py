@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from unifews.core import build as builder
 from unifews.core import store
-from unifews.core.atomic import check_place, put_folder
+from unifews.core.atomic import check_place
 from unifews.core.build import Progress, Source, disk_needed
 from unifews.core.edges import TABLES, estimate, kind_of
 from unifews.core.files import read_graph, unknown_kind
@@ -77,15 +77,13 @@ def convert_edges(
     store.check_replaceable(target)
     task = {"task": "convert_edges", "undirected": undirected, "num_nodes": num_nodes, "ids": ids}
     with working(target, task, files, again=again) as work:
-        if not is_placed(work, target):
+        if not work.is_placed(target):
             check_place(target, overwrite)
             if ids:
-                place = build_numbered(work, files, None, undirected, memory, progress)
-                put_ids(work, place)
+                put_ids(work, build_numbered(work, files, None, undirected, memory, progress))
             else:
-                place = build_graph(work, files, num_nodes, undirected, memory, progress)
-            work.keep(placing="graph")
-            put_folder(place, target)
+                build_graph(work, files, num_nodes, undirected, memory, progress)
+            work.put("graph", target)
         work.remove()
     return Graph.open(target)
 
@@ -125,7 +123,7 @@ def convert_dataset(
             raise MissingFileError(f"there is no file {file}.")
     task = {"task": "convert_dataset", "undirected": undirected, "name": name, "ids": ids}
     with working(target, task, [*files, x_file, y_file, *parts], again=again) as work:
-        if not is_placed(work, target):
+        if not work.is_placed(target):
             check_place(target, overwrite)
             place = work.folder / "dataset"
             known = None
@@ -149,8 +147,7 @@ def convert_dataset(
                 graph = Graph.open(place / "graph")
                 dataset = assemble(graph, builder.added(work, "graph"), x, files, x_file, y_file, split, name, known)
                 fill(place, dataset)
-            work.keep(placing="dataset")
-            put_folder(place, target)
+            work.put("dataset", target)
         work.remove()
     return open_dataset(target)
 
@@ -239,12 +236,6 @@ def _limits(work: Work, files: Sequence[Path], undirected: bool, memory: str | i
         _check_room(work, files, undirected, ids)
         work.keep(chunk=max(1, limits.chunk // (4 if ids else 1)))  # text takes more memory than numbers
     return limits, int(work.get("chunk"))
-
-
-def is_placed(work: Work, target: Path) -> bool:
-    """Whether an earlier call was interrupted when all was done but for clearing up."""
-    placing = work.get("placing")
-    return placing is not None and not (work.folder / placing).exists() and target.exists()
 
 
 def resolved(edges: File | Sequence[File]) -> tuple[list[Path], int | None]:

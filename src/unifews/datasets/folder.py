@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.atomic import atomic_folder
+from unifews.core.atomic import atomic_folder, steady
 from unifews.core.described import Kind
 from unifews.core.graph import Graph
 from unifews.core.npy import open_array, write_array
@@ -74,7 +74,7 @@ def open_dataset(path: str | PathLike[str], *, verify: bool = False) -> Dataset:
     """
     folder = Path(path)
     with reading(folder, "a dataset"):
-        return _opened(folder, verify)
+        return steady(folder, lambda: _opened(folder, verify))
 
 
 def _opened(folder: Path, verify: bool) -> Dataset:

@@ -161,14 +161,16 @@ class _Run:
         """Append what is made of rows after rows to files; `.npy` ones if their shape is given."""
         chunks = self.features.chunks()
         state = self.work.get(key) or {"chunks": 0, "start": 0, "crc": [0] * len(files)}
-        if state["chunks"] == len(chunks):
-            return
-        rows = chunks[state["chunks"]][0]
+        if state["chunks"] == len(chunks) and not shape:
+            return  # what is read later is compared with its checksum then
+        rows = chunks[state["chunks"] - 1][1] if state["chunks"] else 0
         for file, width, crc in zip(files, widths, state["crc"], strict=True):
             if rows:
                 spill.cut_back(file, state["start"] + 4 * width * rows)
                 if spill.checksum(file, state["start"]) != crc:
                     raise spill.damaged(file)
+                if shape:
+                    spill.write_header(file, np.dtype(np.float32), shape, keep=True)
             else:
                 file.unlink(missing_ok=True)
                 if shape:
@@ -238,7 +240,8 @@ class _Run:
         """Where a group's output adds up: row after row, so it may well be in a file."""
         if not self.outside:
             return aligned(n, columns)
-        room = np.memmap(self._sum, np.float32, "w+", shape=(n * columns + SLACK,))
+        spill.allocate(self._sum, 4 * (n * columns + SLACK))
+        room = np.memmap(self._sum, np.float32, "r+", shape=(n * columns + SLACK,))
         self.pages.add(room)
         return room[: n * columns].reshape(n, columns)
 
@@ -257,10 +260,9 @@ class _Run:
         done = [Done.of_dict(kept[str(shape.column)]) for shape in self.groups]
         assembly = Assembly(self.needs, frame, done)
         files = [self._file("coordinates", shape) for shape in self.groups]
-        if self.work.get("rotation") is None:
-            for file, each in zip(files, done, strict=True):
-                if spill.checksum(file) != each.crc:
-                    raise spill.damaged(file)
+        for file, each in zip(files, done, strict=True):
+            if spill.checksum(file) != each.crc:
+                raise spill.damaged(file)
 
         def made(first: int, last: int) -> list[Floats]:
             read = [spill.rows(file, first, last, shape.width) for file, shape in zip(files, self.groups, strict=True)]

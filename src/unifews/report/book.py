@@ -20,6 +20,8 @@ from unifews.report.sheet import sheet_html
 from unifews.training.metrics import NAMES
 from unifews.training.run import versions
 
+_NAMED = 5  # skipped lines that are named one by one
+
 
 def write_book(material: Material, path: Path, title: str) -> None:
     """Write the page in one step; only a page of ours is ever replaced."""
@@ -47,7 +49,17 @@ def _made(exhibits: Sequence[Exhibit]) -> dict[str, list[str]]:
 
 def _about(material: Material) -> str:
     found = ", ".join(f"{name} {number}" for name, number in versions().items() if name in ("unifews", "commit"))
-    return f"{material}. Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by {found}."
+    return f"{material}. Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by {found}.{_left_out(material)}"
+
+
+def _left_out(material: Material) -> str:
+    """Lines of ledgers that are not shown, for nobody to take the page as complete."""
+    count = len(material.skipped)
+    if not count:
+        return ""
+    named = "; ".join(f"{path} line {line} {why}" for path, (line, why) in material.skipped[:_NAMED])
+    more = f"; and {count - _NAMED:,} more" if count > _NAMED else ""
+    return f" {count:,} {'line of a ledger is' if count == 1 else 'lines of ledgers are'} skipped: {named}{more}."
 
 
 def _of_runs(records: Sequence[Record]) -> list[tuple[str, str, str]]:

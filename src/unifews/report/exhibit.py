@@ -15,9 +15,13 @@ from typing import Any
 from unifews.errors import FileFormatError, unknown_name
 from unifews.experiments.plan import GUIDES, KINDS, Kind
 from unifews.report.cells import Cell
+from unifews.training.record import unreadable
 
 _TEXTS = ("notes", "operations", "machines", "versions")
 _WORDS = ("id", "title", "caption", "x_label", "y_label", "experiment", "panel", "label", "scale", "command")
+
+
+_DIGITS = 20  # after the point
 
 
 @dataclass(frozen=True)
@@ -84,8 +88,10 @@ def read(path: Path) -> Exhibit:
     """An exhibit from its file; everything in it is checked."""
     try:
         values = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path} is no JSON: {error}.") from error
+    if found := unreadable(values):
+        raise FileFormatError(f"{path} {found}; write it again with unifews reproduce.")
     if not is_exhibit(values):
         raise FileFormatError(f"{path} describes no figure or table of unifews reproduce: it has no id and kind.")
     try:
@@ -109,11 +115,15 @@ def of(values: Mapping[str, Any]) -> Exhibit:
             raise FileFormatError(f"a row has {len(row)} cells for {len(columns)} columns; give one each.")
     series = [_series(item) for item in _list("series", values)]
     digits = [_whole("digits", each) for each in _list("digits", values)]
+    if any(each is not None and each > _DIGITS for each in digits):
+        raise FileFormatError(f"`digits` are at most {_DIGITS} after the point.")
     if digits and len(digits) != len(columns):
         raise FileFormatError(f"`digits` has {len(digits)} numbers for {len(columns)} columns; give one each.")
     guide = values.get("guide", "")
     if not isinstance(guide, int | float) and guide not in GUIDES:
         raise FileFormatError(f"`guide` is a height, or one of {', '.join(map(repr, GUIDES))}; got {guide!r}.")
+    if guide == "diagonal" and any(isinstance(place, str) for each in series for place in each.x):
+        raise FileFormatError("a diagonal `guide` compares x with y, and some x are texts; give numbers, or no guide.")
     return Exhibit(
         kind=values["kind"], columns=columns, rows=rows, series=series, digits=digits,
         keys=_whole("keys", values.get("keys", 1)) or 1, place=[_whole("place", each) or 0 for each in _list("place", values)],

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from unifews.errors import FileFormatError, MissingFileError
 from unifews.report import exhibit
-from unifews.report.compare import Record, Row, label_of
+from unifews.report.compare import Record
 from unifews.report.exhibit import Exhibit
-from unifews.training.ledger import Ledger
+from unifews.training.ledger import Ledger, Skipped
+from unifews.training.record import is_training
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Material:
     """JSON files of a folder that are something else."""
     ledgers: Sequence[Ledger] = ()
     """Where the records come from."""
+    skipped: Sequence[tuple[Path, Skipped]] = ()
+    """Their lines that hold no complete record."""
 
     def __str__(self) -> str:
         many = [(len(self.records), "run", "runs"), (len(self.exhibits), "table or figure", "tables and figures")]
@@ -35,19 +38,29 @@ def gather(sources: Sequence[Path]) -> Material:
     """Everything in these files and folders; a folder may hold a ledger, exhibits, or both."""
     records: dict[str, Record] = {}
     exhibits, passed_over, ledgers = [], [], []
+    skipped: list[tuple[Path, Skipped]] = []
     for source in sources:
         if not source.exists():
             raise MissingFileError(f"there is no {source}; give a ledger.jsonl, its folder, or a folder of unifews reproduce.")
         for path in _parts(source):
             if path.suffix == ".jsonl":
-                ledgers.append(Ledger(path))
-                records |= {record["id"]: _checked(path, record) for record in ledgers[-1].records() if _trained(record)}
+                book = Ledger(path)
+                try:
+                    found = book.records()
+                except FileFormatError:
+                    if not source.is_dir():
+                        raise
+                    passed_over.append(path)
+                    continue
+                ledgers.append(book)
+                skipped += [(path, each) for each in book.skipped()]
+                records |= {record["id"]: record for record in found if is_training(record)}
             elif source.is_dir() and not exhibit.is_exhibit(_json(path)):
                 passed_over.append(path)
             else:
                 exhibits.append(exhibit.read(path))
     exhibits.sort(key=lambda one: [*one.place] or [math.inf])
-    return Material(list(records.values()), exhibits, passed_over, ledgers)
+    return Material(list(records.values()), exhibits, passed_over, ledgers, skipped)
 
 
 def _parts(source: Path) -> list[Path]:
@@ -62,22 +75,5 @@ def _parts(source: Path) -> list[Path]:
 def _json(path: Path) -> object:
     try:
         return json.loads(path.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-
-
-def _trained(record: Record) -> bool:
-    """Whether it is of a training: a ledger may hold measurements beside them, which exhibits show."""
-    return "scores" in record
-
-
-def _checked(path: Path, record: Record) -> Record:
-    try:
-        Row.of(record), label_of(record)
-        record["dataset"]["name"], record["metric"], record["machine"], record["versions"]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise FileFormatError(
-            f"{path}: the record of run {record['id']} is not complete ({error} is missing or of another kind); "
-            "train it again with --again, or take its line out."
-        ) from error
-    return record

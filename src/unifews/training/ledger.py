@@ -1,7 +1,8 @@
 """The ledger: one JSON record per finished run, one line each, appended whole or not at all.
 
-A line is written with a single `write` under a lock and taken back if it did not arrive complete (a full disk). A line
-that a crash of the machine cut off is passed over by readers and closed by the next writer.
+A line is written with a single `write` under a lock and taken back if it did not arrive complete (a full disk). A line that
+holds no complete record, because a crash of the machine cut it off or something else changed it, is skipped by readers, who can
+tell which (`Ledger.skipped`); one that was cut off is closed by the next writer.
 """
 
 from __future__ import annotations
@@ -11,13 +12,24 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 from unifews.core.atomic import atomic_file
 from unifews.errors import FileFormatError
+from unifews.training.record import FINISHED, mismatch, problem
+
+
+class Skipped(NamedTuple):
+    """A line of a ledger that holds no complete record."""
+
+    line: int
+    """Its number, counted from 1."""
+    why: str
+    """What is wrong with it, in words that go on after "line 3"."""
 
 
 class Ledger:
@@ -57,37 +69,36 @@ class Ledger:
             os.close(descriptor)
 
     def records(self) -> list[dict[str, Any]]:
-        """All complete records, oldest first."""
+        """All complete records, oldest first, each checked (`unifews.training.record`)."""
         return self._read()[0]
 
-    def cut_off(self) -> list[int]:
-        """The numbers of lines that hold part of a record, counted from 1, and so are passed over."""
+    def skipped(self) -> list[Skipped]:
+        """The lines that hold no complete record, and so are not among `records`."""
         return self._read()[1]
 
-    def _read(self) -> tuple[list[dict[str, Any]], list[int]]:
+    def _read(self) -> tuple[list[dict[str, Any]], list[Skipped]]:
         if not self.path.exists():
             return [], []
         with self.path.open("rb") as file:
             lines = file.read().split(b"\n")
-        found, cut = [], []
+        found: list[dict[str, Any]] = []
+        skipped: list[Skipped] = []
+        ours = False
         for number, line in enumerate(lines, 1):
             line = line.strip(b" \t\r\0")  # zeros: a crash before the file system had written what it made room for
             if not line:
                 continue
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                if line[:1] == b"{":  # cut off by a crash
-                    cut.append(number)
-                    continue
-                raise self._foreign(f"line {number} holds no JSON record") from error
-            if not isinstance(record, dict) or "id" not in record:
-                raise self._foreign(f"line {number} is not the record of a run")
-            found.append(record)
-        return found, cut
-
-    def _foreign(self, why: str) -> FileFormatError:
-        return FileFormatError(f"{self.path} is no ledger: {why}; delete that line, or move the file away.")
+            record, why = _parsed(line)
+            if why is None:
+                found.append(record)
+            else:
+                skipped.append(Skipped(number, why))
+                ours = ours or (line[:1] == b"{" if record is None else isinstance(record, dict) and "id" in record)
+        if skipped and not found and not ours:
+            raise FileFormatError(
+                f"{self.path} is no ledger: line {skipped[0].line} {skipped[0].why}; delete that line, or move the file away."
+            )
+        return found, skipped
 
     def find(self, run: str) -> dict[str, Any] | None:
         """The latest record of a run, by its id or the beginning of it."""
@@ -101,22 +112,41 @@ class Ledger:
     def save_partial(self, run: str, seeds: list[dict[str, Any]]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(self.partial_file(run), overwrite=True) as file:
-            file.write(json.dumps(seeds).encode())
+            file.write(json.dumps({"seeds": seeds, "sha256": _checksum(seeds)}).encode())
 
     def partial(self, run: str) -> list[dict[str, Any]]:
-        file, seeds = self.partial_file(run), None
+        """Its finished seeds, each checked."""
+        file, kept = self.partial_file(run), None
         try:
-            seeds = json.loads(file.read_bytes())
+            kept = json.loads(file.read_bytes())
         except FileNotFoundError:
             return []
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
-        if not isinstance(seeds, list) or not all(isinstance(seed, dict) for seed in seeds):
+        if isinstance(kept, dict) and kept.get("sha256") == _checksum(kept.get("seeds")):
+            kept = kept["seeds"]  # earlier releases wrote the seeds alone
+        if not isinstance(kept, list) or any(mismatch(seed, FINISHED) for seed in kept):
             raise FileFormatError(f"{file} is damaged; delete it to start this run afresh.")
-        return seeds
+        return kept
 
     def drop_partial(self, run: str) -> None:
         self.partial_file(run).unlink(missing_ok=True)
+
+
+def _parsed(line: bytes) -> tuple[Any, str | None]:
+    """The record of a line, or what is wrong with it; None as the record where it is no JSON."""
+    try:
+        record = json.loads(line.decode())
+    except RecursionError:
+        return None, "has values nested too deeply"
+    except ValueError:
+        # A crash cuts off the end of a record.
+        return None, "is cut off" if line[:1] == b"{" and line[-1:] != b"}" else "holds no JSON record"
+    return record, problem(record)
+
+
+def _checksum(seeds: Any) -> str:
+    return sha256(json.dumps(seeds).encode()).hexdigest()
 
 
 @contextmanager

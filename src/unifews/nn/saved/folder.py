@@ -13,7 +13,7 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
 from unifews import __version__
-from unifews.core.atomic import atomic_folder
+from unifews.core.atomic import atomic_folder, steady
 from unifews.core.described import Kind
 from unifews.errors import FileFormatError, InputError, MissingFileError
 from unifews.nn.saved.arrays import Arrays
@@ -45,6 +45,10 @@ def write(kind: Kind, folder: Path, words: dict[str, Any], arrays: Arrays, *, ov
 
 def read(kind: Kind, folder: Path) -> tuple[dict[str, Any], Arrays]:
     """What its config says, and its tensors by name."""
+    return steady(folder, lambda: _read(kind, folder))
+
+
+def _read(kind: Kind, folder: Path) -> tuple[dict[str, Any], Arrays]:
     config = kind.read(folder)
     if not isinstance(config.get("training"), dict | None):
         raise FileFormatError(f"{folder}/{kind.file} is damaged: `training` is a record or null.")
