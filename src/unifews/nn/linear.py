@@ -60,7 +60,7 @@ class PrunedWeight(nn.Module):
                 f"numbers [rows, {inputs}]."
             )
         self.rows = x.numel() // x.shape[-1] if x.shape[-1] else 0
-        if self.due is not None:
+        if self.due is not None and self.training:
             how, self.due = self.due, None
             self.decide(self.norms(x.detach()), **how)
         return self.effective
