@@ -194,7 +194,7 @@ def test_the_next_layer_attends_to_the_edges_that_are_left(kind):
     seen = torch.randn(len(x), 24)
     model.eval()
     session = second.session
-    session.begin(model, ())
+    session.begin(model)
     first(x, edge_index)  # says which edges are left
     with torch.no_grad():
         ours = second(seen, edge_index)

@@ -137,6 +137,69 @@ def test_one_way_to_prune_is_asked_for(how):
         PrunedLinear(2, 2).decide(torch.ones(2), **how)
 
 
+# ------------------------------------------------------------------------------------------------------ tall inputs
+
+
+def by_the_rule(weight, x, delta):
+    """|W[i,j]| · ‖x[:,j]‖ ≥ δ over all rows, the norms in float64."""
+    return np.abs(weight) * np.linalg.norm(x.astype(np.float64), axis=0) >= delta
+
+
+def decided_on(weight, x, **how):
+    layer = layer_of(weight)
+    layer.due = how
+    layer(torch.from_numpy(x))
+    return layer.keep.numpy()
+
+
+TALL = (1_000, 16_384, 33_000, 50_000, 169_343)
+
+
+@pytest.mark.parametrize("rows", TALL)
+def test_an_absolute_threshold_is_of_all_rows(rows):
+    """Rows that repeat with a period that no step between sampled rows divides: every sample has the norms of the whole."""
+    rng = np.random.default_rng(0)
+    period = 13
+    rows -= rows % (period * max(1, rows // 16_384))  # whole periods in the whole and in the sample
+    base = rng.integers(-3, 4, (period, 24)).astype(np.float32)
+    x = np.tile(base, (rows // period, 1))
+    weight = rng.normal(size=(16, 24)).astype(np.float32)
+    size = np.sort((np.abs(weight) * np.linalg.norm(x.astype(np.float64), axis=0)).flatten())
+    for rank in (40, 200, 340):
+        delta = (size[rank] + size[rank + 1]) / 2
+        keep = decided_on(weight, x, threshold=delta, absolute=True)
+        assert np.array_equal(keep, by_the_rule(weight, x, delta)), rows
+
+
+@pytest.mark.parametrize("rows", TALL)
+def test_an_absolute_threshold_on_random_rows(rows):
+    """Within what a sample of 16,384 rows can tell: entries within 3 % of δ may fall on either side."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(rows, 8)).astype(np.float32) * np.linspace(0.5, 2, 8, dtype=np.float32)
+    weight = rng.normal(size=(32, 8)).astype(np.float32)
+    norms = np.linalg.norm(x, axis=0)
+    delta = float(np.median(np.abs(weight) * norms))
+    clear = np.abs(np.abs(weight) * norms / delta - 1) > 0.03
+    keep = decided_on(weight, x, threshold=delta, absolute=True)
+    assert np.array_equal(keep[clear], by_the_rule(weight, x, delta)[clear])
+
+
+def test_rows_that_are_there_twice_weigh_as_the_formula_says():
+    """‖[x; x]‖ = √2 ‖x‖: the same mask by √2 · δ, and by a share or a relative threshold the same one as before."""
+    rng = np.random.default_rng(2)
+    x = np.tile(rng.integers(-3, 4, (13, 24)).astype(np.float32), (1_300, 1))  # 16,900 rows, all of which are looked at
+    weight = rng.normal(size=(16, 24)).astype(np.float32)
+    delta = float(np.median(np.abs(weight) * np.linalg.norm(x, axis=0))) * 1.001
+    for times in (2, 4, 8):
+        more = np.tile(x, (times, 1))
+        once = decided_on(weight, x, threshold=delta, absolute=True)
+        again = decided_on(weight, more, threshold=delta * times**0.5, absolute=True)
+        assert np.array_equal(once, again) and 0 < once.sum() < once.size
+        assert decided_on(weight, more, threshold=delta, absolute=True).sum() > once.sum()
+        for how in ({"sparsity": 0.7}, {"threshold": 0.8}):
+            assert np.array_equal(decided_on(weight, x, **how), decided_on(weight, more, **how))
+
+
 # ------------------------------------------------------------------------------------------------------------- the layer
 
 

@@ -60,7 +60,7 @@ class PrunedWeight(nn.Module):
                 f"numbers [rows, {inputs}]."
             )
         self.rows = x.numel() // x.shape[-1] if x.shape[-1] else 0
-        if self.due is not None:
+        if self.due is not None and self.training:
             how, self.due = self.due, None
             self.decide(self.norms(x.detach()), **how)
         return self.effective
@@ -162,15 +162,16 @@ class PrunedParameter(PrunedWeight):
 
 
 def _column_norms(x: Tensor) -> Tensor:
-    """‖x[:,j]‖₂ of a sparse CSR matrix, or of every few rows of a tall dense one."""
+    """‖x[:,j]‖₂, [inputs]; of a tall dense matrix estimated from every few rows, brought to the number that there are."""
     if x.layout == torch.sparse_csr:
         squares: Tensor = x.values().new_zeros(x.shape[1]).index_add(0, x.col_indices(), x.values().square())
         return squares.sqrt()
     if x.layout != torch.strided:
         raise InputError(f"weights are decided by dense or CSR features, and these are {x.layout}; give x.to_sparse_csr().")
     rows = x.reshape(-1, x.shape[-1])
-    norms: Tensor = rows[:: max(1, len(rows) // _ROWS)].norm(dim=0)
-    return norms
+    some = rows[:: max(1, len(rows) // _ROWS)]
+    norms: Tensor = some.norm(dim=0)
+    return norms if len(some) == len(rows) else norms * math.sqrt(len(rows) / len(some))
 
 
 def largest(size: Tensor, count: int) -> Tensor:

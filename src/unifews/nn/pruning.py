@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -28,6 +29,8 @@ class Pruning:
     inherit: bool = True
     ramp: int = 30
     feedback: bool = True
+    hysteresis: float = 4.0
+    norm_momentum: float | None = 0.9
 
     def __post_init__(self) -> None:
         for side in ("edge", "weight"):
@@ -46,6 +49,14 @@ class Pruning:
                 raise unknown_name(f"`{name}`", getattr(self, name), get_args(kind))
         if isinstance(self.ramp, bool) or not isinstance(self.ramp, int) or self.ramp < 1:
             raise InputError(f"`ramp` is a whole number of training passes, at least 1; got {self.ramp!r}.")
+        if not _is_number(self.hysteresis) or not 1 <= self.hysteresis < math.inf:
+            raise InputError(
+                f"`hysteresis` is a finite factor of at least 1, which decides anew in every pass; got {self.hysteresis!r}."
+            )
+        if self.norm_momentum is not None and (not _is_number(self.norm_momentum) or not 0 < self.norm_momentum <= 1):
+            raise InputError(
+                f"`norm_momentum` is above 0 and at most 1, or None to leave BatchNorm as it is; got {self.norm_momentum!r}."
+            )
 
     @property
     def prunes_edges(self) -> bool:
@@ -81,6 +92,10 @@ class Pruning:
                 if value:
                     parts.append(f"{side}_{kind}={value:g}")
         return ", ".join(parts) + f" ({self.entries})" if parts else "unpruned"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def water_level(widths: list[int], sparsity: float) -> list[float]:

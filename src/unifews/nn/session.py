@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from unifews.core.trace import LayerTrace
 from unifews.nn.adjacency import Adjacency
+from unifews.nn.parallel import check_one_process
 from unifews.nn.pruning import Phase, Pruning, nested_share, water_level, whole_columns
 from unifews.nn.trace import ConvTrace, ModelTrace
 
@@ -17,41 +21,168 @@ if TYPE_CHECKING:
     from unifews.nn.linear import PrunedWeight
 
 
+Graph = weakref.ref[Adjacency] | None
+
+
+@dataclass(eq=False)
+class Pass:
+    """One run through the layers of a model, or as far as it has come."""
+
+    training: bool
+    """In training mode, with gradients."""
+    deciding: bool
+    """Whether what stays is decided by it; any other pass uses what was decided."""
+    records: list[ConvTrace] = field(default_factory=list)
+    order: list[PrunedConv] = field(default_factory=list)
+    alive: tuple[Adjacency, Tensor] | None = None
+    ran: dict[nn.Module, list[int]] = field(default_factory=dict)
+    """Of every layer that was called, in that order: how its parameters were numbered then, and how often it was called."""
+    graph: Graph = None
+    """The edges that its first layer was given."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "graph": None}  # a copy, and a file, knows the graph by its own tensors
+
+
 class Session:
     """One model, its pruned layers in the order they run, and the pass that is going on.
 
-    A pass begins when the model is called (a forward pre-hook). A training pass takes decisions; any other one uses
-    those that were taken, so what is judged is what was trained, and forgetting to say anything here changes nothing.
+    A pass begins when the model is called (a forward pre-hook). Where only parts of it are called (``encode`` and ``decode``, a
+    ``training_step``, the layers of a list one by one), it begins with the layer that shows that another one has begun
+    (`enter`). A training pass takes decisions; any other one uses those that were taken, so what is evaluated is what was
+    trained, and forgetting to say anything here changes nothing.
     """
 
     def __init__(self, pruning: Pruning, convs: list[PrunedConv], weights: list[PrunedWeight]) -> None:
         self.pruning = pruning
         self.convs, self.weights = convs, weights
         self.phase: Phase = "regrow"
-        self.deciding = False
         self.node_lock: Tensor | None = None
         self.factor: Tensor | None = None
         """Of every edge of the pass, for layers that take no edge weights; set by `thinned`."""
         self.requested = str(pruning)
-        self.records: list[ConvTrace] = []
-        self._alive: tuple[Adjacency, Tensor] | None = None
-        self.handle = -1
-        """Of the hook by which a pass begins."""
-        self._order: list[PrunedConv] = []
+        self.now: Pass | None = None
+        """The pass that is going on, or the last one."""
+        self._trained: Pass | None = None  # the last training pass, which goes on after what is evaluated in between
+        self._inside = False
         self._shares: list[float] | None = None
+        self.norms: list[_BatchNorm] = []
+        """The model's BatchNorm layers."""
+        self._momentum: dict[_BatchNorm, float] = {}
+        self._graphs: tuple[Graph, Graph] = (None, None)  # of the last two training passes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_graphs": (None, None)}
+
+    @property
+    def prunes(self) -> bool:
+        return self.pruning.prunes_edges or self.pruning.prunes_weights
 
     @property
     def passes(self) -> int:
         """Training passes so far; a buffer, so a run that goes on from a file goes on with its schedule."""
         return int(self.convs[0].passes)
 
-    def begin(self, module: nn.Module, args: Any) -> None:
-        """A pass of the whole model starts."""
+    @property
+    def deciding(self) -> bool:
+        return self.now is not None and self.now.deciding
+
+    @property
+    def records(self) -> list[ConvTrace]:
+        """What the message-passing layers of the pass did, in the order they ran."""
+        return [] if self.now is None else self.now.records
+
+    @records.setter
+    def records(self, records: list[ConvTrace]) -> None:
+        assert self.now is not None
+        self.now.records = records
+
+    def forget(self) -> None:
+        """As before the first pass; decisions are the layers' own and stay."""
+        self.now = self._trained = None
+
+    # ------------------------------------------------------------------------------------------------ where a pass begins
+
+    def attach(self, model: nn.Module) -> None:
+        """Follow the calls of a model and of its layers, from their hooks."""
+        model.register_forward_pre_hook(self.call)
+        model.register_forward_hook(self.returned, always_call=True)
+        layers: list[nn.Module] = [*self.convs, *self.weights]
+        for layer in layers:
+            if layer is not model:
+                layer.register_forward_pre_hook(self.enter, with_kwargs=True)
+        self.norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+        for norm in self.norms:
+            norm.register_forward_pre_hook(self.quicken)
+            norm.register_forward_hook(self.slow_down, always_call=True)
+
+    def detach(self, model: nn.Module) -> None:
+        for module in model.modules():
+            for hooks in (module._forward_pre_hooks, module._forward_hooks):
+                for number in [number for number, hook in hooks.items() if getattr(hook, "__self__", None) is self]:
+                    del hooks[number]
+                    module._forward_pre_hooks_with_kwargs.pop(number, None)
+                    module._forward_hooks_always_called.pop(number, None)
+
+    def call(self, model: nn.Module, args: Any) -> None:
+        """The whole model is called: a pass, whatever its layers do."""
+        self.begin(model)
+        self._inside = True
+
+    def returned(self, model: nn.Module, args: Any, out: Any) -> None:
+        self._inside = False
+
+    def enter(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A layer is called, by the model or from outside of it."""
+        in_backward = torch._C._current_graph_task_id() != -1  # what a checkpoint makes again belongs to the pass it is of
+        if not self._inside and not in_backward:
+            training = is_training(layer)
+            if training and self._trained is not None and self._trained is not self.now:
+                self.now = self._trained  # something was evaluated since
+            if self._is_another(layer, training, args[0] if args else kwargs.get("x")):
+                self.begin(layer)
+        if self.now is not None:
+            self.now.ran.setdefault(layer, [_version(layer), 0])[1] += 1
+
+    def _is_another(self, layer: nn.Module, training: bool, x: Any) -> bool:
+        """Whether a layer that is called by itself begins another pass than the one going on.
+
+        A training pass is over once a layer of it has other weights than before; and with the layer that came first, unless it
+        is given what was made in this pass, as a layer that is used several times in a row. Where nothing is recorded of how
+        values are made, it may be called as often as in training.
+        """
+        now = self.now
+        if now is None or now.training != training:
+            return True
+        if layer not in now.ran:
+            return False
+        version, times = now.ran[layer]
+        if training and version != _version(layer):
+            return True
+        if layer is not next(iter(now.ran)):
+            return False
+        if training:
+            parts = x if isinstance(x, tuple | list) else [x]
+            return not any(isinstance(part, Tensor) and part.grad_fn is not None for part in parts)
+        before = None if self._trained is None else self._trained.ran.get(layer)
+        return times >= (1 if before is None else before[1])
+
+    def begin(self, module: nn.Module) -> None:
+        """A pass starts with the call of the model, or of one of its layers."""
         self.settle_order()
-        self.records, self._order, self._alive = [], [], None
+        training = is_training(module)
         decided = any(bool(conv.decided) for conv in self.convs)
-        training = module.training and torch.is_grad_enabled()
-        self.deciding = self.phase != "frozen" and (training or not decided)
+        deciding = self.phase != "frozen" and (training or not decided)
+        if deciding and self.prunes:
+            check_one_process(module, self.convs)
+        self.now = Pass(training, deciding)
+        if training:
+            self._graphs = (self._graphs[1], None if self._trained is None else self._trained.graph)
+            self._trained = self.now
+        if not deciding:
+            for conv in self.convs:
+                if len(conv.columns) and not bool(conv.decided):  # it did not run in training, so it decides now
+                    conv.columns = conv.columns[:0]
         if training and self.phase != "frozen":
             for conv in self.convs:
                 conv.passes += 1
@@ -65,9 +196,29 @@ class Session:
 
     def settle_order(self) -> None:
         """Layers are shared a budget in the order they last ran, which may not be the order they were defined in."""
-        ran = list(dict.fromkeys(self._order))
+        ran = [] if self.now is None else list(dict.fromkeys(self.now.order))
         if len(ran) == len(self.convs) and ran != self.convs:
             self.convs, self._shares = ran, None
+
+    # -------------------------------------------------------------------------------------------------------- BatchNorm
+
+    @property
+    def hysteresis(self) -> float:
+        """How much larger than a column that is sent another one has to be to take its place."""
+        return self.pruning.hysteresis if self.norms else 1.0
+
+    def quicken(self, norm: _BatchNorm, args: Any) -> None:
+        """Passes over one and the same graph are no samples to average over: running statistics follow the last of them."""
+        before, last = (None if graph is None else graph() for graph in self._graphs)
+        if not self.prunes or before is None or before is not last or not is_training(norm):
+            return
+        wanted, own = self.pruning.norm_momentum, norm.momentum
+        if wanted is not None and own is not None and own < wanted:
+            self._momentum[norm], norm.momentum = own, wanted
+
+    def slow_down(self, norm: _BatchNorm, args: Any, out: Any) -> None:
+        if norm in self._momentum:
+            norm.momentum = self._momentum.pop(norm)
 
     # ------------------------------------------------------------------------------------------------------------ budget
 
@@ -95,20 +246,24 @@ class Session:
 
     def alive(self, adjacency: Adjacency) -> Tensor | None:
         """Flags [m] of the edges that earlier layers of this pass have left; None = all."""
-        if not self.pruning.inherit or self._alive is None:
+        if not self.pruning.inherit or self.now is None or self.now.alive is None:
             return None
-        before, flags = self._alive
+        before, flags = self.now.alive
         return flags if before is adjacency else before.carry(flags, adjacency)
 
     def leave(self, adjacency: Adjacency, flags: Tensor) -> None:
-        self._alive = adjacency, flags
+        if self.now is not None:
+            self.now.alive = adjacency, flags
 
     def is_first(self, conv: PrunedConv) -> bool:
         return self.convs[0] is conv
 
-    def record(self, conv: PrunedConv, entry: ConvTrace) -> None:
-        self._order.append(conv)
-        self.records.append(entry)
+    def record(self, conv: PrunedConv, entry: ConvTrace, adjacency: Adjacency) -> None:
+        if self.now is None:  # the `forward` of a layer that is the whole model, without its hooks
+            self.now = Pass(training=False, deciding=False)
+        self.now.graph = self.now.graph or weakref.ref(adjacency)
+        self.now.order.append(conv)
+        self.now.records.append(entry)
 
     def trace(self) -> ModelTrace:
         layers = []
@@ -121,3 +276,13 @@ class Session:
         if wanted and 0 < self.passes < self.pruning.ramp:
             notes.append(f"weights are still being pruned: training pass {self.passes} of the {self.pruning.ramp} it takes")
         return ModelTrace(tuple(self.records), requested=self.requested, notes=tuple(notes), layers=tuple(layers))
+
+
+def is_training(module: nn.Module) -> bool:
+    """Whether a call of it is one that it learns from."""
+    return module.training and torch.is_grad_enabled()
+
+
+def _version(layer: nn.Module) -> int:
+    """Grows whenever parameters of the layer are written to."""
+    return sum(0 if parameter.is_inference() else parameter._version for parameter in layer.parameters())

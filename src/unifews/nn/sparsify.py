@@ -37,6 +37,8 @@ def sparsify(
     inherit: bool = True,
     ramp: int = 30,
     feedback: bool = True,
+    hysteresis: float = 4.0,
+    norm_momentum: float | None = 0.9,
     inplace: bool = False,
 ) -> M:
     """A copy of a PyG model that skips the products that do not matter; same signature, same training loop.
@@ -56,6 +58,10 @@ def sparsify(
         inherit: an edge that one layer removes is not seen by the next.
         ramp: training passes over which the share of weights grows to `weight_sparsity`.
         feedback: whether removed weights go on learning while they may come back (docs/adr/0012).
+        hysteresis: in models with BatchNorm, a column that is sent is replaced only by one this many times as large
+            (``entries="unit"`` and `edge_sparsity`); 1 decides from scratch in every pass (docs/adr/0023).
+        norm_momentum: while training runs on one and the same graph, BatchNorm's running statistics follow with at least this
+            momentum; None leaves it as it is.
         inplace: change `model` itself.
 
     A call in training mode with gradients is a training pass: it decides anew what stays. Any other call uses what was
@@ -67,7 +73,8 @@ def sparsify(
     if not isinstance(model, nn.Module):
         raise InputError(f"`model` is a {type(model).__name__}; give a torch module that holds PyG layers.")
     pruning = Pruning(
-        edge_sparsity, edge_threshold, weight_sparsity, weight_threshold, absolute, entries, budget, inherit, ramp, feedback
+        edge_sparsity, edge_threshold, weight_sparsity, weight_threshold, absolute, entries, budget, inherit, ramp, feedback,
+        hysteresis, norm_momentum,
     )  # fmt: skip
     if any(isinstance(module, PrunedConv) for module in model.modules()):
         raise InputError("this model is sparsified already; call desparsify(model) first to change what it removes.")
@@ -92,8 +99,7 @@ def sparsify(
             convs.append(module)
     session.weights = [module for module in model.modules() if isinstance(module, PrunedWeight)]
     _check_weights(model, pruning)
-    handle = model.register_forward_pre_hook(session.begin)
-    session.handle = handle.id
+    session.attach(model)
     return model
 
 
@@ -110,7 +116,7 @@ def desparsify(model: M, *, inplace: bool = False) -> M:
         if isinstance(module, PrunedLinear | PrunedDense):
             del module.keep, module.due, module.feedback, module.rows
             module.__class__ = nn.Linear if isinstance(module, PrunedLinear) else Dense  # type: ignore[assignment]
-    model._forward_pre_hooks.pop(session.handle, None)
+    session.detach(model)
     return model
 
 
@@ -131,7 +137,7 @@ def set_node_lock(model: nn.Module, nodes: Tensor | None) -> None:
 def trace(model: nn.Module) -> ModelTrace:
     """What the last forward pass of a sparsified model kept, layer by layer."""
     session = _session(model)
-    if not session.records:
+    if session.now is None:
         raise InputError("the model has not been called yet; call it once, then ask for its trace.")
     return session.trace()
 

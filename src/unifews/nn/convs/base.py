@@ -15,7 +15,7 @@ from torch_geometric.nn import MessagePassing
 from unifews.core.entry import BLOCK
 from unifews.errors import GraphError, InputError, ShapeError
 from unifews.nn.edges import Edges
-from unifews.nn.linear import largest
+from unifews.nn.linear import PrunedWeight, largest
 from unifews.nn.products import column_sizes, diffused, products_at_least, products_on, row_sizes, some_senders
 from unifews.nn.session import Session
 from unifews.nn.trace import ConvTrace
@@ -69,7 +69,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
     delta: Tensor
     """δ in message units."""
     columns: Tensor
-    """bool [width]: what is sent; empty before the first decision, or when it is not about columns."""
+    """bool [width]: what is sent; empty where decisions are not about columns, or where the width is not known yet."""
     removed: Tensor
     """Edges that are not used, receiver · n + sender, int64, sorted; of "node" entries."""
     nodes: Tensor
@@ -85,7 +85,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         for name, value in (
             ("decided", torch.zeros((), dtype=torch.bool)),
             ("delta", torch.zeros((), dtype=torch.float64)),
-            ("columns", torch.zeros(0, dtype=torch.bool)),
+            ("columns", torch.zeros(self._units, dtype=torch.bool)),
             ("removed", torch.zeros(0, dtype=torch.int64)),
             ("nodes", torch.zeros((), dtype=torch.int64)),
             ("passes", torch.zeros((), dtype=torch.int64)),
@@ -108,6 +108,15 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         said = [self.seen_width, *(getattr(self, name, None) for name in ("out_channels", "channels", "in_channels"))]
         return next((value for value in said if isinstance(value, int) and value > 0), 1)
 
+    @property
+    def _units(self) -> int:
+        """Columns that decisions are about, so that their buffer has its shape from the start: averages and copies of a model
+        go by shapes. Some layers know it only once they run, and are given another buffer then."""
+        if self.session.pruning.entries != "unit" or not self.session.pruning.prunes_edges:
+            return 0
+        linears = (getattr(self, name, None) for name in ("lin", "lin_l", "lin_src")) if self.fused else ()
+        return next((linear.matrix.shape[0] for linear in linears if isinstance(linear, PrunedWeight)), self.width)
+
     def narrower(self, weight: Tensor) -> int:
         """Columns of T x Wᵀ on the side of W [outputs, inputs] where there are fewer: what an unpruned layer multiplies.
 
@@ -127,6 +136,8 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         for name in self._FREE:
             if prefix + name in state_dict:
                 value = state_dict[prefix + name]
+                if name == "columns" and not len(value):  # not decided yet
+                    value = state_dict[prefix + name] = value.new_zeros(len(self.columns))
                 setattr(self, name, torch.empty_like(value, device=getattr(self, name).device))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -192,7 +203,8 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
             size = torch.where(before, size, -1.0)
         if pruning.edge_sparsity is not None:
             count = min(round(self.session.share(self)), len(size))
-            keep = largest(size, count)
+            there = bool(self.decided) and len(self.columns) == len(size)
+            keep = largest(torch.where(self.columns, size * self.session.hysteresis, size) if there else size, count)
         else:
             assert pruning.edge_threshold is not None
             keep = size >= pruning.edge_threshold * (1.0 if pruning.absolute else float(size.clamp(min=0).mean()))
@@ -319,6 +331,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
                 kind=self.stands_for.__name__, edges=whole, edges_kept=used, width=width, score_macs=score_macs,
                 notes=self.notes() + self._note_of_unseen(),
             ),
+            edges.adjacency,
         )  # fmt: skip
 
     def notes(self) -> tuple[str, ...]:

@@ -70,6 +70,6 @@ class OwnLayer(Layer):
                 return edge_index if one is Given.EDGES else edge_weight
             return type(one)(map(fill, one)) if type(one) in (tuple, list) else one
 
-        self.conv.session.begin(self.conv, ())
+        self.conv.session.begin(self.conv)
         out: Tensor = self.conv(*map(fill, self.args), **{name: fill(value) for name, value in self.kwargs.items()})
         return out.detach()

@@ -29,6 +29,7 @@ from unifews.nn.thinned import Thinned
 M = TypeVar("M", bound=nn.Module)
 State = dict[str, Tensor]
 _FREE = ("columns", "removed")  # decisions of a layer, as long as its data
+_EARLIER = {"hysteresis": 1.0, "norm_momentum": None}  # what a model did whose file does not say it
 
 
 def write(
@@ -185,6 +186,8 @@ def _state(said: Any, arrays: Arrays) -> State:
 def _pruning(said: Any) -> Pruning | None:
     if said is None:
         return None
+    if isinstance(said, dict):
+        said = {**_EARLIER, **said}
     if not isinstance(said, dict) or set(said) != {field.name for field in fields(Pruning)}:
         raise Unsound("has settings of pruning that this release does not know")
     if not all(type(said[name]) is bool for name in ("absolute", "inherit", "feedback")):
@@ -268,7 +271,7 @@ def _go_on(model: nn.Module, config: dict[str, Any], pruning: Pruning | None) ->
     session = _session(model)
     if session is not None and pruning is not None:
         session.pruning, session.requested, session.phase = pruning, config["requested"], config["phase"]
-        session.records = []
+        session.forget()
         session.convs = [modules[name] for name, _, _ in config["convs"]]  # type: ignore[misc]
         for name, _, width in config["convs"]:
             modules[name].seen_width, modules[name].seen_edges = width, 0

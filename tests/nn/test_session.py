@@ -1,0 +1,466 @@
+"""Where a pass begins and ends, whoever calls the layers; and what averages, copies and BatchNorm make of a model."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from frozen_models import graph
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
+from torch_geometric.nn import GAE, GATv2Conv, GCN2Conv, GCNConv, GINConv, GraphConv, SAGEConv
+
+import unifews as uf
+from unifews.errors import InputError
+
+HOW = dict(edge_sparsity=0.5, weight_sparsity=0.6, ramp=4)
+
+
+class Links(nn.Module):
+    """Link prediction as PyG's examples write it: forward is never called."""
+
+    def __init__(self, conv=GCNConv):
+        super().__init__()
+        self.first, self.second, self.score = conv(20, 32), conv(32, 16), nn.Linear(32, 1)
+
+    def encode(self, x, edge_index):
+        return self.second(self.first(x, edge_index).relu(), edge_index)
+
+    def decode(self, z, pairs):
+        return self.score(torch.cat([z[pairs[0]], z[pairs[1]]], dim=1)).flatten()
+
+    def training_step(self, batch):
+        x, edge_index = batch
+        return self.decode(self.encode(x, edge_index), edge_index).square().mean()
+
+
+class Called(Links):
+    """The same, driven through its forward."""
+
+    def forward(self, x, edge_index):
+        return self.decode(self.encode(x, edge_index), edge_index)
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = GCNConv(20, 32), GCNConv(32, 16)
+
+    def forward(self, x, edge_index):
+        return self.second(self.first(x, edge_index).relu(), edge_index)
+
+
+def made(kind, **how):
+    torch.manual_seed(0)
+    return uf.sparsify(kind(), **{**HOW, **how})
+
+
+def learn(model, loss, passes=6):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    model.train()
+    for _ in range(passes):
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+
+
+def state(model):
+    return copy.deepcopy(model.state_dict())
+
+
+def assert_pruned(model, passes, hops=2):
+    seen = uf.trace(model)
+    assert len(seen.hops) == hops
+    assert seen.edge_sparsity == pytest.approx(0.5, abs=0.02)
+    assert seen.weight_sparsity == pytest.approx(0.6, abs=0.002)
+    assert {int(module.passes) for module in model.modules() if hasattr(module, "passes")} == {passes}
+
+
+# ------------------------------------------------------------------------------------------------- who calls the layers
+
+
+def test_encode_and_decode_are_the_same_passes_as_forward():
+    x, edge_index = graph()
+    parts, whole = made(Links), made(Called)
+    learn(parts, lambda: parts.decode(parts.encode(x, edge_index), edge_index).square().mean())
+    learn(whole, lambda: whole(x, edge_index).square().mean())
+    assert_pruned(parts, 6)
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, parts.state_dict()[name]), name
+
+
+def test_a_training_step_that_calls_parts():
+    """Lightning drives `training_step` and `validation_step`, and an evaluation in between takes no decision."""
+    x, edge_index = graph()
+    model, plain = made(Links), made(Links)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(6):
+        model.train()
+        optimizer.zero_grad()
+        model.training_step((x, edge_index)).backward()
+        optimizer.step()
+        before = state(model)
+        model.eval()
+        with torch.no_grad():
+            model.training_step((x + 1, edge_index))
+            model.training_step((x + 2, edge_index))
+        assert len(uf.trace(model).hops) == 2
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert_pruned(model, 6)
+    learn(plain, lambda: plain.training_step((x, edge_index)))
+    assert all(torch.equal(value, plain.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_pygs_autoencoder():
+    x, edge_index = graph()
+    for model in (made(lambda: GAE(Encoder())), GAE(made(Encoder))):
+        learn(model, lambda model=model: model.recon_loss(model.encode(x, edge_index), edge_index))
+        assert_pruned(model, 6)
+    model.eval()
+    with torch.no_grad():
+        model.decode(model.encode(x, edge_index), edge_index)
+    assert_pruned(model, 6)
+
+
+def test_layers_of_a_list():
+    x, edge_index = graph()
+    model = made(lambda: nn.ModuleList([GCNConv(20, 32), GCNConv(32, 32), GCNConv(32, 16)]))
+
+    def loss():
+        h = x
+        for layer in model:
+            h = layer(h, edge_index).relu()
+        return h.square().mean()
+
+    learn(model, loss)
+    assert_pruned(model, 6, hops=3)
+    assert [layer.decided.item() for layer in model] == [True] * 3
+
+
+def test_the_forward_of_a_model_without_its_call():
+    x, edge_index = graph()
+    model = made(Encoder)
+    learn(model, lambda: model.forward(x, edge_index).square().mean())
+    assert_pruned(model, 6)
+    fast = uf.compress(model, x, edge_index)
+    torch.testing.assert_close(fast.predict(), model.eval()(x, edge_index).detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("conv", [SAGEConv, lambda a, b: GATv2Conv(a, b, heads=2, concat=False), GraphConv])
+def test_parts_of_other_layers(conv):
+    x, edge_index = graph()
+    model = made(lambda: Links(conv))
+    learn(model, lambda: model.training_step((x, edge_index)))
+    assert_pruned(model, 6)
+
+
+def test_batches_of_other_graphs():
+    x, edge_index = graph(200, 1500)
+    model = made(Links)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for batch in range(6):
+        edges = edge_index[:, (edge_index < 150 + batch).all(0)]
+        optimizer.zero_grad()
+        model.training_step((x[: 150 + batch], edges)).backward()
+        optimizer.step()
+        assert uf.trace(model).hops[0].edges == int((edges[0] != edges[1]).sum())
+    assert_pruned(model, 6)
+
+
+# ------------------------------------------------------------------------------------------------- layers used repeatedly
+
+
+class Shared(nn.Module):
+    """One layer three times in a row, after another or as the first."""
+
+    def __init__(self, into=True):
+        super().__init__()
+        self.into = nn.Linear(20, 20) if into else nn.Identity()
+        self.conv = GCNConv(20, 20)
+
+    def encode(self, x, edge_index):
+        x = self.into(x)
+        for _ in range(3):
+            x = self.conv(x, edge_index).relu()
+        return x
+
+    forward = encode
+
+
+@pytest.mark.parametrize("into", [True, False])
+def test_a_layer_that_is_used_several_times_in_one_pass(into):
+    x, edge_index = graph()
+    parts, whole = (made(lambda: Shared(into)) for _ in range(2))
+    learn(parts, lambda: parts.encode(x, edge_index).square().mean())
+    learn(whole, lambda: whole(x, edge_index).square().mean())
+    assert int(parts.conv.passes) == int(whole.conv.passes) == 6
+    assert all(torch.equal(value, parts.state_dict()[name]) for name, value in whole.state_dict().items())
+    for model in (parts, whole):
+        assert len(uf.trace(model).hops) == 3
+        with torch.no_grad():
+            model.eval()
+            for _ in range(2):
+                model.encode(x, edge_index)
+        assert len(uf.trace(model).hops) == 3
+
+
+def test_two_forwards_before_one_backward_are_two_passes():
+    """As two calls of a model are."""
+    x, edge_index = graph()
+    parts, whole = made(Encoder), made(Encoder)
+    learn(parts, lambda: (parts.forward(x, edge_index) - parts.forward(2 * x, edge_index)).square().mean(), 3)
+    learn(whole, lambda: (whole(x, edge_index) - whole(2 * x, edge_index)).square().mean(), 3)
+    assert_pruned(parts, 6)
+    assert all(torch.equal(value, parts.state_dict()[name]) for name, value in whole.state_dict().items())
+
+
+def test_an_evaluation_within_a_training_step_does_not_end_its_pass():
+    """Negative edges are often drawn by what the decoder says without a gradient."""
+    x, edge_index = graph()
+    model, plain = made(Links), made(Links)
+
+    def loss():
+        z = model.encode(x, edge_index)
+        with torch.no_grad():
+            model.decode(z, edge_index)
+        return model.decode(z, edge_index).square().mean()
+
+    learn(model, loss)
+    learn(plain, lambda: plain.training_step((x, edge_index)))
+    assert int(model.first.passes) == 6
+    assert all(torch.equal(value, plain.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_a_decoder_that_is_trained_alone():
+    x, edge_index = graph()
+    model = made(Links)
+    with torch.no_grad():
+        z = model.eval().encode(x, edge_index)
+    learn(model, lambda: model.decode(z, edge_index).square().mean())
+    assert int(model.first.passes) == 6
+    assert model.score.is_pruned and len(uf.trace(model).hops) == 0
+    assert not model.first.lin.is_pruned  # it has not run
+
+
+def test_weights_that_do_not_run_in_training_are_not_decided_by_an_evaluation():
+    x, edge_index = graph()
+    model = made(Links)
+    learn(model, lambda: model.encode(x, edge_index).square().mean())
+    with torch.no_grad():
+        z = model.eval().encode(x, edge_index)
+        model.decode(z, edge_index)
+    assert model.first.lin.is_pruned and not model.score.is_pruned
+
+
+def test_what_a_checkpoint_makes_again_belongs_to_its_pass():
+    x, edge_index = graph()
+    parts, plain = made(Encoder), made(Encoder)
+
+    def loss():
+        h = checkpoint(parts.first, x, edge_index, use_reentrant=False).relu()
+        return parts.second(h, edge_index).square().mean()
+
+    learn(parts, loss)
+    learn(plain, lambda: plain(x, edge_index).square().mean())
+    assert_pruned(parts, 6)
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(value, parts.state_dict()[name], rtol=1e-3, atol=1e-5)
+
+
+def test_desparsified_models_have_no_hooks():
+    model = uf.desparsify(made(lambda: nn.Sequential(GCNConv(20, 8), nn.BatchNorm1d(8))))
+    for module in model.modules():
+        assert not module._forward_pre_hooks and not module._forward_hooks
+        assert not module._forward_pre_hooks_with_kwargs and not module._forward_hooks_always_called
+
+
+# -------------------------------------------------------------------------------------------------- averages and copies
+
+LAYERS = {
+    "gcn": GCNConv,
+    "sage": SAGEConv,
+    "gatv2": lambda a, b: GATv2Conv(a, b, heads=2, concat=False),
+    "gin": lambda a, b: GINConv(nn.Linear(a, b)),
+}
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("entries", ["unit", "block"])
+def test_averaged_models(kind, entries):
+    x, edge_index = graph()
+    model = made(lambda: Called(LAYERS[kind]), entries=entries)
+    average = AveragedModel(model)
+    for _ in range(5):
+        learn(model, lambda: model(x, edge_index).square().mean(), 1)
+        average.update_parameters(model)
+    average.eval()(x, edge_index)
+    assert uf.trace(average).edge_sparsity == pytest.approx(0.5, abs=0.1)
+    assert uf.trace(average).weight_sparsity == pytest.approx(0.6, abs=0.002)
+    assert torch.equal(average.module.first.columns, model.first.columns)
+    again = made(lambda: Called(LAYERS[kind]), entries=entries)
+    again.load_state_dict(average.module.state_dict())
+    torch.testing.assert_close(again.eval()(x, edge_index), average(x, edge_index))
+
+
+def test_columns_have_their_shape_from_the_start():
+    x, edge_index = graph()
+    for kind in LAYERS.values():
+        model = made(lambda kind=kind: Called(kind))
+        shapes = {name: value.shape for name, value in model.named_buffers()}
+        learn(model, lambda model=model: model(x, edge_index).square().mean(), 1)
+        assert {name: value.shape for name, value in model.named_buffers()} == shapes
+    deep = uf.sparsify(GCN2Conv(8, 0.1), edge_sparsity=0.5)
+    assert deep.columns.shape == (8,) and not bool(deep.decided)
+    assert uf.sparsify(GCNConv(20, 8), edge_sparsity=0.5, entries="node").columns.shape == (0,)
+    assert uf.sparsify(GCNConv(20, 8), weight_sparsity=0.5).columns.shape == (0,)
+
+
+def test_states_of_models_whose_columns_had_no_shape_yet():
+    x, edge_index = graph()
+    model = made(Called)
+    earlier = state(model)
+    for name in ("first", "second"):
+        earlier[f"{name}.columns"] = torch.zeros(0, dtype=torch.bool)
+    model.load_state_dict(earlier)
+    assert model.first.columns.shape == (32,) and not bool(model.first.decided)
+    learn(model, lambda: model(x, edge_index).square().mean())
+    assert_pruned(model, 6)
+
+
+def test_copies_and_pickles_are_models_of_their_own():
+    x, edge_index = graph()
+    model = made(lambda: nn.ModuleList([GCNConv(20, 32), nn.BatchNorm1d(32), GCNConv(32, 16)]))
+
+    def loss(model):
+        first, norm, second = model
+        return second(norm(first(x, edge_index)).relu(), edge_index).square().mean()
+
+    learn(model, lambda: loss(model), 3)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False)):
+        learn(other, lambda other=other: loss(other), 3)
+        assert_pruned(other, 6)
+        assert int(model[0].passes) == 3
+
+
+# ----------------------------------------------------------------------------------------------------------- BatchNorm
+
+
+class Normed(nn.Module):
+    def __init__(self, width=64, dropout=0.0):
+        super().__init__()
+        self.first, self.norm, self.second = GCNConv(20, width), nn.BatchNorm1d(width), GCNConv(width, 4)
+        self.dropout = dropout
+
+    def forward(self, x, edge_index):
+        h = nn.functional.dropout(self.norm(self.first(x, edge_index)).relu(), self.dropout, self.training)
+        return self.second(h, edge_index)
+
+
+def dense_graph(n=400):
+    """Forty edges into a node, most of them from its own class: what a node gets from others is larger than its own."""
+    draw = torch.Generator().manual_seed(7)
+    y = torch.arange(n) % 4
+    row = torch.randint(0, n, (40 * n,), generator=draw)
+    col = (row + 4 * torch.randint(0, n // 4, row.shape, generator=draw)) % n
+    col = torch.where(torch.rand(row.shape, generator=draw) < 0.3, torch.randint(0, n, row.shape, generator=draw), col)
+    return torch.randn(n, 20, generator=draw) + 0.3 * nn.functional.one_hot(y, 20), torch.stack([row, col]), y
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_running_statistics_are_those_of_the_columns_that_are_sent(dropout):
+    """Scores in evaluation mode against the same weights by the statistics of the graph itself, after a plain loop."""
+    x, edge_index, y = dense_graph()
+    torch.manual_seed(0)
+    model = uf.sparsify(Normed(dropout=dropout), edge_sparsity=0.8, weight_sparsity=0.9, ramp=20)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
+    changed = []
+    for epoch in range(60):
+        model.train()
+        before = model.first.columns
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x, edge_index), y).backward()
+        optimizer.step()
+        if epoch >= 30:
+            changed.append(int((before ^ model.first.columns).sum()))
+    with torch.no_grad():
+        ours = model.eval()(x, edge_index)
+        model.norm.train()
+        model.norm.momentum = 1e-12
+        exact = model(x, edge_index)
+    assert float((ours - exact).norm() / exact.norm()) < 0.1
+    assert float((ours.argmax(1) != exact.argmax(1)).float().mean()) <= 0.01
+    assert sum(changed) / len(changed) < 0.5
+
+
+def test_hysteresis_is_for_models_with_batchnorm_and_can_be_left_out():
+    x, edge_index = graph()
+    plain = nn.Sequential(GCNConv(20, 32))
+    normed = nn.Sequential(GCNConv(20, 32), nn.BatchNorm1d(32))
+    for model, how, stays in ((plain, {}, False), (normed, {}, True), (normed, {"hysteresis": 1.0}, False)):
+        model = uf.sparsify(model, edge_sparsity=0.8, **how).train()
+        model[0](x, edge_index)
+        kept = model[0].columns.clone()
+        with torch.no_grad():
+            model[0].lin.weight[~kept] *= 3
+        model[0](x, edge_index)
+        assert torch.equal(model[0].columns, kept) == stays
+        with torch.no_grad():
+            model[0].lin.weight[~kept] *= 10
+        model[0](x, edge_index)
+        assert not bool((model[0].columns & kept).any())
+
+
+def test_the_momentum_of_a_norm_is_raised_on_one_graph_only_and_given_back():
+    x, edge_index = graph()
+    seen = []
+
+    class Norm(nn.BatchNorm1d):
+        def forward(self, x):
+            seen.append(self.momentum)
+            return super().forward(x)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = GCNConv(20, 8), Norm(8)
+
+        def forward(self, x, edge_index):
+            return self.norm(self.conv(x, edge_index))
+
+    for how, raised in (
+        ({"edge_sparsity": 0.5}, 0.9), ({"edge_sparsity": 0.5, "norm_momentum": None}, 0.1),
+        ({"weight_sparsity": 0.5, "norm_momentum": 0.5}, 0.5), ({}, 0.1),
+    ):  # fmt: skip
+        model = uf.sparsify(Net(), **how).train()
+        for _ in range(4):
+            model(x, edge_index)
+        assert seen == [0.1, 0.1, raised, raised] and model.norm.momentum == 0.1
+        seen.clear()
+        for _ in range(4):
+            model(x, edge_index.clone())  # another graph in every pass, as by a loader
+        assert seen[2:] == [0.1, 0.1]
+        model.eval()(x, edge_index)
+        assert seen.pop() == 0.1
+        seen.clear()
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"hysteresis": 0.5}, "`hysteresis` is a finite factor of at least 1.*0.5"),
+        ({"hysteresis": True}, "`hysteresis`"),
+        ({"hysteresis": float("inf")}, "`hysteresis`"),
+        ({"norm_momentum": 0}, "`norm_momentum` is above 0 and at most 1"),
+        ({"norm_momentum": "fast"}, "`norm_momentum`"),
+    ],
+)
+def test_mistakes(how, message):
+    with pytest.raises(InputError, match=message):
+        uf.sparsify(Encoder(), edge_sparsity=0.5, **how)
