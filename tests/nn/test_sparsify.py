@@ -280,7 +280,7 @@ def test_budgets():
     assert water_level([10, 10, 10], 0.5) == pytest.approx([5, 5, 5])
     assert whole_columns([96.8, 7.0]) == [97, 7]
     assert whole_columns([0.2, 0.2]) == [1, 1]
-    shares = nested_share(3, 0.6)
+    shares = nested_share(range(3), 0.6)
     assert sum(1 - share for share in shares) / 3 == pytest.approx(0.6)
     assert shares[0] > shares[1] > shares[2]
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from unifews.core.trace import LayerTrace
 from unifews.nn.adjacency import Adjacency
+from unifews.nn.inheritance import Inheritance
 from unifews.nn.pruning import Phase, Pruning, nested_share, water_level, whole_columns
 from unifews.nn.trace import ConvTrace, ModelTrace
 
@@ -34,7 +35,9 @@ class Session:
         """Of every edge of the pass, for layers that take no edge weights; set by `thinned`."""
         self.requested = str(pruning)
         self.records: list[ConvTrace] = []
-        self._alive: tuple[Adjacency, Tensor] | None = None
+        self._alive: Inheritance | None = None
+        self._depth: dict[PrunedConv, int] = {}
+        """Layers before each in its chain of inheritance, where it has run."""
         self.handle = -1
         """Of the hook by which a pass begins."""
         self._order: list[PrunedConv] = []
@@ -78,7 +81,8 @@ class Session:
             sparsity = self.pruning.edge_sparsity or 0.0
             if self.pruning.entries == "node" and self.pruning.inherit:
                 # Edges that are gone stay gone, so a later layer cannot keep more of them than an earlier one.
-                stay = nested_share(len(widths), sparsity) if self.pruning.budget == "layers" else [1 - sparsity] * len(widths)
+                depths = [self.depth(layer) for layer in self.convs]
+                stay = nested_share(depths, sparsity) if self.pruning.budget == "layers" else [1 - sparsity] * len(widths)
                 self._shares = [s * w for s, w in zip(stay, widths, strict=True)]
             elif self.pruning.budget == "layers":
                 self._shares = [(1 - sparsity) * w for w in widths]
@@ -93,15 +97,28 @@ class Session:
 
     # -------------------------------------------------------------------------------------------------- inside one pass
 
-    def alive(self, adjacency: Adjacency) -> Tensor | None:
-        """Flags [m] of the edges that earlier layers of this pass have left; None = all."""
-        if not self.pruning.inherit or self._alive is None:
+    def alive(self, conv: PrunedConv, adjacency: Adjacency, given: Tensor | None) -> Tensor | None:
+        """Flags [m] of the edges that earlier layers of this pass have left to one called with these features; None = all."""
+        if not self.pruning.inherit or not self.pruning.prunes_edges or self.pruning.entries == "unit":
             return None
-        before, flags = self._alive
-        return flags if before is adjacency else before.carry(flags, adjacency)
+        self._alive = self._alive or Inheritance()
+        flags, depth = self._alive.reach(conv, conv.relation, adjacency, given)
+        if self.depth(conv) != depth:
+            self._shares = None
+        self._depth[conv] = depth
+        return flags
 
-    def leave(self, adjacency: Adjacency, flags: Tensor) -> None:
-        self._alive = adjacency, flags
+    def leave(self, conv: PrunedConv, adjacency: Adjacency, flags: Tensor) -> None:
+        """Of the edges, later layers of this pass see those with a flag."""
+        if self._alive is not None:
+            self._alive.leave(conv, conv.relation, adjacency, flags, self.depth(conv))
+
+    def depth(self, conv: PrunedConv) -> int:
+        """Layers before this one in its chain of inheritance; before it has run, those of its relation."""
+        if conv in self._depth:
+            return self._depth[conv]
+        before = self.convs[: self.convs.index(conv)]
+        return sum(other.relation == conv.relation for other in before)
 
     def is_first(self, conv: PrunedConv) -> bool:
         return self.convs[0] is conv

@@ -15,6 +15,7 @@ from unifews.errors import InputError, unknown_name
 from unifews.nn.convs import KINDS, PrunedConv
 from unifews.nn.convs.generic import generic
 from unifews.nn.dense import PrunedDense
+from unifews.nn.inheritance import relation_of
 from unifews.nn.linear import PrunedLinear, PrunedWeight
 from unifews.nn.pruning import LayerEntries, Phase, Pruning, Share
 from unifews.nn.session import Session
@@ -53,7 +54,8 @@ def sparsify(
             ``"feature"`` of one edge, or a whole edge, ``"node"``, the paper's form.
         budget: ``"macs"`` shares the multiply-adds that may stay so that wide layers give most, of their edges and of their
             weights; ``"layers"`` removes the same share in each (for nested edges: on average), the paper's mean over layers.
-        inherit: an edge that one layer removes is not seen by the next.
+        inherit: an edge that one layer removes is not seen by the next on the same edges; parallel layers, such as relations of
+            a `HeteroConv`, do not inherit from each other (`unifews.nn.inheritance` has the criterion).
         ramp: training passes over which the share of weights grows to `weight_sparsity`.
         feedback: whether removed weights go on learning while they may come back (docs/adr/0012).
         inplace: change `model` itself.
@@ -89,6 +91,7 @@ def sparsify(
             module.__class__ = found if found is not None and found.supports(module) else generic(kind)  # type: ignore[arg-type]
             assert isinstance(module, PrunedConv)
             module.begin_pruning(session, path or kind.__name__)
+            module.relation = relation_of(model, path)
             convs.append(module)
     session.weights = [module for module in model.modules() if isinstance(module, PrunedWeight)]
     _check_weights(model, pruning)

@@ -39,12 +39,13 @@ class PrunedGINConv(ByMessages, GINConv):  # type: ignore[misc]
 
     def forward(self, x: Any, edge_index: Any, size: Any = None) -> Tensor:
         if is_pair(x) and x[0] is not x[1]:
-            return self.by_messages(x, edge_index, size=size)
+            paired: Tensor = self.by_messages(x, edge_index, size=size)
+            return paired
         x = x[0] if is_pair(x) else x
         check_features(x, self._entrance, self.path)
         check_dense(x, self.path)
         check_edges(edge_index, self.path)
         self.see_width(x.shape[1])
         edges = Edges.of(edge_index, self.session.factor, len(x), "sum", flow=self.flow, dtype=x.dtype)
-        out: Tensor = self.nn(self.diffuse(x, edges) + (1 + self.eps) * x)
+        out: Tensor = self.nn(self.diffuse(x, edges, x) + (1 + self.eps) * x)
         return out

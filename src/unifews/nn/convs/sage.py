@@ -30,7 +30,8 @@ class PrunedSAGEConv(ByMessages, SAGEConv):  # type: ignore[misc]
 
     def forward(self, x: Any, edge_index: Any, size: Any = None) -> Tensor:
         if is_pair(x) and x[0] is not x[1]:
-            return self.by_messages(x, edge_index, size=size)
+            out: Tensor = self.by_messages(x, edge_index, size=size)
+            return out
         x = x[0] if is_pair(x) else x
         check_features(x, self.lin_l.weight, self.path)
         check_edges(edge_index, self.path)
@@ -42,7 +43,7 @@ class PrunedSAGEConv(ByMessages, SAGEConv):  # type: ignore[misc]
             out = self.lin_l(self.held(around, edges))
         else:
             sent = self.lin_l.times(around)
-            out = self.diffuse(sent, edges)
+            out = self.diffuse(sent, edges, x)
             out = out if self.lin_l.bias is None else out + self.lin_l.bias
         if self.root_weight:
             out = out + self.lin_r(x)
