@@ -11,6 +11,7 @@ from torch import nn
 from torch_geometric.nn import GATv2Conv, GCNConv, GraphConv, HeteroConv, SAGEConv, to_hetero
 
 import unifews as uf
+from unifews.errors import InputError
 from unifews.nn.adjacency import Adjacency
 from unifews.nn.convs import PrunedConv
 from unifews.nn.pruning import nested_share
@@ -258,3 +259,15 @@ def test_locked_edges_are_in_place_in_the_first_layer_only(kind):
         alone = uf.sparsify(copy.deepcopy(uf.desparsify(model)).b, entries="node", edge_sparsity=0.5)
         alone.load_state_dict({name: value for name, value in model.b.state_dict().items()})
         torch.testing.assert_close(alone.eval()(seen["x"], left), out)
+
+
+@pytest.mark.parametrize("entries", ["node", "block"])
+def test_compress_refuses_branches_that_inherit(entries):
+    how = dict(entries=entries, edge_sparsity=0.5)
+    model = uf.sparsify(Branches(CONVS["gcn"]), **how)
+    model(X, ONE)
+    with pytest.raises(InputError, match="a is one of several parallel layers"):
+        uf.compress(model.eval(), X, ONE)
+    model = uf.sparsify(Branches(CONVS["gcn"]), **how, inherit=False)
+    model(X, ONE)
+    torch.testing.assert_close(uf.compress(model.eval(), X, ONE)(X, ONE), model(X, ONE), atol=1e-4, rtol=1e-4)

@@ -377,6 +377,25 @@ def test_schedules():
             assert torch.equal(value, before[name]), name
 
 
+@pytest.mark.parametrize("entries", ["unit", "node", "block"])
+def test_a_schedule_for_weights_alone(entries):
+    """As the authors in the second half of the epochs: removed weights stay removed, edges are decided from scratch."""
+    x, edge_index = graph()
+    model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, weight_sparsity=0.6, entries=entries, ramp=1, feedback=False)
+    train(model, x, edge_index)
+    uf.set_schedule(model, "monotone-weights")
+    first = model.first
+    keep, columns, removed, delta = (value.clone() for value in (first.lin.keep, first.columns, first.removed, first.delta))
+    train(model, 0.1 * torch.randn_like(x), edge_index, 3, lr=0.5)
+    assert not bool((first.lin.keep & ~keep).any())
+    back = {
+        "unit": bool((first.columns & ~columns).any()),
+        "node": bool(set(removed.tolist()) - set(first.removed.tolist())),
+        "block": bool(first.delta < delta),
+    }
+    assert back[entries]
+
+
 def test_removed_weights_learn_by_feedback_only():
     x, edge_index = graph()
     for feedback in (True, False):

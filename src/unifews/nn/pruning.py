@@ -11,7 +11,7 @@ from unifews.errors import InputError, unknown_name
 
 LayerEntries = Literal["unit", "block", "feature", "node"]
 Share = Literal["macs", "layers"]
-Phase = Literal["regrow", "monotone", "frozen"]
+Phase = Literal["regrow", "monotone", "monotone-weights", "frozen"]
 _FAVOUR = 0.25  # of small matrices: 0 would remove the same share everywhere, 1 keep nearly all of them (docs/adr/0022)
 
 

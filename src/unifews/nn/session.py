@@ -62,7 +62,7 @@ class Session:
                 weight.feedback = self.pruning.feedback and self.phase == "regrow"
             if self.pruning.prunes_weights:
                 shapes = [(weight.matrix.shape[0], weight.matrix.shape[1]) for weight in self.weights]
-                due = self.pruning.weights_at(self.passes, shapes, self.phase == "monotone")
+                due = self.pruning.weights_at(self.passes, shapes, self.phase.startswith("monotone"))
                 for weight, how in zip(self.weights, due, strict=True):
                     weight.due = how
 
@@ -119,6 +119,11 @@ class Session:
             return self._depth[conv]
         before = self.convs[: self.convs.index(conv)]
         return sum(other.relation == conv.relation for other in before)
+
+    @property
+    def has_branches(self) -> bool:
+        """Whether inheritance does not simply follow the order of the layers."""
+        return len({self.depth(conv) for conv in self.convs}) < len(self.convs)
 
     def is_first(self, conv: PrunedConv) -> bool:
         return self.convs[0] is conv
