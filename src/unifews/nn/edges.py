@@ -63,7 +63,7 @@ class Edges:
     @property
     def factor(self) -> Tensor:
         """|T[u,v]|, [m]."""
-        return torch.ones(self.count) if self.weight is None else self.weight.detach().abs()
+        return torch.ones(self.count, device=self.number.device) if self.weight is None else self.weight.detach().abs()
 
     @classmethod
     def of(
