@@ -13,8 +13,8 @@ from unifews.datasets.folder import open_dataset, save_dataset
 from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError, InputError, MissingFileError, UnknownNameError
 from unifews.methods import registry
-from unifews.training.recipe import Recipe
 from unifews.training import spec
+from unifews.training.recipe import Recipe
 from unifews.training.spec import PAPER, TrainSpec, paper_form, read_toml, write_toml
 
 DATA = small()

@@ -119,8 +119,8 @@ def desparsify(model: M, *, inplace: bool = False) -> M:
 
 def set_schedule(model: nn.Module, phase: Phase) -> None:
     """What training passes may change from now on: ``"regrow"`` decides from scratch each time, so what was removed may come
-    back; ``"monotone"`` only removes more; ``"monotone-weights"`` only removes more weights and decides edges from scratch, as the
-    authors in the second half of the epochs; ``"frozen"`` changes nothing."""
+    back; ``"monotone"`` only removes more; ``"monotone-weights"`` only removes more weights and decides edges from scratch, as
+    the authors in the second half of the epochs; ``"frozen"`` changes nothing."""
     if phase not in _PHASES:
         raise unknown_name("schedule", phase, _PHASES)
     _session(model).phase = phase

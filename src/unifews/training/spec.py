@@ -48,8 +48,8 @@ IN_LAYERS = ("weight_ramp", "weight_feedback", "entries", "inherit", "budget", "
 
 
 def paper_form(model: str) -> dict[str, Any]:
-    """`PAPER` for this model. In layers, the share is the mean over layers, in the second half of the epochs removed weights stay
-    removed (edges are decided from scratch in every pass), and there are no axes to choose."""
+    """`PAPER` for this model. In layers, the share is the mean over layers, in the second half of the epochs removed weights
+    stay removed (edges are decided from scratch in every pass), and there are no axes to choose."""
     if model not in zoo.MODELS:
         return PAPER
     return {name: value for name, value in PAPER.items() if name not in ONCE} | {"budget": "layers", "settle": 0.5}

@@ -140,8 +140,8 @@ def pruned(conv: PrunedConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return {**settings, "form": "columns"}, {"columns": conv.columns}
     if pruning.inherit and conv.session.has_branches:
         raise InputError(
-            f"{conv.path} is one of several parallel layers, and a compressed model inherits removed edges from one layer to the "
-            f"next; sparsify the model with entries='unit' or inherit=False."
+            f"{conv.path} is one of several parallel layers, and a compressed model inherits removed edges from one layer to "
+            f"the next; sparsify the model with entries='unit' or inherit=False."
         )
     settings["inherit"] = pruning.inherit
     if pruning.entries == "node":
