@@ -14,7 +14,7 @@ from torch_geometric.nn import MessagePassing
 
 from unifews.core.entry import BLOCK
 from unifews.errors import GraphError, InputError, ShapeError
-from unifews.nn.edges import Edges
+from unifews.nn.edges import Edges, Norm
 from unifews.nn.inheritance import Relation
 from unifews.nn.linear import largest
 from unifews.nn.products import column_sizes, diffused, products_at_least, products_on, row_sizes, some_senders
@@ -154,6 +154,15 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         if again:
             self.put_on_record(edges, x, edges.count, edges.count * x.shape[1], None, perf_counter())
         return made
+
+    def diffuse_between(self, y: Tensor, receivers: int, edge_index: Tensor, norm: Norm, given: Tensor) -> Tensor:
+        """`diffuse` of the senders' y to another set of nodes, [receivers, width]; if they are as many, to the same nodes."""
+        senders = len(y)
+        if senders == receivers:
+            return self.diffuse(y, Edges.of(edge_index, None, senders, norm, dtype=y.dtype), given)
+        n = max(senders, receivers)
+        edges = Edges.between(edge_index, senders, receivers, norm, dtype=y.dtype)
+        return self.diffuse(torch.nn.functional.pad(y, (0, 0, n, n - senders)), edges, given)[:receivers]
 
     def diffuse(self, y: Tensor, edges: Edges, given: Tensor | None = None) -> Tensor:
         """T y over the products that stay, [n, width]; the diagonal always does. `given`: the features of the call."""

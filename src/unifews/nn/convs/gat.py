@@ -33,9 +33,6 @@ class Attending(ByMessages):
     sides, and when the attention is asked for, the layer's own messages are pruned instead.
     """
 
-    why = ""
-    """Why this call goes by messages."""
-
     @classmethod
     def supports(cls, conv: MessagePassing) -> bool:
         return sums(conv)
@@ -43,20 +40,6 @@ class Attending(ByMessages):
     @property
     def width(self) -> int:
         return int(self.heads * self.out_channels)
-
-    def notes(self) -> tuple[str, ...]:
-        if not self.why:
-            return ()
-        return (f"{self.path} is called with {self.why}: all its messages are made before some are taken out, so pruning its "
-                f"edges saves operations on paper only",)  # fmt: skip
-
-    def instead(self, why: str, *args: Any, **kwargs: Any) -> Any:
-        """By messages, and the reason on record."""
-        self.why = why
-        try:
-            return self.by_messages(*args, **kwargs)
-        finally:
-            self.why = ""
 
     def attend(
         self, x: Rows, left: Rows, right: Rows, att: Tensor, edge_index: Any, residual: Tensor | None, given: Tensor

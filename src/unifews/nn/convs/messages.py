@@ -23,6 +23,32 @@ class ByMessages(PrunedConv):
     _dropped: Tensor | None
     _given: Tensor | None = None
     """The features of the senders, while the layer runs."""
+    why = ""
+    """Why this call of a layer with a fused path goes by messages."""
+
+    def notes(self) -> tuple[str, ...]:
+        if not self.why:
+            return ()
+        return (f"{self.path} is called with {self.why}: all its messages are made before some are taken out, so pruning its "
+                f"edges saves operations on paper only",)  # fmt: skip
+
+    def instead(self, why: str, *args: Any, **kwargs: Any) -> Any:
+        """By messages, and the reason on record."""
+        self.why = why
+        try:
+            return self.by_messages(*args, **kwargs)
+        finally:
+            self.why = ""
+
+    def why_not_fused(self, x: Any, size: Any) -> str:
+        """Why a pair of features, of senders and receivers, needs messages."""
+        if not all(isinstance(part, Tensor) for part in x):
+            return "features of one side only"
+        if self.flow != "source_to_target":
+            return "a pair of features and the flow from target to source"
+        if size is not None and tuple(size) != (len(x[0]), len(x[1])):
+            return "a size other than that of its features"
+        return "" if self.session.factor is None else "a pair of features and factors of edges"
 
     def by_messages(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's own forward(x, …); `propagate` below prunes what it sends."""
