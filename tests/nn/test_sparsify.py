@@ -280,7 +280,7 @@ def test_budgets():
     assert water_level([10, 10, 10], 0.5) == pytest.approx([5, 5, 5])
     assert whole_columns([96.8, 7.0]) == [97, 7]
     assert whole_columns([0.2, 0.2]) == [1, 1]
-    shares = nested_share(3, 0.6)
+    shares = nested_share(range(3), 0.6)
     assert sum(1 - share for share in shares) / 3 == pytest.approx(0.6)
     assert shares[0] > shares[1] > shares[2]
 
@@ -377,6 +377,25 @@ def test_schedules():
             assert torch.equal(value, before[name]), name
 
 
+@pytest.mark.parametrize("entries", ["unit", "node", "block"])
+def test_a_schedule_for_weights_alone(entries):
+    """As the authors in the second half of the epochs: removed weights stay removed, edges are decided from scratch."""
+    x, edge_index = graph()
+    model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, weight_sparsity=0.6, entries=entries, ramp=1, feedback=False)
+    train(model, x, edge_index)
+    uf.set_schedule(model, "monotone-weights")
+    first = model.first
+    keep, columns, removed, delta = (value.clone() for value in (first.lin.keep, first.columns, first.removed, first.delta))
+    train(model, 0.1 * torch.randn_like(x), edge_index, 3, lr=0.5)
+    assert not bool((first.lin.keep & ~keep).any())
+    back = {
+        "unit": bool((first.columns & ~columns).any()),
+        "node": bool(set(removed.tolist()) - set(first.removed.tolist())),
+        "block": bool(first.delta < delta),
+    }
+    assert back[entries]
+
+
 def test_removed_weights_learn_by_feedback_only():
     x, edge_index = graph()
     for feedback in (True, False):
@@ -458,6 +477,73 @@ def test_two_sets_of_nodes():
     assert out.shape == (10, 8)
     plain = uf.sparsify(conv)
     torch.testing.assert_close(plain((x, x[:10]), to_ten), conv((x, x[:10]), to_ten), rtol=1e-4, atol=1e-4)
+
+
+PAIRED = {
+    "sage-mean": lambda: SAGEConv((20, 24), 16),
+    "sage-sum": lambda: SAGEConv((20, 24), 48, aggr="sum", normalize=True),
+    "sage-project": lambda: SAGEConv((20, 24), 16, project=True),
+    "sage-no-root": lambda: SAGEConv((20, 24), 16, root_weight=False, bias=False),
+    "gin": lambda: GINConv(mlp(20, 16), train_eps=True),
+}
+
+
+def pair(kind, receivers, senders=60):
+    torch.manual_seed(3)
+    x = torch.randn(senders, 20), torch.randn(receivers, 20 if kind == "gin" else 24)
+    return x, torch.stack([torch.randint(senders, (300,)), torch.randint(receivers, (300,))])
+
+
+@pytest.mark.parametrize("receivers", [10, 60, 90])
+@pytest.mark.parametrize("kind", list(PAIRED))
+def test_pairs_of_features_take_the_fused_path(kind, receivers):
+    torch.manual_seed(4)
+    (sent, own), edge_index = pair(kind, receivers)
+    conv = PAIRED[kind]()
+    model = uf.sparsify(conv)
+
+    def found(layer, edges):
+        a, b = sent.clone().requires_grad_(), own.clone().requires_grad_()
+        out = layer((a, b), edges)
+        out.square().sum().backward()
+        grads = [p.grad for p in layer.parameters()]
+        layer.zero_grad()
+        return [out, a.grad, b.grad if b.grad is not None else torch.zeros(1), *grads]
+
+    matrix = torch.sparse_coo_tensor(edge_index.flip(0), torch.ones(300), (receivers, 60)).coalesce()
+    matrix = torch.sparse_coo_tensor(matrix.indices(), torch.ones(matrix.values().shape), matrix.shape).coalesce()
+    for ours, theirs in ((edge_index, edge_index), (matrix, matrix.indices().flip(0))):
+        for a, b in zip(found(model, ours), found(conv, theirs), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+    assert not uf.trace(model).notes
+    with pytest.raises(InputError):
+        model((sent, own), edge_index + torch.tensor([[0], [receivers]]))
+
+
+@pytest.mark.parametrize("entries", ["unit", "node", "block", "feature"])
+@pytest.mark.parametrize("receivers", [10, 90])
+def test_pairs_are_pruned_as_one_graph_of_both_sets(entries, receivers):
+    (sent, _), edge_index = pair("gin", receivers)
+    own = torch.randn(receivers, 20)
+    torch.manual_seed(4)
+    conv = SAGEConv(20, 32)
+    how = dict(entries=entries, edge_sparsity=0.5)
+    both, one = uf.sparsify(conv, **how), uf.sparsify(conv, **how)
+    for training in (True, False):
+        out = both.train(training)((sent, own), edge_index)
+        expected = one.train(training)(torch.cat([own, sent]), edge_index + torch.tensor([[receivers], [0]]))[:receivers]
+        torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+    assert uf.trace(both).hops[0].macs == uf.trace(one).hops[0].macs and not uf.trace(both).notes
+
+
+@pytest.mark.parametrize("kind", ["sage-mean", "gin"])
+def test_pairs_that_need_messages_are_reported(kind):
+    (sent, own), edge_index = pair("gin", 10)
+    model = uf.sparsify(SAGEConv((20, 20), 16) if kind == "sage-mean" else PAIRED[kind](), edge_sparsity=0.5)
+    assert model((sent, None), edge_index, size=(60, 10)).shape == (10, 16)
+    assert "called with features of one side only: all its messages are made" in uf.trace(model).notes[0]
+    model((sent, own), edge_index)
+    assert not uf.trace(model).notes
 
 
 # ------------------------------------------------------------------------------------------- the reference code's mistakes

@@ -104,7 +104,7 @@ def test_later_epochs_only_remove_more_where_asked_for(monkeypatch):
     phases = []
     monkeypatch.setattr(iterative, "set_schedule", lambda model, phase: phases.append(phase))
     uf.train(DATA, "gcn", settle=0.5, **HOW, **BOTH)
-    assert phases == ["regrow"] * 6 + ["monotone"] * 6
+    assert phases == ["regrow"] * 6 + ["monotone-weights"] * 6
     phases.clear()
     uf.train(DATA, "gcn", **HOW, **BOTH)
     assert phases == ["regrow"] * 12  # unless asked for, what is missed may come back to the end

@@ -13,6 +13,7 @@ from unifews.datasets.folder import open_dataset, save_dataset
 from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError, InputError, MissingFileError, UnknownNameError
 from unifews.methods import registry
+from unifews.training import spec
 from unifews.training.recipe import Recipe
 from unifews.training.spec import PAPER, TrainSpec, paper_form, read_toml, write_toml
 
@@ -102,6 +103,18 @@ def test_what_a_model_does_not_have(settings, sentence):
 def test_the_unpruned_run_of_layers_has_the_plain_settings():
     pruned = TrainSpec.of(dict(dataset="small", model="gcn", edge_sparsity=0.5, **paper_form("gcn")))
     assert pruned.unpruned() == TrainSpec.of(dict(dataset="small", model="gcn"))
+
+
+def test_edges_that_settled_are_another_run(monkeypatch):
+    """`settle` used to be about edges too: a record of that time is not this run; of weights alone it is."""
+
+    def ids(rule):
+        monkeypatch.setattr(spec, "_SETTLE", rule)
+        runs = [dict(edge_sparsity=0.5, settle=0.5), dict(weight_sparsity=0.5, settle=0.5), dict(edge_sparsity=0.5)]
+        return [TrainSpec.of(dict(dataset="small", model="gcn", **run)).id(DATA) for run in runs]
+
+    before, after = ids("before"), ids("after")
+    assert before[0] != after[0] and before[1:] == after[1:]
 
 
 def test_two_ways_to_write_a_value_are_one_run():

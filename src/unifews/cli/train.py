@@ -103,7 +103,7 @@ def train(
     ] = None,
     settle: Annotated[
         float | None,
-        typer.Option(metavar="S", help="Layers: share of the epochs after which what is removed stays so; 1 unless given."),
+        typer.Option(metavar="S", help="Layers: share of the epochs after which removed weights stay so; 1 unless given."),
     ] = None,
     node_lock: Annotated[
         bool | None, typer.Option("--node-lock/--no-node-lock", help="Layers: judge as the authors do; it flatters.")

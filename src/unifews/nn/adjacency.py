@@ -62,6 +62,16 @@ class Adjacency:
         """What an edge is known by whatever its position: receiver · n + sender, int64 [m]."""
         return self.receivers * self.num_nodes + self.indices
 
+    def has_edges_of(self, other: Adjacency) -> bool:
+        """Whether these are the same edges between the same number of nodes, in any order."""
+        if self is other:
+            return True
+        if (self.num_nodes, self.num_edges, self.indices.device) != (other.num_nodes, other.num_edges, other.indices.device):
+            return False
+        if not torch.equal(self.start, other.start):
+            return False
+        return torch.equal(self.indices, other.indices) or torch.equal(self.keys.sort().values, other.keys.sort().values)
+
     def carry(self, keep: Tensor, other: Adjacency) -> Tensor | None:
         """keep [m] for the edges of another adjacency, matched by their ends; one that is not here stays.
 

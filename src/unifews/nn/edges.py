@@ -63,7 +63,7 @@ class Edges:
     @property
     def factor(self) -> Tensor:
         """|T[u,v]|, [m]."""
-        return torch.ones(self.count) if self.weight is None else self.weight.detach().abs()
+        return torch.ones(self.count, device=self.number.device) if self.weight is None else self.weight.detach().abs()
 
     @classmethod
     def of(
@@ -78,6 +78,23 @@ class Edges:
         tensors live and are not written to, unless the weights are learnt.
         """
         how = (num_nodes, norm, loops, flow, dtype)
+        return cls._kept(edge_index, edge_weight, how, (num_nodes, num_nodes))
+
+    @classmethod
+    def between(
+        cls, edge_index: Tensor, senders: int, receivers: int, norm: Norm, *, dtype: torch.dtype = torch.float32
+    ) -> Edges:  # fmt: skip
+        """From one set of nodes to another: none is a self-loop. With n the larger number, receiver u is node u of 2n, sender v
+        node n + v."""
+        n = max(senders, receivers)
+        return cls._kept(edge_index, None, (2 * n, norm, None, "source_to_target", dtype), (receivers, senders))
+
+    @classmethod
+    def _kept(
+        cls, edge_index: Tensor, edge_weight: Tensor | None, layout: tuple[int, Norm, float | None, str, torch.dtype],
+        shape: tuple[int, int],
+    ) -> Edges:  # fmt: skip
+        how = (*layout, shape)
         found = _known.get(edge_index)  # type: ignore[no-untyped-call]
         if found is None or found["version"] != _version(edge_index):
             found = _known[edge_index] = {"version": _version(edge_index)}
@@ -86,7 +103,7 @@ class Edges:
         if stored is not None and stored[0] is edge_weight and stored[1] == _version(edge_weight):
             edges: Edges = stored[2]
             return edges
-        made = cls._build(found, edge_index, edge_weight, num_nodes, norm, loops, flow, dtype)
+        made = cls._build(found, edge_index, edge_weight, *layout, shape)
         if edge_weight is None or not edge_weight.requires_grad:
             found[how] = (edge_weight, _version(edge_weight), made)
         return made
@@ -94,12 +111,14 @@ class Edges:
     @classmethod
     def _build(
         cls, known: dict[Any, Any], edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, norm: Norm,
-        loops: float | None, flow: str, dtype: torch.dtype,
+        loops: float | None, flow: str, dtype: torch.dtype, shape: tuple[int, int],
     ) -> Edges:  # fmt: skip
-        ends, weight = _pairs(edge_index, edge_weight, num_nodes, flow)
+        ends, weight = _pairs(edge_index, edge_weight, shape, flow)
+        if shape != (num_nodes, num_nodes):
+            ends = _apart(ends, shape)
         if weight is not None:
             weight = weight.to(dtype)
-        key = ("structure", num_nodes, flow)
+        key = ("structure", num_nodes, flow, shape)
         if key not in known:
             known[key] = _structure(ends, num_nodes)
         adjacency, number, at_loop = known[key]
@@ -132,13 +151,26 @@ def _version(tensor: Tensor | None) -> int:
     return -1 if tensor is None or tensor.is_inference() else tensor._version
 
 
-def _pairs(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, flow: str) -> tuple[Tensor, Tensor | None]:
-    """Senders and receivers [2, m] and their weights, from either way of giving edges."""
+def _apart(ends: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Senders and receivers [2, m] in one numbering, receivers first."""
+    if ends.numel() and int(ends.min()) < 0:
+        raise GraphError(f"`edge_index` names node {int(ends.min())}; nodes are numbered from 0.")
+    for side, given, count in zip(("senders", "receivers"), ends, reversed(shape), strict=True):
+        if given.numel() and int(given.max()) >= count:
+            raise GraphError(f"`edge_index` names node {int(given.max())} of the {side}, but there are {count:,} of them.")
+    return torch.stack([ends[0] + max(shape), ends[1]])
+
+
+def _pairs(
+    edge_index: Tensor, edge_weight: Tensor | None, shape: tuple[int, int], flow: str
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Senders and receivers [2, m] and their weights, from either way of giving edges; shape: receivers and senders."""
     if edge_index.layout != torch.strided:
         if edge_weight is not None:
             raise InputError("a sparse matrix holds its weights itself; leave `edge_weight` out.")
-        if tuple(edge_index.shape) != (num_nodes, num_nodes):
-            raise ShapeError(f"the sparse matrix is {list(edge_index.shape)}, but x has {num_nodes:,} rows.")
+        if tuple(edge_index.shape) != shape:
+            rows = f"{shape[0]:,}" if shape[0] == shape[1] else f"{shape[1]:,} rows of senders and {shape[0]:,}"
+            raise ShapeError(f"the sparse matrix is {list(edge_index.shape)}, but x has {rows} rows.")
         matrix = edge_index.to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
         values = matrix.values()
         ends = matrix.indices().flip(0)

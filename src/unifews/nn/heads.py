@@ -65,7 +65,7 @@ class Rows:
         """⟨x[u,h], att[h]⟩ of every node and head, [n, heads], for each att [heads, channels]."""
         if self.lanes is None:
             return [torch.einsum("nhc,hc->nh", self.by_head, a) for a in att]
-        column = torch.arange(self.width)
+        column = torch.arange(self.width, device=self.x.device)
         matrix = torch.cat([a.new_zeros(self.width, self.heads).index_put((column, column // self.channels), a.flatten())
                             for a in att], dim=1)  # fmt: skip
         rows = matrix.new_zeros(self.x.shape[1], matrix.shape[1]).index_copy(0, self.lanes.places.long(), matrix)

@@ -90,7 +90,7 @@ class Indexed(nn.Module):
         if step.op == "gatv2":
             att = self._array(number, "att")
             assert att is not None
-            by_head = att.flatten()[:, None] * _groups(heads, left.shape[2])
+            by_head = att.flatten()[:, None] * _groups(heads, left.shape[2], left.device)
 
             def score(sent: Tensor, received: Tensor) -> Tensor:
                 return torch.nn.functional.leaky_relu(sent + received, slope) @ by_head
@@ -195,7 +195,7 @@ def _sent(step: Step, y: Tensor, factor: Tensor, edges: Ends, columns: Tensor | 
     message = _messages(y, factor, edges.sender, None)
     if form in ("block", "feature"):
         stays = _entries(y, factor, message, edges, BLOCK if form == "block" else 1) >= _delta(delta)
-        used = (stays.to(y.dtype) @ torch.ones(stays.shape[1], 1))[:, 0].clamp(max=1.0)
+        used = (stays.to(y.dtype) @ y.new_ones(stays.shape[1], 1))[:, 0].clamp(max=1.0)
         wide = stays if form == "feature" else stays.repeat_interleave(BLOCK, dim=1)[:, : y.shape[1]]
         message = message * wide.to(y.dtype)
     return _added(torch.zeros_like(y), edges.receiver, message), used
@@ -206,7 +206,7 @@ def _messages(y: Tensor, factor: Tensor, sender: Tensor, columns: Tensor | None)
     rows = y if columns is None else y[:, columns]
     if factor.ndim == 1:
         return rows.index_select(0, sender) * factor[:, None]
-    width = torch.arange(y.shape[1]) if columns is None else columns
+    width = torch.arange(y.shape[1], device=y.device) if columns is None else columns
     return rows.index_select(0, sender) * factor[:, width // (y.shape[1] // factor.shape[1])]
 
 
@@ -217,17 +217,17 @@ def _entries(y: Tensor, factor: Tensor, message: Tensor, edges: Ends, lanes: int
     return size if factor.ndim == 2 else size[edges.sender] * factor.abs()[:, None]
 
 
-def _groups(count: int, size: int) -> Tensor:
+def _groups(count: int, size: int, device: torch.device) -> Tensor:
     """Which of `count` groups each of count·size columns is in, as a matrix of 0 and 1: a product with it sums by groups.
 
     A sum would do the same, but onnxruntime gives one over columns of no rows the wrong shape.
     """
-    return torch.eye(count).repeat_interleave(size, dim=0)
+    return torch.eye(count, device=device).repeat_interleave(size, dim=0)
 
 
 def _norms(x: Tensor, size: int) -> Tensor:
     """‖·‖ of every so many columns."""
-    return (x.square() @ _groups(x.shape[1] // size, size)).sqrt()
+    return (x.square() @ _groups(x.shape[1] // size, size, x.device)).sqrt()
 
 
 def _softmax(score: Tensor, own: Tensor, edges: Ends) -> tuple[Tensor, Tensor]:

@@ -50,7 +50,7 @@ def products_at_least(y: Tensor, edges: Edges, delta: float, lanes: int) -> tupl
     factor = edges.factor.to(y.device)
     used = factor * size.amax(1)[sender] >= delta if blocks else torch.zeros_like(factor, dtype=torch.bool)
     if _has_kernels(y) and lanes == BLOCK and not (edges.weight is not None and edges.weight.requires_grad):
-        cut = torch.full((n,), delta, dtype=torch.float32)
+        cut = y.detach().new_full((n,), delta)
         out, _ = ops.gather_kept(y, edges.adjacency, cut, edges.weight)
     else:
         out = _portable(y, edges, size, delta, lanes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -11,7 +12,7 @@ from unifews.errors import InputError, unknown_name
 
 LayerEntries = Literal["unit", "block", "feature", "node"]
 Share = Literal["macs", "layers"]
-Phase = Literal["regrow", "monotone", "frozen"]
+Phase = Literal["regrow", "monotone", "monotone-weights", "frozen"]
 _FAVOUR = 0.25  # of small matrices: 0 would remove the same share everywhere, 1 keep nearly all of them (docs/adr/0022)
 
 
@@ -144,11 +145,11 @@ def whole_columns(shares: list[float]) -> list[int]:
     return counts
 
 
-def nested_share(layers: int, sparsity: float) -> list[float]:
-    """Kept shares (1-q)^l of layers that inherit, with the mean removed over layers = sparsity."""
+def nested_share(depths: Sequence[int], sparsity: float) -> list[float]:
+    """Kept shares (1-q)^(d+1) of layers that inherit, d layers before each, with the mean removed over layers = sparsity."""
     low, high = 0.0, 1.0
     for _ in range(60):
         stay = (low + high) / 2
-        removed = sum(1 - stay ** (i + 1) for i in range(layers)) / layers
+        removed = sum(1 - stay ** (depth + 1) for depth in depths) / len(depths)
         low, high = (stay, high) if removed > sparsity else (low, stay)
-    return [high ** (i + 1) for i in range(layers)]
+    return [high ** (depth + 1) for depth in depths]

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from unifews.core.trace import LayerTrace
 from unifews.nn.adjacency import Adjacency
+from unifews.nn.inheritance import Inheritance
 from unifews.nn.parallel import check_one_process
 from unifews.nn.pruning import Phase, Pruning, nested_share, water_level, whole_columns
 from unifews.nn.trace import ConvTrace, ModelTrace
@@ -34,7 +35,7 @@ class Pass:
     """Whether what stays is decided by it; any other pass uses what was decided."""
     records: list[ConvTrace] = field(default_factory=list)
     order: list[PrunedConv] = field(default_factory=list)
-    alive: tuple[Adjacency, Tensor] | None = None
+    alive: Inheritance | None = None
     ran: dict[nn.Module, list[int]] = field(default_factory=dict)
     """Of every layer that was called, in that order: how its parameters were numbered then, and how often it was called."""
     graph: Graph = None
@@ -65,6 +66,8 @@ class Session:
         """The pass that is going on, or the last one."""
         self._trained: Pass | None = None  # the last training pass, which goes on after what is evaluated in between
         self._inside = False
+        self._depth: dict[PrunedConv, int] = {}
+        """Layers before each in its chain of inheritance, where it has run."""
         self._shares: list[float] | None = None
         self.norms: list[_BatchNorm] = []
         """The model's BatchNorm layers."""
@@ -190,7 +193,7 @@ class Session:
                 weight.feedback = self.pruning.feedback and self.phase == "regrow"
             if self.pruning.prunes_weights:
                 shapes = [(weight.matrix.shape[0], weight.matrix.shape[1]) for weight in self.weights]
-                due = self.pruning.weights_at(self.passes, shapes, self.phase == "monotone")
+                due = self.pruning.weights_at(self.passes, shapes, self.phase.startswith("monotone"))
                 for weight, how in zip(self.weights, due, strict=True):
                     weight.due = how
 
@@ -229,7 +232,8 @@ class Session:
             sparsity = self.pruning.edge_sparsity or 0.0
             if self.pruning.entries == "node" and self.pruning.inherit:
                 # Edges that are gone stay gone, so a later layer cannot keep more of them than an earlier one.
-                stay = nested_share(len(widths), sparsity) if self.pruning.budget == "layers" else [1 - sparsity] * len(widths)
+                depths = [self.depth(layer) for layer in self.convs]
+                stay = nested_share(depths, sparsity) if self.pruning.budget == "layers" else [1 - sparsity] * len(widths)
                 self._shares = [s * w for s, w in zip(stay, widths, strict=True)]
             elif self.pruning.budget == "layers":
                 self._shares = [(1 - sparsity) * w for w in widths]
@@ -244,16 +248,33 @@ class Session:
 
     # -------------------------------------------------------------------------------------------------- inside one pass
 
-    def alive(self, adjacency: Adjacency) -> Tensor | None:
-        """Flags [m] of the edges that earlier layers of this pass have left; None = all."""
-        if not self.pruning.inherit or self.now is None or self.now.alive is None:
+    def alive(self, conv: PrunedConv, adjacency: Adjacency, given: Tensor | None) -> Tensor | None:
+        """Flags [m] of the edges that earlier layers of this pass have left to one called with these features; None = all."""
+        if not self.pruning.inherit or not self.pruning.prunes_edges or self.pruning.entries == "unit" or self.now is None:
             return None
-        before, flags = self.now.alive
-        return flags if before is adjacency else before.carry(flags, adjacency)
+        self.now.alive = self.now.alive or Inheritance()
+        flags, depth = self.now.alive.reach(conv, conv.relation, adjacency, given)
+        if self.depth(conv) != depth:
+            self._shares = None
+        self._depth[conv] = depth
+        return flags
 
-    def leave(self, adjacency: Adjacency, flags: Tensor) -> None:
-        if self.now is not None:
-            self.now.alive = adjacency, flags
+    def leave(self, conv: PrunedConv, adjacency: Adjacency, flags: Tensor) -> None:
+        """Of the edges, later layers of this pass see those with a flag."""
+        if self.now is not None and self.now.alive is not None:
+            self.now.alive.leave(conv, conv.relation, adjacency, flags, self.depth(conv))
+
+    def depth(self, conv: PrunedConv) -> int:
+        """Layers before this one in its chain of inheritance; before it has run, those of its relation."""
+        if conv in self._depth:
+            return self._depth[conv]
+        before = self.convs[: self.convs.index(conv)]
+        return sum(other.relation == conv.relation for other in before)
+
+    @property
+    def has_branches(self) -> bool:
+        """Whether inheritance does not simply follow the order of the layers."""
+        return len({self.depth(conv) for conv in self.convs}) < len(self.convs)
 
     def is_first(self, conv: PrunedConv) -> bool:
         return self.convs[0] is conv

@@ -15,13 +15,14 @@ from unifews.errors import InputError, unknown_name
 from unifews.nn.convs import KINDS, PrunedConv
 from unifews.nn.convs.generic import generic
 from unifews.nn.dense import PrunedDense
+from unifews.nn.inheritance import relation_of
 from unifews.nn.linear import PrunedLinear, PrunedWeight
 from unifews.nn.pruning import LayerEntries, Phase, Pruning, Share
 from unifews.nn.session import Session
 from unifews.nn.trace import ModelTrace
 
 M = TypeVar("M", bound=nn.Module)
-_PHASES = ("regrow", "monotone", "frozen")
+_PHASES = ("regrow", "monotone", "monotone-weights", "frozen")
 
 
 def sparsify(
@@ -55,7 +56,8 @@ def sparsify(
             ``"feature"`` of one edge, or a whole edge, ``"node"``, the paper's form.
         budget: ``"macs"`` shares the multiply-adds that may stay so that wide layers give most, of their edges and of their
             weights; ``"layers"`` removes the same share in each (for nested edges: on average), the paper's mean over layers.
-        inherit: an edge that one layer removes is not seen by the next.
+        inherit: an edge that one layer removes is not seen by the next on the same edges; parallel layers, such as relations of
+            a `HeteroConv`, do not inherit from each other (`unifews.nn.inheritance` has the criterion).
         ramp: training passes over which the share of weights grows to `weight_sparsity`.
         feedback: whether removed weights go on learning while they may come back (docs/adr/0012).
         hysteresis: in models with BatchNorm, a column that is sent is replaced only by one this many times as large
@@ -96,6 +98,7 @@ def sparsify(
             module.__class__ = found if found is not None and found.supports(module) else generic(kind)  # type: ignore[arg-type]
             assert isinstance(module, PrunedConv)
             module.begin_pruning(session, path or kind.__name__)
+            module.relation = relation_of(model, path)
             convs.append(module)
     session.weights = [module for module in model.modules() if isinstance(module, PrunedWeight)]
     _check_weights(model, pruning)
@@ -122,7 +125,8 @@ def desparsify(model: M, *, inplace: bool = False) -> M:
 
 def set_schedule(model: nn.Module, phase: Phase) -> None:
     """What training passes may change from now on: ``"regrow"`` decides from scratch each time, so what was removed may come
-    back; ``"monotone"`` only removes more; ``"frozen"`` changes nothing."""
+    back; ``"monotone"`` only removes more; ``"monotone-weights"`` only removes more weights and decides edges from scratch, as
+    the authors in the second half of the epochs; ``"frozen"`` changes nothing."""
     if phase not in _PHASES:
         raise unknown_name("schedule", phase, _PHASES)
     _session(model).phase = phase

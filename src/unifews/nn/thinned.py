@@ -53,8 +53,8 @@ class Thinned(nn.Module):
         sender, receiver = edge_index.long()
         between = sender != receiver
         self.register_buffer("keys", torch.unique(receiver[between] * num_nodes + sender[between]))
-        self.register_buffer("nodes", torch.tensor(num_nodes))
-        self.register_buffer("keep", torch.ones(len(self.keys), dtype=torch.bool))
+        self.register_buffer("nodes", torch.tensor(num_nodes, device=edge_index.device))
+        self.register_buffer("keep", torch.ones_like(self.keys, dtype=torch.bool))
         self.register_buffer("raw", None)
         self.register_buffer("group", None)
         self.squash, self.probing, self.probed = False, False, None
@@ -147,7 +147,7 @@ class Thinned(nn.Module):
 
     def _probe(self) -> Tensor:
         factor = self.factor
-        whole = torch.ones(len(self.keys)) if factor is None else factor
+        whole = torch.ones(len(self.keys), device=self.keys.device) if factor is None else factor
         self.probed = torch.where(self.keep, whole, _LEAST)
         if self.probed.requires_grad:
             self.probed.retain_grad()
@@ -170,7 +170,7 @@ class Thinned(nn.Module):
         at = torch.searchsorted(self.keys, wanted).clamp(max=max(len(self.keys) - 1, 0))
         ours = self.keys[at] == wanted if len(self.keys) else torch.zeros_like(wanted, dtype=torch.bool)
         at = torch.where(ours, at, len(self.keys))  # self-loops and edges never seen: behind the last
-        chosen = torch.cat([self.keep | everything, torch.ones(1, dtype=torch.bool)])[at]
+        chosen = torch.cat([self.keep | everything, self.keep.new_ones(1)])[at]
         whole = int((sender != receiver).sum())
         self._placed = _Placed(edge_index, self.keep, key, chosen, at[chosen], edge_index[:, chosen], whole)
         return self._placed

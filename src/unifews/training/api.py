@@ -85,7 +85,7 @@ def train(
             Of models whose layers propagate only (see `sparsify`; `hops` and the like are of the others only):
             entries, budget, absolute, inherit: of `sparsify`.
             task: ``"nodes"`` are classified, or ``"links"`` predicted (5 % of edges to choose by, 10 % to judge by, ROC-AUC).
-            settle: share of the epochs after which what is removed stays removed; 1 = never, .5 as the authors.
+            settle: share of the epochs after which removed weights stay removed (edges never do); 1 = never, .5 as the authors.
             heads: of gat. alpha, theta: of gcnii.
             node_lock: judge with all edges into the judged nodes in place, as the authors do: it flatters.
 

@@ -172,8 +172,9 @@ def _told(watch: Watch | None, before: int, epochs: int) -> Watch | None:
 
 
 def schedule(model: nn.Module, spec: TrainSpec, number: int) -> None:
-    """Up to a share `settle` of the epochs what was removed may come back, later only more may go."""
-    set_schedule(model, "monotone" if spec.pruning.settles(number, spec.recipe.epochs) else "regrow")
+    """Up to a share `settle` of the epochs removed weights may come back, later only more are removed; edges are always decided
+    from scratch, as the authors do (docs/adr/0023)."""
+    set_schedule(model, "monotone-weights" if spec.pruning.settles(number, spec.recipe.epochs) else "regrow")
 
 
 def is_ready(spec: TrainSpec, number: int) -> bool:

@@ -29,6 +29,7 @@ DECOUPLED = ("appnp", "sgc", "mlp")
 MODELS = (*DECOUPLED, *zoo.MODELS)
 _SEEDS = 2**63  # what torch's generator takes
 _WEIGHTS = "adr 22"  # by which rule layers share the weights that may stay
+_SETTLE = "adr 23"  # `settle` is about weights, no longer about edges
 _RAMP = 15  # epochs a layer over which weights of a head go: a deep one learns nothing more once they have gone
 
 PAPER: dict[str, Any] = {"entries": "node", "basis": "input", "inherit": True, "weight_ramp": 1, "weight_feedback": False}
@@ -48,8 +49,8 @@ IN_LAYERS = ("weight_ramp", "weight_feedback", "entries", "inherit", "budget", "
 
 
 def paper_form(model: str) -> dict[str, Any]:
-    """`PAPER` for this model. In layers, the share is the mean over layers, in the second half of the epochs what is removed
-    stays removed, and there are no axes to choose."""
+    """`PAPER` for this model. In layers, the share is the mean over layers, in the second half of the epochs removed weights
+    stay removed (edges are decided from scratch in every pass), and there are no axes to choose."""
     if model not in zoo.MODELS:
         return PAPER
     return {name: value for name, value in PAPER.items() if name not in ONCE} | {"budget": "layers", "settle": 0.5}
@@ -226,6 +227,7 @@ class TrainSpec:
         settings = self.to_dict() | {"method": registry.text_of(self.method, full=True)}  # its defaults may change
         shared = self.is_layered and self.is_own and self.weight_sparsity and self.budget == "macs"
         rules = [_WEIGHTS] if shared else []  # a record of another rule is not this run
+        rules += [_SETTLE] if self.is_layered and self.is_own and self.prunes_edges and self.settle < 1 else []
         text = json.dumps([settings, fingerprint(dataset), __version__, *rules], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

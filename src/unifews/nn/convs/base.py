@@ -14,7 +14,8 @@ from torch_geometric.nn import MessagePassing
 
 from unifews.core.entry import BLOCK
 from unifews.errors import GraphError, InputError, ShapeError
-from unifews.nn.edges import Edges
+from unifews.nn.edges import Edges, Norm
+from unifews.nn.inheritance import Relation
 from unifews.nn.linear import PrunedWeight, largest
 from unifews.nn.products import column_sizes, diffused, products_at_least, products_on, row_sizes, some_senders
 from unifews.nn.session import Session
@@ -59,6 +60,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
 
     session: Session
     path: str
+    relation: Relation = ()
     seen_width: int
     seen_edges = 0
     """Edges that `removed` was decided among; 0 = not known, after loading."""
@@ -97,7 +99,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         for name in ("decided", "delta", "columns", "removed", "nodes", "passes"):
             delattr(self, name)
         del self.session, self.path, self.seen_width
-        for name in ("seen_edges", "unseen"):
+        for name in ("seen_edges", "unseen", "relation"):
             self.__dict__.pop(name, None)
         self.__class__ = self.stands_for
         self.fuse = self.inspector.implements("message_and_aggregate")
@@ -164,20 +166,32 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
             self.put_on_record(edges, x, edges.count, edges.count * x.shape[1], None, perf_counter())
         return made
 
-    def diffuse(self, y: Tensor, edges: Edges) -> Tensor:
-        """T y over the products that stay, [n, width]; the diagonal always does."""
+    def diffuse_between(self, y: Tensor, receivers: int, edge_index: Tensor, norm: Norm, given: Tensor) -> Tensor:
+        """`diffuse` of the senders' y to another set of nodes, [receivers, width]; if they are as many, to the same nodes."""
+        senders = len(y)
+        if senders == receivers:
+            return self.diffuse(y, Edges.of(edge_index, None, senders, norm, dtype=y.dtype), given)
+        n = max(senders, receivers)
+        edges = Edges.between(edge_index, senders, receivers, norm, dtype=y.dtype)
+        return self.diffuse(torch.nn.functional.pad(y, (0, 0, n, n - senders)), edges, given)[:receivers]
+
+    def diffuse(self, y: Tensor, edges: Edges, given: Tensor | None = None) -> Tensor:
+        """T y over the products that stay, [n, width]; the diagonal always does. `given`: the features of the call."""
         began = perf_counter()
-        pruning, session = self.session.pruning, self.session
-        alive = session.alive(edges.adjacency)
+        pruning = self.session.pruning
         if not pruning.prunes_edges:
             out = diffused(y, edges)
             self.put_on_record(edges, y, edges.count, edges.count * y.shape[1], None, began)
             return out
         if pruning.entries == "unit":
             return self._by_unit(y, edges, began)
+        alive = self.session.alive(self, edges.adjacency, given)
         if pruning.entries == "node":
-            return self._by_edge(y, edges, alive, began)
-        return self._by_entry(y, edges, alive, 1 if pruning.entries == "feature" else BLOCK, began)
+            out, keep = self._by_edge(y, edges, alive, began)
+        else:
+            out, keep = self._by_entry(y, edges, alive, 1 if pruning.entries == "feature" else BLOCK, began)
+        self.session.leave(self, edges.adjacency, keep)
+        return out
 
     def _by_unit(self, y: Tensor, edges: Edges, began: float) -> Tensor:
         width = y.shape[1]
@@ -214,7 +228,8 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         self.delta.fill_(float(size[keep].min()) if bool(keep.any()) else math.inf)
         self.decided.fill_(True)
 
-    def _by_edge(self, y: Tensor, edges: Edges, alive: Tensor | None, began: float) -> Tensor:
+    def _by_edge(self, y: Tensor, edges: Edges, alive: Tensor | None, began: float) -> tuple[Tensor, Tensor]:
+        """T y, and the edges [m] that later layers may use."""
         factor = edges.factor.to(y.device)
         size = factor * row_sizes(y.detach())[edges.adjacency.indices.long()]
         if self.session.deciding:
@@ -222,15 +237,20 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
             keep = self.choose_edges(size, own, alive, edges)
         else:
             keep = self.stored_edges(alive, edges)
-        lock = self.session.node_lock
-        if lock is not None and not self.training and self.session.is_first(self):
-            locked = torch.zeros(edges.adjacency.num_nodes, dtype=torch.bool)
-            locked[lock] = True
-            keep = keep | locked[edges.adjacency.receivers]
-        out, kept = products_on(y, edges, keep), int(keep.sum())
-        self.session.leave(edges.adjacency, keep)
-        self.put_on_record(edges, y, kept, kept * y.shape[1], float(self.delta), began)
-        return out
+        used = keep | self.locked(edges)
+        out, count = products_on(y, edges, used), int(used.sum())
+        self.put_on_record(edges, y, count, count * y.shape[1], float(self.delta), began)
+        return out, keep
+
+    def locked(self, edges: Edges) -> Tensor:
+        """Flags [m] of the edges that are in place whatever was decided: in the first layer, when evaluating, those into the
+        nodes of the lock. They are used and counted there; later layers inherit the decision."""
+        lock, device = self.session.node_lock, edges.number.device
+        if lock is None or self.training or not self.session.is_first(self):
+            return torch.zeros((), dtype=torch.bool, device=device)
+        locked = torch.zeros(edges.adjacency.num_nodes, dtype=torch.bool, device=device)
+        locked[lock.to(device)] = True
+        return locked[edges.adjacency.receivers]
 
     @torch.no_grad()
     def choose_edges(self, size: Tensor, own: Tensor | None, alive: Tensor | None, edges: Edges) -> Tensor:
@@ -285,19 +305,18 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         still_there = (edges.count - int(keep.sum())) / gone
         return max(0.0, 1 - still_there * (self.seen_edges or edges.count) / edges.count)
 
-    def _by_entry(self, y: Tensor, edges: Edges, alive: Tensor | None, lanes: int, began: float) -> Tensor:
+    def _by_entry(
+        self, y: Tensor, edges: Edges, alive: Tensor | None, lanes: int, began: float
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """T y, and the edges [m] with a product left."""
         whole = edges
         if alive is not None:
             edges = edges.only(alive)
         if self.session.deciding and whole.count:
             self.choose_delta(_sampled_sizes(y.detach(), whole, alive, lanes), y.shape[1])
         out, products, used = products_at_least(y, edges, float(self.delta), lanes)
-        if alive is None:
-            self.session.leave(whole.adjacency, used)
-        else:
-            self.session.leave(whole.adjacency, alive.masked_scatter(alive, used))
         self.put_on_record(edges, y, int(used.sum()), products, float(self.delta), began)
-        return out
+        return out, used if alive is None else alive.masked_scatter(alive, used)
 
     @torch.no_grad()
     def choose_delta(self, size: Tensor, width: int) -> None:

@@ -33,9 +33,6 @@ class Attending(ByMessages):
     sides, and when the attention is asked for, the layer's own messages are pruned instead.
     """
 
-    why = ""
-    """Why this call goes by messages."""
-
     @classmethod
     def supports(cls, conv: MessagePassing) -> bool:
         return sums(conv)
@@ -44,27 +41,18 @@ class Attending(ByMessages):
     def width(self) -> int:
         return int(self.heads * self.out_channels)
 
-    def notes(self) -> tuple[str, ...]:
-        if not self.why:
-            return ()
-        return (f"{self.path} is called with {self.why}: all its messages are made before some are taken out, so pruning its "
-                f"edges saves operations on paper only",)  # fmt: skip
+    def attend(
+        self, x: Rows, left: Rows, right: Rows, att: Tensor, edge_index: Any, residual: Tensor | None, given: Tensor
+    ) -> Tensor:
+        """The layer from its transformed rows x on: scores att_h · LeakyReLU(left[v,h] + right[u,h]), softmax, products.
 
-    def instead(self, why: str, *args: Any, **kwargs: Any) -> Any:
-        """By messages, and the reason on record."""
-        self.why = why
-        try:
-            return self.by_messages(*args, **kwargs)
-        finally:
-            self.why = ""
-
-    def attend(self, x: Rows, left: Rows, right: Rows, att: Tensor, edge_index: Any, residual: Tensor | None) -> Tensor:
-        """The layer from its transformed rows x on: scores att_h · LeakyReLU(left[v,h] + right[u,h]), softmax, products."""
+        `given`: the features of the call.
+        """
         began = perf_counter()
         n, dtype = len(x.x), x.x.dtype
         loops = 1.0 if self.add_self_loops else None
         whole = Edges.of(edge_index, None, n, "sum", loops=loops, flow=self.flow, dtype=dtype)
-        alive = self.session.alive(whole.adjacency)
+        alive = self.session.alive(self, whole.adjacency, given)
         edges = whole if alive is None else whole.only(alive)
         loop = whole.loop
         if loop is not None and whole.weight is not None:  # of a sparse matrix only the places of its values count
@@ -73,19 +61,22 @@ class Attending(ByMessages):
         if self.session.factor is not None:  # α ∝ factor · exp(score)
             score = score + self.session.factor[edges.number, None].log()
         alpha, own = heads.softmax(score, own, loop, edges.adjacency)
-        out = self._sent(x, alpha, own, edges, whole, alive, edges.count * left.width, began)
+        out, keep = self._sent(x, alpha, own, edges, edges.count * left.width, began)
+        if keep is not None:
+            keep = keep if alive is None else alive.masked_scatter(alive, keep)
+            self.session.leave(self, whole.adjacency, keep)
         out = out if self.concat else out.view(-1, self.heads, self.out_channels).mean(dim=1)
         out = out if residual is None else out + residual
         return out if self.bias is None else out + self.bias
 
     def _sent(
-        self, x: Rows, alpha: Tensor, own: Tensor | None, edges: Edges, whole: Edges, alive: Tensor | None, score_macs: int,
-        began: float,
-    ) -> Tensor:  # fmt: skip
+        self, x: Rows, alpha: Tensor, own: Tensor | None, edges: Edges, score_macs: int, began: float
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        """What is received, and which of the edges later layers may use; None = all."""
         pruning, session, decided = self.session.pruning, self.session, alpha.detach()
         alpha = dropout(alpha, self.dropout, self.training)
         mine = None if own is None else dropout(own, self.dropout, self.training)
-        width, adjacency, delta = x.width, edges.adjacency, None
+        width, adjacency, delta, keep = x.width, edges.adjacency, None, None
         if not pruning.prunes_edges:
             out, used, macs = heads.gather(x, alpha, mine, adjacency), edges.count, edges.count * width
         elif pruning.entries == "unit":
@@ -96,21 +87,20 @@ class Attending(ByMessages):
             used, macs, delta = edges.count if len(columns) else 0, edges.count * len(columns), float(self.delta)
         elif pruning.entries == "node":
             keep = self._edges_that_stay(x, decided, own, edges)
-            at = None if bool(keep.all()) else keep.nonzero().flatten()
-            out = heads.gather(x, alpha, mine, adjacency if at is None else adjacency.only(keep), at=at)
-            session.leave(whole.adjacency, keep if alive is None else alive.masked_scatter(alive, keep))
-            used = int(keep.sum())
+            sent = keep | self.locked(edges)
+            at = None if bool(sent.all()) else sent.nonzero().flatten()
+            out = heads.gather(x, alpha, mine, adjacency if at is None else adjacency.only(sent), at=at)
+            used = int(sent.sum())
             macs, delta = used * width, float(self.delta)
         else:
             lanes = 1 if pruning.entries == "feature" else BLOCK
-            if session.deciding and whole.count:
+            if session.deciding and edges.whole:
                 self.choose_delta(_sampled(x, decided, edges, lanes), width)
             delta = float(self.delta)
             out, macs, keep = heads.gather_at_least(x, alpha, decided, mine, adjacency, delta, lanes)
-            session.leave(whole.adjacency, keep if alive is None else alive.masked_scatter(alive, keep))
             used = int(keep.sum())
         self.put_on_record(edges, x.x[:, :width], used, macs, delta, began, score_macs=score_macs)
-        return out
+        return out, keep
 
     @torch.no_grad()
     def _edges_that_stay(self, x: Rows, alpha: Tensor, own: Tensor | None, edges: Edges) -> Tensor:
@@ -137,11 +127,6 @@ class Attending(ByMessages):
                 if self.session.phase == "monotone" and bool(self.decided):
                     keep &= self._known_edges(edges)
             self.remember_edges(keep, edges, delta)
-        lock = self.session.node_lock
-        if lock is not None and not self.training and self.session.is_first(self):
-            locked = torch.zeros(adjacency.num_nodes, dtype=torch.bool, device=keep.device)
-            locked[lock] = True
-            keep = keep | locked[adjacency.receivers]
         return keep
 
 
@@ -160,7 +145,7 @@ class PrunedGATv2Conv(Attending, GATv2Conv):  # type: ignore[misc]
         residual = None if self.res is None else self.res(x)
         left = _rows(x, self.lin_l, self.heads)
         right = left if self.share_weights else _rows(x, self.lin_r, self.heads)
-        return self.attend(left, left, right, self.att[0], edge_index, residual)
+        return self.attend(left, left, right, self.att[0], edge_index, residual, x)
 
 
 @prunes(GATConv)
@@ -181,7 +166,7 @@ class PrunedGATConv(Attending, GATConv):  # type: ignore[misc]
         residual = None if self.res is None else self.res(x)
         sent = _rows(x, self.lin, self.heads)
         left, right = (Rows.of(value, self.heads) for value in sent.dots(self.att_src[0], self.att_dst[0]))
-        return self.attend(sent, left, right, torch.ones_like(self.att_src[0, :, :1]), edge_index, residual)
+        return self.attend(sent, left, right, torch.ones_like(self.att_src[0, :, :1]), edge_index, residual, x)
 
 
 def _rows(x: Tensor, linear: PrunedDense, heads: int) -> Rows:

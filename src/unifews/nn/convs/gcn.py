@@ -45,7 +45,7 @@ class PrunedGCNConv(PrunedConv, GCNConv):  # type: ignore[misc]
             return out
         if self._widens(x, edges):
             return self._widened(x, edges)
-        out = self.diffuse(self.lin(x), edges)
+        out = self.diffuse(self.lin(x), edges, x)
         return out if self.bias is None else out + self.bias
 
     def _widens(self, x: Tensor, edges: Edges) -> bool:

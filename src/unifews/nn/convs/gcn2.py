@@ -49,7 +49,7 @@ class PrunedGCN2Conv(PrunedConv, GCN2Conv):  # type: ignore[misc]
         norm: Norm = "gcn" if self.normalize else "sum"
         loops = 1.0 if self.normalize and self.add_self_loops else None
         edges = Edges.of(edge_index, edge_weight, len(x), norm, loops=loops, flow=self.flow, dtype=x.dtype)
-        sent = (1 - self.alpha) * self.diffuse(x, edges)
+        sent = (1 - self.alpha) * self.diffuse(x, edges, x)
         rest = self.alpha * x_0[: len(x)]
         if self.weight2_mask is None:
             out = sent + rest

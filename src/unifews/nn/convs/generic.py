@@ -34,20 +34,20 @@ def generic(kind: type[MessagePassing]) -> type[PrunedConv]:
     """The pruned class for layers of this kind, the user's own included."""
     body: dict[str, Any] = {"stands_for": kind, "__module__": __name__, "__doc__": kind.__doc__}
     if list(inspect.signature(kind.forward).parameters)[1:2] == ["x"]:
-        body["forward"] = _checking(kind.forward)
+        body["forward"] = _checking(kind)
     return type(f"Pruned{kind.__name__}", (PrunedGeneric, kind), body)
 
 
-def _checking(forward: Any) -> Any:
+def _checking(kind: type[MessagePassing]) -> Any:
     """The layer's own forward(x, …), after a look at x."""
 
-    @wraps(forward)
+    @wraps(kind.forward)
     def checked(self: PrunedGeneric, *args: Any, **kwargs: Any) -> Any:
         x = args[0] if args else kwargs.get("x")
         parts: Any = x if is_pair(x) else [x]
         for part in parts:
             _check(part, self.path)
-        return forward(self, *args, **kwargs)
+        return self.by_messages(*args, **kwargs)
 
     return checked
 

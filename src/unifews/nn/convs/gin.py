@@ -39,12 +39,25 @@ class PrunedGINConv(ByMessages, GINConv):  # type: ignore[misc]
 
     def forward(self, x: Any, edge_index: Any, size: Any = None) -> Tensor:
         if is_pair(x) and x[0] is not x[1]:
-            return self.by_messages(x, edge_index, size=size)
+            why = self.why_not_fused(x, size)
+            paired: Tensor = self.instead(why, x, edge_index, size=size) if why else self._paired(x, edge_index)
+            return paired
         x = x[0] if is_pair(x) else x
         check_features(x, self._entrance, self.path)
         check_dense(x, self.path)
         check_edges(edge_index, self.path)
         self.see_width(x.shape[1])
         edges = Edges.of(edge_index, self.session.factor, len(x), "sum", flow=self.flow, dtype=x.dtype)
-        out: Tensor = self.nn(self.diffuse(x, edges) + (1 + self.eps) * x)
+        out: Tensor = self.nn(self.diffuse(x, edges, x) + (1 + self.eps) * x)
+        return out
+
+    def _paired(self, x: Any, edge_index: Any) -> Tensor:
+        """From one set of nodes to another."""
+        sent, own = x
+        for part in x:
+            check_features(part, self._entrance, self.path)
+            check_dense(part, self.path)
+        check_edges(edge_index, self.path)
+        self.see_width(sent.shape[1])
+        out: Tensor = self.nn(self.diffuse_between(sent, len(own), edge_index, "sum", sent) + (1 + self.eps) * own)
         return out

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unifews.core.entry import BLOCK
-from unifews.nn.convs.base import PrunedConv, check_edges
+from unifews.nn.convs.base import PrunedConv, check_edges, is_pair
 from unifews.nn.edges import Edges
 
 _SUMMING = ("add", "sum", "mean")
@@ -21,11 +21,44 @@ class ByMessages(PrunedConv):
 
     _edges: Edges
     _dropped: Tensor | None
+    _given: Tensor | None = None
+    """The features of the senders, while the layer runs."""
+    why = ""
+    """Why this call of a layer with a fused path goes by messages."""
 
-    def by_messages(self, *args: Any, **kwargs: Any) -> Tensor:
-        """The layer's own forward; `propagate` below prunes what it sends."""
-        out: Tensor = self.stands_for.forward(self, *args, **kwargs)
-        return out
+    def notes(self) -> tuple[str, ...]:
+        if not self.why:
+            return ()
+        return (f"{self.path} is called with {self.why}: all its messages are made before some are taken out, so pruning its "
+                f"edges saves operations on paper only",)  # fmt: skip
+
+    def instead(self, why: str, *args: Any, **kwargs: Any) -> Any:
+        """By messages, and the reason on record."""
+        self.why = why
+        try:
+            return self.by_messages(*args, **kwargs)
+        finally:
+            self.why = ""
+
+    def why_not_fused(self, x: Any, size: Any) -> str:
+        """Why a pair of features, of senders and receivers, needs messages."""
+        if not all(isinstance(part, Tensor) for part in x):
+            return "features of one side only"
+        if self.flow != "source_to_target":
+            return "a pair of features and the flow from target to source"
+        if size is not None and tuple(size) != (len(x[0]), len(x[1])):
+            return "a size other than that of its features"
+        return "" if self.session.factor is None else "a pair of features and factors of edges"
+
+    def by_messages(self, *args: Any, **kwargs: Any) -> Any:
+        """The layer's own forward(x, …); `propagate` below prunes what it sends."""
+        x: Any = args[0] if args else kwargs.get("x")
+        given = x[0] if is_pair(x) else x
+        self._given = given if isinstance(given, Tensor) else None
+        try:
+            return self.stands_for.forward(self, *args, **kwargs)
+        finally:
+            self._given = None
 
     def propagate(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
         check_edges(edge_index, self.path)
@@ -38,14 +71,16 @@ class ByMessages(PrunedConv):
 
     def message(self, *args: Any, **kwargs: Any) -> Tensor:
         messages: Tensor = super().message(*args, **kwargs)
-        if messages.ndim < 2 or not len(messages):
+        rows = messages.movedim(self.node_dim, 0)  # one for each edge, whatever comes before them
+        if not rows.numel():
             return messages
-        return self._prune(messages.flatten(1), self._edges).view_as(messages)
+        pruned = self._prune(rows.reshape(len(rows), -1), self._edges)
+        return pruned.view_as(rows).movedim(0, self.node_dim)
 
     def aggregate(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if self._dropped is not None and "index" in kwargs:
-            stays = ~self._dropped
-            inputs, kwargs["index"] = inputs[stays], kwargs["index"][stays]
+            stays = (~self._dropped).nonzero().flatten()
+            inputs, kwargs["index"] = inputs.index_select(self.node_dim, stays), kwargs["index"][stays]
             if "ptr" in kwargs:
                 kwargs["ptr"] = None
         out: Tensor = super().aggregate(inputs, *args, **kwargs)
@@ -62,7 +97,7 @@ class ByMessages(PrunedConv):
             n = max([largest_end, *rows, *nodes])
             pairs = [value for value in kwargs.values() if isinstance(value, tuple | list) and len(value) == 2]
             if any(a is not b and a is not None and b is not None and len(a) != len(b) for a, b in pairs):
-                ends, n = edge_index + torch.tensor([[n], [0]]), 2 * n
+                ends, n = torch.stack([edge_index[0] + n, edge_index[1]]), 2 * n
         else:
             n = edge_index.shape[0]
         return Edges.of(ends, None, n, "sum", flow=self.flow) if ends.layout == torch.strided else _pattern(ends)
@@ -77,23 +112,24 @@ class ByMessages(PrunedConv):
             self.put_on_record(edges, flat, edges.count, edges.count * width, None, began)
             return flat
         sent = flat.detach()[at]
-        alive = session.alive(edges.adjacency)
-        keep = torch.ones_like(sent, dtype=torch.bool)
+        alive = session.alive(self, edges.adjacency, self._given)
+        keep, later = torch.ones_like(sent, dtype=torch.bool), None
         if pruning.entries == "unit":
             if session.deciding or len(self.columns) != width:
                 self.choose_columns(sent.norm(dim=0))
             keep &= self.columns
         elif pruning.entries == "node":
             size = sent.norm(dim=1)
-            loops = torch.ones(len(flat), dtype=torch.bool).index_fill(0, at, False)
-            stays = (
+            loops = torch.ones_like(flat[:, 0], dtype=torch.bool).index_fill(0, at, False)
+            later = (
                 self.choose_edges(size, flat.detach()[loops].norm(dim=1), alive, edges)
                 if session.deciding
                 else self.stored_edges(alive, edges)
             )
+            stays = later | self.locked(edges)
             keep &= stays[:, None]
             if self.aggr not in _SUMMING:
-                self._dropped = torch.zeros(len(flat), dtype=torch.bool).index_put((at,), ~stays)
+                self._dropped = torch.zeros_like(loops).index_put((at,), ~stays)
         else:
             lanes = 1 if pruning.entries == "feature" else BLOCK
             blocks = -(-width // lanes)
@@ -105,7 +141,7 @@ class ByMessages(PrunedConv):
                 self.choose_delta(size, width)
             keep &= (size >= float(self.delta)).repeat_interleave(lanes, dim=1)[:, :width]
         used = keep.any(dim=1)
-        session.leave(edges.adjacency, used)
+        session.leave(self, edges.adjacency, used if later is None else later)
         self.put_on_record(edges, flat, int(used.sum()), int(keep.sum()), float(self.delta), began)
         whole = torch.ones_like(flat, dtype=torch.bool)
         whole[at] = keep

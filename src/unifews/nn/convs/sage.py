@@ -10,7 +10,7 @@ from torch_geometric.nn import MessagePassing, SAGEConv
 
 from unifews.nn.convs.base import check_edges, check_features, is_pair, prunes
 from unifews.nn.convs.messages import ByMessages
-from unifews.nn.edges import Edges
+from unifews.nn.edges import Edges, Norm
 
 
 @prunes(SAGEConv)
@@ -30,20 +30,41 @@ class PrunedSAGEConv(ByMessages, SAGEConv):  # type: ignore[misc]
 
     def forward(self, x: Any, edge_index: Any, size: Any = None) -> Tensor:
         if is_pair(x) and x[0] is not x[1]:
-            return self.by_messages(x, edge_index, size=size)
+            why = self.why_not_fused(x, size)
+            out: Tensor = self.instead(why, x, edge_index, size=size) if why else self._paired(x, edge_index)
+            return out
         x = x[0] if is_pair(x) else x
         check_features(x, self.lin_l.weight, self.path)
         check_edges(edge_index, self.path)
         around = self.lin(x).relu() if self.project else x
-        edges = Edges.of(
-            edge_index, None, len(x), "mean" if self.aggr == "mean" else "sum", flow=self.flow, dtype=x.dtype
-        )  # fmt: skip
+        edges = Edges.of(edge_index, None, len(x), self._norm, flow=self.flow, dtype=x.dtype)
         if self.before_weights(around, self.lin_l.weight):
             out = self.lin_l(self.held(around, edges))
         else:
-            sent = self.lin_l.times(around)
-            out = self.diffuse(sent, edges)
-            out = out if self.lin_l.bias is None else out + self.lin_l.bias
-        if self.root_weight:
-            out = out + self.lin_r(x)
+            out = self._biased(self.diffuse(self.lin_l.times(around), edges, x))
+        return self._finished(out, x)
+
+    def _paired(self, x: Any, edge_index: Any) -> Tensor:
+        """From one set of nodes to another."""
+        sent, own = x
+        check_features(sent, (self.lin if self.project else self.lin_l).weight, self.path)
+        check_features(own, self.lin_r.weight if self.root_weight else None, self.path)
+        check_edges(edge_index, self.path)
+        around = self.lin(sent).relu() if self.project else sent
+        if self.before_weights(around, self.lin_l.weight):
+            out = self.lin_l(self.diffuse_between(around, len(own), edge_index, self._norm, sent))
+        else:
+            y = self.lin_l.times(around)
+            out = self._biased(self.diffuse_between(y, len(own), edge_index, self._norm, sent))
+        return self._finished(out, own)
+
+    @property
+    def _norm(self) -> Norm:
+        return "mean" if self.aggr == "mean" else "sum"
+
+    def _biased(self, out: Tensor) -> Tensor:
+        return out if self.lin_l.bias is None else out + self.lin_l.bias
+
+    def _finished(self, out: Tensor, own: Tensor) -> Tensor:
+        out = out + self.lin_r(own) if self.root_weight else out
         return torch.nn.functional.normalize(out, p=2.0, dim=-1) if self.normalize else out

@@ -138,6 +138,11 @@ def pruned(conv: PrunedConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
     settings["delta"] = None if math.isinf(delta) else delta  # None: larger than any
     if pruning.entries == "unit":
         return {**settings, "form": "columns"}, {"columns": conv.columns}
+    if pruning.inherit and conv.session.has_branches:
+        raise InputError(
+            f"{conv.path} is one of several parallel layers, and a compressed model inherits removed edges from one layer to "
+            f"the next; sparsify the model with entries='unit' or inherit=False."
+        )
     settings["inherit"] = pruning.inherit
     if pruning.entries == "node":
         return {**settings, "form": "edges", "nodes": int(conv.nodes)}, {"removed": conv.removed.unique()}  # type: ignore[no-untyped-call]
