@@ -19,6 +19,8 @@ class Layer(ABC):
     """Columns of what it gives."""
     weights: tuple[int, int]
     """Weights that are left, and entries of the matrices they are in."""
+    weighted: bool
+    """Whether it is given edge weights."""
 
     @abstractmethod
     def run(self, values: Sequence[Tensor], edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
