@@ -16,11 +16,12 @@ from unifews.nn.convs.base import PrunedConv
 from unifews.nn.decoupled import Decoupled
 from unifews.nn.frozen.fold import folded
 from unifews.nn.frozen.inputs import Call, GivenGraph, as_tensors, call_of, data_of, graph_given
+from unifews.nn.frozen.layer import failed
 from unifews.nn.frozen.model import FrozenModel
 from unifews.nn.frozen.private import private, uncompiled
 from unifews.nn.frozen.program import Program
 from unifews.nn.frozen.schemes import scheme_words
-from unifews.nn.frozen.symbolic import Builder, first_line, traced
+from unifews.nn.frozen.symbolic import Builder, traced
 from unifews.nn.linear import PrunedWeight
 from unifews.nn.session import Session
 
@@ -176,11 +177,11 @@ def _evaluated(model: nn.Module, call: Call | None, given: GivenGraph) -> Tensor
             # Not every layer takes sparse features: GIN adds a node's own to its neighbours'.
             again = isinstance(error, RuntimeError | InputError) and x.layout != torch.strided
             if not again:
-                raise _from_model(name, error) from error
+                raise failed(name, error) from error
             try:
                 out = _called(model, call, replace(given, x=x.to_dense()))
             except Exception as other:
-                raise _from_model(name, other) from other
+                raise failed(name, other) from other
     if not isinstance(out, Tensor) or out.ndim != 2:
         raise InputError(f"forward of {name} gives no matrix of scores, one row per node; what is frozen gives one.")
     if len(out) != x.shape[0]:
@@ -196,16 +197,6 @@ def _called(model: nn.Module, call: Call, given: GivenGraph) -> Any:
         return model(data_of(given))
     args, kwargs = call.arguments(given.x, given.edge_index, given.edge_weight)
     return model(*args, **kwargs)
-
-
-def _from_model(name: str, error: Exception) -> Exception:
-    """An exception of the model's own code as one sentence; ours are sentences already."""
-    if isinstance(error, UnifewsError | torch.OutOfMemoryError):
-        return error
-    return InputError(
-        f"{name} cannot be evaluated on this graph ({type(error).__name__}: {first_line(error)}); check that it runs in "
-        f"eval mode with the x, edge_index and edge_weight given here."
-    )
 
 
 def _has_hooks(model: nn.Module, session: Session | None) -> bool:

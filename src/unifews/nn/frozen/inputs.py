@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
-from unifews.errors import InputError, ShapeError, UnifewsError
+from unifews.errors import InputError, ShapeError
+from unifews.nn.convs.base import PrunedConv
 from unifews.nn.frozen.model import features_of
-from unifews.nn.frozen.wiring import as_edges
+from unifews.nn.frozen.wiring import as_edges, as_tensor, check_weight
 
 _DATA_NAMES = ("data", "batch", "graph", "batch_data", "graph_data")
 _EDGE_NAMES = ("edge_index", "adj", "adj_t", "adjs", "edges", "edge_idx")
@@ -29,7 +30,7 @@ _OTHER_ROLES = (
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _CALLED = "a frozen model is called with x, edge_index and edge_weight=None"
 _REMEDY = {
-    "batch": "pool outside of the model: compress the layers before the pooling and pool what the frozen model returns",
+    "batch": "compress the layers before the pooling, and pool what the frozen model returns",
     "edge_attr": "edge features have no step; if it is one weight per edge, name the argument edge_weight",
     "edge_type": "edge types have no step; call the sparsified model itself, in eval mode",
 }
@@ -81,20 +82,14 @@ def as_tensors(given: GivenGraph) -> GivenGraph:
     x = x if isinstance(x, Tensor) else features_of(x)
     if x.ndim != 2:
         raise ShapeError(f"x has shape {list(x.shape)}; features are a matrix, one row per node.")
+    if not len(x):
+        raise ShapeError("x has no rows; give the graph that the model was trained on.")
     if not isinstance(edge_index, Tensor):
-        try:
-            edge_index, edge_weight = as_edges(edge_index, edge_weight)
-        except UnifewsError:
-            raise
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(
-                f"`edge_index` is a {type(edge_index).__name__} that no tensor can be made of; give edge_index [2, edges], a "
-                f"torch sparse matrix or a Graph."
-            ) from error
+        edge_index, edge_weight = as_edges(edge_index, edge_weight)
     if edge_index.layout == torch.strided and (edge_index.ndim != 2 or len(edge_index) != 2):
         raise ShapeError(f"`edge_index` has shape {list(edge_index.shape)}; it is [2, edges], senders and receivers.")
     if edge_weight is not None:
-        edge_weight = _checked_weight(edge_weight, edge_index, len(x))
+        edge_weight = _checked_weight(as_tensor("edge_weight", edge_weight), edge_index, len(x))
     return replace(given, x=x, edge_index=edge_index, edge_weight=edge_weight)
 
 
@@ -110,17 +105,8 @@ def _weight_of(data: Data) -> Any:
     return attr if isinstance(attr, Tensor) and attr.ndim == 1 and attr.is_floating_point() else None
 
 
-def _checked_weight(given: Any, edge_index: Tensor, nodes: int) -> Tensor:
-    weight: Tensor = given if isinstance(given, Tensor) else torch.as_tensor(given)
-    shape = list(weight.shape)
-    if edge_index.layout != torch.strided:
-        raise InputError("a sparse matrix of edges holds its weights itself; leave `edge_weight` out.")
-    if weight.ndim == 2:
-        raise ShapeError(f"`edge_weight` has shape {shape}, as edge features have; it is one weight per edge, [edges].")
-    edges = edge_index.shape[-1]
-    if shape != [edges]:
-        hint = f" (one whole number per node, as `batch` has? {_REMEDY['batch']})" if shape == [nodes] else ""
-        raise ShapeError(f"`edge_weight` has shape {shape} and there are {edges:,} edges; it is one weight per edge{hint}.")
+def _checked_weight(weight: Tensor, edge_index: Tensor, nodes: int) -> Tensor:
+    check_weight(weight, edge_index, nodes)
     if not weight.is_floating_point():
         raise InputError(
             f"`edge_weight` holds {weight.dtype} values, as `batch` or edge types do; if they are weights, give "
@@ -164,11 +150,15 @@ def call_of(model: nn.Module, given: GivenGraph) -> tuple[Call, GivenGraph]:
         raise InputError(
             f"{kind} is a TorchScript module, which has no Python code to trace; compress the model it was made of."
         )
+    for conv in model.modules():
+        if isinstance(conv, PrunedConv) and getattr(conv, "edge_dim", None) is not None and given.edge_weight is None:
+            raise edge_features(conv.path, conv)
     parameters = inspect.signature(model.forward).parameters
     named = [p.name for p in parameters.values() if p.kind not in (*_VARIABLE, Parameter.KEYWORD_ONLY)]
     needed = [p.name for p in parameters.values() if p.default is Parameter.empty and p.kind not in _VARIABLE]
     spare = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters.values())
-    if len(named) == 1 and not spare and named == needed:
+    only = needed == named[:1] and not spare and not {"x", *_EDGE_NAMES} & set(named)
+    if only and (len(named) == 1 or named[0] in _DATA_NAMES):
         return _one_argument(kind, parameters[named[0]], given), given
     weight = "edge_weight" if "edge_weight" in parameters else "*" if spare else None
     names = _names(kind, named, spare)
@@ -221,7 +211,7 @@ def _names(kind: str, named: list[str], spare: bool) -> tuple[str, str] | None:
     x = "x" if "x" in named else next((name for name in named[:2] if name not in _EDGE_NAMES), "")
     edges = next((name for name in _EDGE_NAMES if name in named), None)
     edges = edges or next((name for name in named[:2] if name != x), "")
-    if not x or not edges or {x, edges} & set(_OTHER_ROLES):
+    if not x or not edges or x in _DATA_NAMES or {x, edges} & set(_OTHER_ROLES):
         raise InputError(
             f"forward of {kind} takes ({', '.join(named)}), so it is not clear which are the features and the edges, and "
             f"{_CALLED}; name its arguments x and edge_index."
@@ -233,6 +223,14 @@ def no_place(kind: str, does: str, name: str) -> InputError:
     role = next((role for role in _REMEDY if name.startswith(role)), None)
     remedy = _REMEDY[role] if role else "give it a default, or do what needs it outside of the model"
     return InputError(f"forward of {kind} {does}, and {_CALLED}; {remedy}.")
+
+
+def edge_features(path: str, conv: PrunedConv) -> InputError:
+    """For a layer with weights that nothing is multiplied by in a frozen model."""
+    return InputError(
+        f"{path} has weights for edge features (edge_dim={conv.edge_dim}), which a frozen model is not called with; build it "
+        f"without edge_dim, or call the sparsified model itself, in eval mode."
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- Data objects

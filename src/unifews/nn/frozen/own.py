@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unifews.errors import InputError
 from unifews.nn.convs.base import PrunedConv
-from unifews.nn.frozen.layer import Layer
+from unifews.nn.frozen.layer import Layer, failed
 from unifews.nn.frozen.private import private
 from unifews.nn.frozen.steps import Value
 from unifews.nn.linear import PrunedWeight
@@ -85,5 +85,8 @@ class OwnLayer(Layer):
         args, kwargs = tuple(map(fill, self.args)), {name: fill(value) for name, value in self.kwargs.items()}
         with self.lock:  # a layer writes to itself and to its session while it runs
             self.conv.session.begin(self.conv, ())
-            out: Tensor = self.conv(*args, **kwargs)
+            try:
+                out: Tensor = self.conv(*args, **kwargs)
+            except Exception as error:
+                raise failed(f"{self.path} ({self.kind})", error) from error
         return out.detach()

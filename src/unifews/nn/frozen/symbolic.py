@@ -20,7 +20,8 @@ from unifews.nn.frozen import tracing
 from unifews.nn.frozen.fold import batch_norm
 from unifews.nn.frozen.functions import ACTIVATIONS, FUNCTIONS, LAST, SLOPES
 from unifews.nn.frozen.hops import FREEZES
-from unifews.nn.frozen.inputs import Call, GivenGraph, SymbolicData, attributes, data_of, no_place
+from unifews.nn.frozen.inputs import Call, GivenGraph, SymbolicData, attributes, data_of, edge_features, no_place
+from unifews.nn.frozen.layer import first_line
 from unifews.nn.frozen.layers import matrix
 from unifews.nn.frozen.own import Given, OwnLayer, Unavailable
 from unifews.nn.frozen.program import Program, Unsound
@@ -178,6 +179,8 @@ class Builder(Steps):
             if isinstance(module, nn.LayerNorm) and tuple(module.normalized_shape) != (self.width(x),):
                 raise _Unknown(f"calls {path}, a LayerNorm over several axes")
             return self.add("layer_norm", [x], {"eps": float(module.eps)}, {"scale": module.weight, "shift": module.bias})
+        if isinstance(module, norms.LayerNorm):
+            raise _Unknown(f"calls {path}, a LayerNorm over all nodes of a graph (mode='node' has a step)")
         if isinstance(module, nn.Softmax | nn.LogSoftmax) and module.dim in LAST:
             return self.add("softmax", [x], {"log": isinstance(module, nn.LogSoftmax)})
         kind = ACTIVATIONS.get(type(module))
@@ -190,10 +193,12 @@ class Builder(Steps):
     def _conv(self, conv: MessagePassing, path: str, args: Any, kwargs: Any) -> int:
         if not isinstance(conv, PrunedConv):
             raise InputError(f"{path} is a {type(conv).__name__} that is not sparsified; call uf.sparsify on the whole model.")
+        given = dict(inspect.signature(conv.stands_for.forward).bind(conv, *args, **kwargs).arguments)
+        if getattr(conv, "edge_dim", None) is not None and given.get("edge_attr") is None:
+            raise edge_features(path, conv)
         freeze = FREEZES.get(type(conv))
         if freeze is None:
             return self._own(conv, path, args, kwargs)
-        given = dict(inspect.signature(conv.stands_for.forward).bind(conv, *args, **kwargs).arguments)
         x = given.get("x")
         if isinstance(x, tuple | list) and len(x) == 2 and x[0] == x[1]:
             given["x"] = x[0]
@@ -263,11 +268,6 @@ def _needed(graph: fx.Graph) -> set[fx.Node]:
 def _writes(node: fx.Node) -> bool:
     name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
     return node.op in ("call_method", "call_function") and name.endswith("_") and not name.endswith("__")
-
-
-def first_line(error: BaseException) -> str:
-    """What an exception says, short enough for a sentence."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
 
 
 def _place(node: fx.Node) -> str:
