@@ -249,6 +249,34 @@ def test_a_compiled_part_of_a_model():
     assert_close(uf.compress(model, x, edge_index).predict(), expected, 1e-5)
 
 
+def test_wrapped_models():
+    (x, edge_index), model = graph(), trained("gcn")
+    expected = judged(model, x, edge_index)
+    assert_close(uf.compress(nn.DataParallel(model), x, edge_index).predict(), expected, 1e-5)
+    wrapped = passed(nn.DataParallel(GCN(FEATURES, 8, 2, CLASSES)), x, edge_index)
+    assert_close(uf.compress(wrapped, x, edge_index).predict(), judged(wrapped.module, x, edge_index), 1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch calls TorchScript deprecated
+def test_scripted_models():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.end = GCNConv(FEATURES, 8), nn.Linear(8, CLASSES)
+
+        def forward(self, x, edge_index):
+            return self.end(self.conv(x, edge_index))
+
+    x, edge_index = graph()
+    model = passed(Net(), x, edge_index)
+    model.end = torch.jit.trace(nn.Linear(8, CLASSES), torch.randn(2, 8))
+    with pytest.raises(InputError, match="no step for that"):
+        uf.compress(model, x, edge_index)
+    assert model.end.training
+    with pytest.raises(InputError, match="TorchScript module"):
+        uf.compress(model.end, x, edge_index)
+
+
 def test_a_forward_that_is_a_closure():
     x, edge_index = graph()
 

@@ -18,7 +18,7 @@ from unifews.nn.frozen.fold import folded
 from unifews.nn.frozen.inputs import Call, GivenGraph, as_tensors, call_of, data_of, graph_given
 from unifews.nn.frozen.layer import failed
 from unifews.nn.frozen.model import FrozenModel
-from unifews.nn.frozen.private import private, uncompiled
+from unifews.nn.frozen.private import private, unwrapped
 from unifews.nn.frozen.program import Program
 from unifews.nn.frozen.schemes import scheme_words
 from unifews.nn.frozen.symbolic import Builder, traced
@@ -55,7 +55,12 @@ def compress(
         raise InputError(f"`model` is a {type(model).__name__}; give a torch module that was sparsified and trained.")
     if record is not None and not isinstance(record, dict):
         raise InputError(f"`record` is a dictionary of plain values; got a {type(record).__name__}.")
-    model = uncompiled(model)
+    model = unwrapped(model)
+    if isinstance(model, torch.jit.ScriptModule):
+        raise InputError(
+            f"{type(model).__name__} is a TorchScript module, which has no Python code to trace; compress the model it was "
+            f"made of."
+        )
     session = _session(model)
     _check_is_trained(model, session)
     given, call = graph_given(x, edge_index, edge_weight), None

@@ -146,10 +146,6 @@ def call_of(model: nn.Module, given: GivenGraph) -> tuple[Call, GivenGraph]:
     An error names the argument that the model cannot be given.
     """
     kind = type(model).__name__
-    if isinstance(model, torch.jit.ScriptModule):
-        raise InputError(
-            f"{kind} is a TorchScript module, which has no Python code to trace; compress the model it was made of."
-        )
     for conv in model.modules():
         if isinstance(conv, PrunedConv) and getattr(conv, "edge_dim", None) is not None and given.edge_weight is None:
             raise edge_features(conv.path, conv)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections import OrderedDict
 from contextlib import suppress
 from types import CellType, FunctionType, MethodType
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
+from torch._dynamo import OptimizedModule
+from torch.nn.parallel import DistributedDataParallel
 
 from unifews.nn.session import Session
 
@@ -20,7 +24,8 @@ def private(model: M, session: Session | None = None) -> M:
 
     Values are those of the moment of the call, without gradients or autograd history; tensors and modules that are shared
     stay shared among the copies. Any other object (a lock, an open file, a generator) is the same in both, so a model that
-    `copy.deepcopy` refuses is copied too. A module that `torch.compile` returned is replaced by the one it compiles.
+    `copy.deepcopy` refuses is copied too. A module that `torch.compile` or a data-parallel wrapper returned is replaced by
+    the one inside.
 
     Args:
         model: the module to copy.
@@ -29,10 +34,10 @@ def private(model: M, session: Session | None = None) -> M:
     return _Copier(session)(model)  # type: ignore[no-any-return]
 
 
-def uncompiled(module: nn.Module) -> nn.Module:
-    """The module itself, where `torch.compile` returned a wrapper of it."""
-    while isinstance(inner := module._modules.get("_orig_mod"), nn.Module):
-        module = inner
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module itself, where it is given as `torch.compile` or a data-parallel wrapper returns it."""
+    while isinstance(module, nn.DataParallel | DistributedDataParallel | OptimizedModule):
+        module = module._orig_mod if isinstance(module, OptimizedModule) else module.module
     return module
 
 
@@ -71,7 +76,9 @@ class _Copier:
         return made
 
     def _module(self, module: nn.Module) -> nn.Module:
-        plain = uncompiled(module)
+        if isinstance(module, torch.jit.ScriptModule):  # not a Python object alone
+            return self._know(module, copy.deepcopy(module))  # type: ignore[no-any-return]
+        plain = unwrapped(module)
         if plain is not module:
             made: nn.Module = self._know(module, self(plain))
             return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from torch_geometric.nn import norm as norms
 
 from unifews.errors import InputError, UnifewsError
 from unifews.nn.convs.base import PrunedConv
-from unifews.nn.frozen import tracing
 from unifews.nn.frozen.fold import batch_norm
 from unifews.nn.frozen.functions import ACTIVATIONS, FUNCTIONS, LAST, SLOPES
 from unifews.nn.frozen.hops import FREEZES
@@ -26,7 +26,9 @@ from unifews.nn.frozen.layers import matrix
 from unifews.nn.frozen.own import Given, OwnLayer, Unavailable
 from unifews.nn.frozen.program import Program, Unsound
 from unifews.nn.frozen.steps import Steps, Value
+from unifews.nn.frozen.tracing import symbolic_graph
 
+_HERE = str(Path(__file__).parent)
 _NOTHING = (nn.Dropout, nn.AlphaDropout, nn.Identity)
 
 
@@ -237,7 +239,7 @@ class _Unknown(Exception):
 
 def _graph(outer: _Outer, inputs: Sequence[str], name: str) -> fx.Graph:
     try:
-        graph = tracing.symbolic_graph(outer, inputs)
+        graph = symbolic_graph(outer, inputs)
     except fx.proxy.TraceError as error:
         raise InputError(
             f"forward of {name} decides by the values or the shape of what it is given ({first_line(error)}), so it is not "
@@ -271,9 +273,9 @@ def _writes(node: fx.Node) -> bool:
 
 
 def _place(node: fx.Node) -> str:
-    """Where in the user's code an operation is: the innermost line that is not torch's or the tracer's."""
+    """Where in the user's code an operation is: the innermost line that is not torch's or ours."""
     lines = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip().startswith("File ")]
-    lines = [line for line in lines if "site-packages/torch/" not in line and tracing.__file__ not in line]
+    lines = [line for line in lines if "site-packages/torch/" not in line and _HERE not in line]
     if not lines:
         return ""
     parts = lines[-1].split(",")

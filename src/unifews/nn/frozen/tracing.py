@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from types import new_class
 from typing import Any
 
+import torch
 from torch import fx, nn
 from torch_geometric.nn import JumpingKnowledge, MessagePassing
 from torch_geometric.nn import Linear as Dense
@@ -51,7 +52,7 @@ class _Tracer(fx.Tracer):
     def _intercepted(self, outer: nn.Module) -> Iterator[None]:
         """Inside, calls of these modules and reads of their parameters are recorded."""
         kinds: dict[type[nn.Module], type[nn.Module]] = {}
-        modules, cache = list(outer.modules()), dict[str, Any]()
+        modules, cache = [m for m in outer.modules() if not isinstance(m, torch.jit.ScriptModule)], dict[str, Any]()
         before = [(module, type(module), {name: vars(module).get(name) for name in _HOOKS}) for module in modules]
         try:
             for module, kind, hooks in before:
