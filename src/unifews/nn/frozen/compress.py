@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,11 +15,13 @@ from unifews.errors import InputError, UnifewsError
 from unifews.nn.convs.base import PrunedConv
 from unifews.nn.decoupled import Decoupled
 from unifews.nn.frozen.fold import folded
-from unifews.nn.frozen.model import FrozenModel, features_of
+from unifews.nn.frozen.inputs import Call, GivenGraph, as_tensors, call_of, data_of, graph_given
+from unifews.nn.frozen.layer import failed
+from unifews.nn.frozen.model import FrozenModel
+from unifews.nn.frozen.private import private, unwrapped
 from unifews.nn.frozen.program import Program
 from unifews.nn.frozen.schemes import scheme_words
-from unifews.nn.frozen.symbolic import Builder, takes_weights, traced
-from unifews.nn.frozen.wiring import as_edges
+from unifews.nn.frozen.symbolic import Builder, traced
 from unifews.nn.linear import PrunedWeight
 from unifews.nn.session import Session
 
@@ -28,7 +31,7 @@ _TOLERANCE = 1e-4  # of the largest score
 def compress(
     model: nn.Module,
     x: Any,
-    edge_index: Any,
+    edge_index: Any = None,
     edge_weight: Any = None,
     *,
     record: dict[str, Any] | None = None,
@@ -52,37 +55,59 @@ def compress(
         raise InputError(f"`model` is a {type(model).__name__}; give a torch module that was sparsified and trained.")
     if record is not None and not isinstance(record, dict):
         raise InputError(f"`record` is a dictionary of plain values; got a {type(record).__name__}.")
+    model = unwrapped(model)
+    if isinstance(model, torch.jit.ScriptModule):
+        raise InputError(
+            f"{type(model).__name__} is a TorchScript module, which has no Python code to trace; compress the model it was "
+            f"made of."
+        )
     session = _session(model)
     _check_is_trained(model, session)
+    given, call = graph_given(x, edge_index, edge_weight), None
     if not isinstance(model, Decoupled):
-        x = x if isinstance(x, Tensor) else features_of(x)
-        if not isinstance(edge_index, Tensor):
-            edge_index, edge_weight = as_edges(edge_index, edge_weight)
-    with _judging(model, session), torch.no_grad():
+        call, given = call_of(model, as_tensors(given))
+    requested, name = _requested(model, session), type(model).__name__
+    model = private(model).eval()  # training, or calls in another thread, may go on meanwhile
+    with torch.no_grad():
         with _watched(model) as widths:
-            expected = _judged(model, x, edge_index, edge_weight)
-        program = folded(_program(model, x.shape[-1], widths, edge_weight is not None))
-    fast = FrozenModel(program, requested=_requested(model, session), record=record)
+            expected = _evaluated(model, call, given)
+        program = folded(_program(model, call, given, widths))
+    fast = FrozenModel(program, requested=requested, record=record)
     fast.threads = threads
-    fast.bind(x, edge_index, edge_weight)
-    _compare(fast.predict(), expected, program, type(model).__name__)
+    unused = call is not None and call.takes_data and not program.weighted
+    fast.bind(given.x, given.edge_index, None if unused else given.edge_weight)
+    _compare(fast.predict(), expected, program, name, hooks=_has_hooks(model, session))
     return fast
 
 
-def _program(model: nn.Module, features: int, widths: dict[nn.Module, int], weighted: bool) -> Program:
-    if isinstance(model, Decoupled):
+def _program(model: nn.Module, call: Call | None, given: GivenGraph, widths: dict[nn.Module, int]) -> Program:
+    features = given.x.shape[-1]
+    if call is None:
+        assert isinstance(model, Decoupled)
         return _decoupled(model, features)
-    if weighted:
-        return traced(model, features, widths, weighted=True)
-    plain = traced(model, features, widths, weighted=False)
-    if not takes_weights(model):
+    weighted = given.edge_weight is not None
+    plain = traced(model, features, widths, call, given, weighted=weighted)
+    if call.takes_data:
+        return _by_use(plain, given, type(model).__name__)
+    if weighted or call.weight is None:
         return plain
     try:
-        other = traced(model, features, widths, weighted=True)
+        other = traced(model, features, widths, call, given, weighted=True)
     except UnifewsError:  # it has an argument for weights, and no layer that takes them
         return plain
     # With weights it does the same steps, or else what was compared is only the one without.
     return other if [step.op for step in other.steps] == [step.op for step in plain.steps] else plain
+
+
+def _by_use(program: Program, given: GivenGraph, name: str) -> Program:
+    """Whether a program takes weights, where only its steps say so; those that a user gave must be used."""
+    weighted = any(step.uses_weights for step in program.steps)
+    if given.edge_weight is not None and given.data is None and not weighted:
+        raise InputError(
+            f"forward of {name} does not use data.edge_weight; leave `edge_weight` out, or give compress(model, data) the Data "
+            f"object that the model is called with."
+        )
+    return replace(program, weighted=weighted)
 
 
 def _decoupled(model: Decoupled, features: int) -> Program:
@@ -127,28 +152,8 @@ def _requested(model: nn.Module, session: Session | None) -> str:
 
 
 @contextmanager
-def _judging(model: nn.Module, session: Session | None) -> Iterator[None]:
-    """The model as it is judged; afterwards it is as it was."""
-    training = [module for module in model.modules() if module.training]
-    seen = {module: module.rows for module in model.modules() if isinstance(module, PrunedWeight)}
-    before = {} if session is None else dict(vars(session))
-    try:
-        model.eval()
-        if session is not None:
-            session.node_lock = None  # edges that are there only while a model is judged do not belong to it
-        yield
-    finally:
-        for module in training:
-            module.training = True
-        for weight, rows in seen.items():
-            weight.rows = rows
-        if session is not None:
-            vars(session).update(before)
-
-
-@contextmanager
 def _watched(model: nn.Module) -> Iterator[dict[nn.Module, int]]:
-    """Columns of what each layer gives while the model is called."""
+    """Columns of what each layer returns while the model, a private copy, is called."""
     widths: dict[nn.Module, int] = {}
 
     def see(module: nn.Module, _: Any, out: Any) -> None:
@@ -163,31 +168,49 @@ def _watched(model: nn.Module) -> Iterator[dict[nn.Module, int]]:
             hook.remove()
 
 
-def _judged(model: nn.Module, x: Any, edge_index: Any, edge_weight: Any) -> Tensor:
-    if isinstance(model, Decoupled):
+def _evaluated(model: nn.Module, call: Call | None, given: GivenGraph) -> Tensor:
+    """What the model itself returns for this graph."""
+    name, x, edge_index, edge_weight = type(model).__name__, given.x, given.edge_index, given.edge_weight
+    if call is None:
         if edge_weight is not None:
             edge_index = Graph.from_edge_index(edge_index, num_nodes=x.shape[0], edge_weight=edge_weight)
         out = model(x, edge_index)
     else:
-        how = takes_weights(model)
-        if edge_weight is not None and how is None:
-            raise InputError(f"forward of {type(model).__name__} has no place for edge weights; leave `edge_weight` out.")
-        weight = {} if edge_weight is None or how == "*" else {"edge_weight": edge_weight}
-        more = () if edge_weight is None or how != "*" else (edge_weight,)
         try:
-            out = model(x, edge_index, *more, **weight)
-        except (RuntimeError, InputError):  # not every layer takes sparse features: GIN adds a node's own to its neighbours'
-            if x.layout == torch.strided:
-                raise
-            out = model(x.to_dense(), edge_index, *more, **weight)
+            out = _called(model, call, given)
+        except Exception as error:
+            # Not every layer takes sparse features: GIN adds a node's own to its neighbours'.
+            again = isinstance(error, RuntimeError | InputError) and x.layout != torch.strided
+            if not again:
+                raise failed(name, error) from error
+            try:
+                out = _called(model, call, replace(given, x=x.to_dense()))
+            except Exception as other:
+                raise failed(name, other) from other
     if not isinstance(out, Tensor) or out.ndim != 2:
+        raise InputError(f"forward of {name} gives no matrix of scores, one row per node; what is frozen gives one.")
+    if len(out) != x.shape[0]:
         raise InputError(
-            f"forward of {type(model).__name__} gives no matrix of scores, one row per node; what is frozen gives one."
+            f"forward of {name} gives {len(out):,} rows for {x.shape[0]:,} nodes, as a pooling does, and a frozen model "
+            f"gives one row per node; compress the layers before the pooling and pool what the frozen model returns."
         )
     return out.detach().cpu().float()
 
 
-def _compare(found: Tensor, expected: Tensor, program: Program, name: str) -> None:
+def _called(model: nn.Module, call: Call, given: GivenGraph) -> Any:
+    if call.takes_data:
+        return model(data_of(given))
+    args, kwargs = call.arguments(given.x, given.edge_index, given.edge_weight)
+    return model(*args, **kwargs)
+
+
+def _has_hooks(model: nn.Module, session: Session | None) -> bool:
+    """Whether any module has forward hooks, apart from the one by which a pass begins."""
+    numbers = {number for module in model.modules() for number in (*module._forward_hooks, *module._forward_pre_hooks)}
+    return bool(numbers - {-1 if session is None else session.handle})
+
+
+def _compare(found: Tensor, expected: Tensor, program: Program, name: str, *, hooks: bool) -> None:
     if found.shape != expected.shape:
         raise InputError(
             f"{name} gives scores of shape {list(expected.shape)} and its frozen form {list(found.shape)}, so it does "
@@ -201,6 +224,7 @@ def _compare(found: Tensor, expected: Tensor, program: Program, name: str) -> No
     if not error <= _TOLERANCE * scale + 1e-30:
         raise InputError(
             f"the frozen form of {name} differs from it by {error / max(scale, 1e-30):.2g} of its scores, more than "
-            f"{_TOLERANCE:g}, so it does something that its steps do not show; check that its scores are finite and the same "
-            f"in every call."
+            f"{_TOLERANCE:g}, so it does something that its steps do not show; "
+            + ("forward hooks are not frozen: remove those that change what a layer is given or returns, or " if hooks else "")
+            + "check that its scores are finite and the same in every call."
         )

@@ -6,7 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+from unifews.errors import InputError, UnifewsError
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +22,8 @@ class Layer(ABC):
     """Columns of what it gives."""
     weights: tuple[int, int]
     """Weights that are left, and entries of the matrices they are in."""
+    weighted: bool
+    """Whether it is given edge weights."""
 
     @abstractmethod
     def run(self, values: Sequence[Tensor], edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
@@ -26,3 +31,18 @@ class Layer(ABC):
 
     def __repr__(self) -> str:
         return f"{self.kind} at {self.path}"
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, short enough for a sentence."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
+
+
+def failed(what: str, error: Exception) -> Exception:
+    """An exception of a model's own code as one sentence that begins with `what`; ours are sentences already."""
+    if isinstance(error, UnifewsError | torch.OutOfMemoryError):
+        return error
+    return InputError(
+        f"{what} cannot be evaluated on this graph ({type(error).__name__}: {first_line(error)}); check that it runs in eval "
+        f"mode with this x, edge_index and edge_weight."
+    )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -165,20 +166,51 @@ class FrozenModel:
 def features_of(x: Any) -> Tensor:
     """Features as float32 on the CPU: dense, or sparse compressed rows."""
     if hasattr(x, "tocsr"):
+        _check_compressed(x)
         rows = x.tocsr()
         if not rows.has_canonical_format:
             rows = rows.copy()
             rows.sum_duplicates()
-        if rows.nnz and not 0 <= int(rows.indices.min()) <= int(rows.indices.max()) < rows.shape[1]:
-            raise ShapeError(f"the sparse x names columns outside of its {rows.shape[1]:,}; build it again.")
         bounds, columns, values = map(torch.from_numpy, (rows.indptr, rows.indices, rows.data))
         return sparse_rows(bounds, columns, values, rows.shape)
-    given: Tensor = x.detach().cpu() if isinstance(x, Tensor) else torch.from_numpy(np.ascontiguousarray(as_array(x)))
+    if isinstance(x, Tensor):
+        given = x.detach().cpu()
+    else:
+        array = _array(x)
+        if array.dtype.kind not in "fiubc":
+            raise InputError(f"x is a {type(x).__name__} that holds no numbers; give features [nodes, columns].")
+        given = torch.from_numpy(np.ascontiguousarray(array))
     if given.ndim != 2:
         raise ShapeError(f"x has shape {list(given.shape)}; features are a matrix, one row per node.")
+    if given.is_complex():
+        raise InputError(f"x holds {given.dtype} numbers; features are real numbers.")
     if given.layout == torch.strided:
         return given.float().contiguous()
     return (given if given.layout == torch.sparse_csr else given.to_sparse_csr()).float()
+
+
+def _array(x: Any) -> NDArray[Any]:
+    try:
+        return as_array(x)
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:  # a Data object, or rows of unlike length
+        raise InputError(
+            f"x is a {type(x).__name__} and not a matrix; give features [nodes, columns], such as data.x, and then the edges."
+        ) from error
+
+
+def _check_compressed(x: Any) -> None:
+    """Bounds and indices of a scipy matrix of compressed rows or columns, which scipy itself believes."""
+    if x.ndim != 2:
+        raise ShapeError(f"x has shape {list(x.shape)}; features are a matrix, one row per node.")
+    if x.format not in ("csr", "csc"):
+        return
+    major, minor = x.shape if x.format == "csr" else x.shape[::-1]
+    bounds, indices = x.indptr, x.indices
+    if len(bounds) != major + 1 or bounds[0] != 0 or bounds[-1] > min(len(indices), len(x.data)) or (np.diff(bounds) < 0).any():
+        raise ShapeError(f"indptr of the sparse x does not delimit its {major:,} compressed rows or columns; build it again.")
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < minor:
+        names = "columns" if x.format == "csr" else "rows"
+        raise ShapeError(f"the sparse x names {names} outside of its {minor:,}; build it again.")
 
 
 def _numbers(nodes: Any, num_nodes: int) -> Nodes:

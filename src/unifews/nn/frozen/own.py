@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from threading import Lock
 from typing import Any
 
 from torch import Tensor
 
 from unifews.errors import InputError
 from unifews.nn.convs.base import PrunedConv
-from unifews.nn.frozen.layer import Layer
+from unifews.nn.frozen.layer import Layer, failed
+from unifews.nn.frozen.private import private
 from unifews.nn.frozen.steps import Value
 from unifews.nn.linear import PrunedWeight
 from unifews.nn.session import Session
@@ -25,6 +26,13 @@ class Given(Enum):
     EDGE_WEIGHT = "edge weights"
 
 
+@dataclass(frozen=True)
+class Unavailable:
+    """What stands for a tensor of a Data object that a frozen model is not called with."""
+
+    name: str
+
+
 @dataclass(frozen=True, eq=False)
 class OwnLayer(Layer):
     """A copy of a pruned layer, and how it is called: with `Value` for the step's values, `Given` for the graph."""
@@ -32,6 +40,7 @@ class OwnLayer(Layer):
     conv: PrunedConv
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    lock: Lock = field(default_factory=Lock)
 
     @classmethod
     def of(cls, conv: PrunedConv, path: str, args: Any, kwargs: Any, width: int) -> tuple[OwnLayer, list[int]]:
@@ -47,11 +56,14 @@ class OwnLayer(Layer):
             )
         alone = Session(pruning, [], [])
         alone.phase = "frozen"
-        own = copy.deepcopy(conv, {id(session): alone}).eval()  # the session knows the whole model; this layer needs itself
+        own = private(conv, alone).eval()  # the session knows the whole model; this layer needs itself
         alone.convs, alone.weights = [own], [module for module in own.modules() if isinstance(module, PrunedWeight)]
         numbers: list[int] = []
+        weighted = False
 
         def place(one: Any) -> Any:
+            nonlocal weighted
+            weighted = weighted or one is Given.EDGE_WEIGHT
             if isinstance(one, Value):
                 numbers.append(one.number)
                 return Value(len(numbers) - 1)
@@ -60,7 +72,7 @@ class OwnLayer(Layer):
         called = tuple(map(place, args)), {name: place(value) for name, value in kwargs.items()}
         weights = [(module.kept, module.matrix.numel()) for module in alone.weights]
         kept, whole = (sum(column) for column in zip(*weights, strict=True)) if weights else (0, 0)
-        return cls(path, kind, width, (kept, whole), own, *called), numbers
+        return cls(path, kind, width, (kept, whole), weighted, own, *called), numbers
 
     def run(self, values: Sequence[Tensor], edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
         def fill(one: Any) -> Any:
@@ -70,6 +82,11 @@ class OwnLayer(Layer):
                 return edge_index if one is Given.EDGES else edge_weight
             return type(one)(map(fill, one)) if type(one) in (tuple, list) else one
 
-        self.conv.session.begin(self.conv)
-        out: Tensor = self.conv(*map(fill, self.args), **{name: fill(value) for name, value in self.kwargs.items()})
+        args, kwargs = tuple(map(fill, self.args)), {name: fill(value) for name, value in self.kwargs.items()}
+        with self.lock:  # a layer writes to itself and to its session while it runs
+            self.conv.session.begin(self.conv)
+            try:
+                out: Tensor = self.conv(*args, **kwargs)
+            except Exception as error:
+                raise failed(f"{self.path} ({self.kind})", error) from error
         return out.detach()

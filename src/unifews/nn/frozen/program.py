@@ -50,6 +50,11 @@ class Step:
         assert isinstance(found, Weight)
         return found
 
+    @property
+    def uses_weights(self) -> bool:
+        """Whether edge weights, where there are any, change what it does."""
+        return bool(self.settings["layer"].weighted if self.op == "layer" else self.settings.get("weighted"))
+
 
 @dataclass(frozen=True, eq=False)
 class Program:

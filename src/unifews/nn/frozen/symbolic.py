@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,66 +20,67 @@ from unifews.nn.convs.base import PrunedConv
 from unifews.nn.frozen.fold import batch_norm
 from unifews.nn.frozen.functions import ACTIVATIONS, FUNCTIONS, LAST, SLOPES
 from unifews.nn.frozen.hops import FREEZES
+from unifews.nn.frozen.inputs import Call, GivenGraph, SymbolicData, attributes, data_of, edge_features, no_place
+from unifews.nn.frozen.layer import first_line
 from unifews.nn.frozen.layers import matrix
-from unifews.nn.frozen.own import Given, OwnLayer
+from unifews.nn.frozen.own import Given, OwnLayer, Unavailable
 from unifews.nn.frozen.program import Program, Unsound
 from unifews.nn.frozen.steps import Steps, Value
-from unifews.nn.linear import PrunedWeight
+from unifews.nn.frozen.tracing import symbolic_graph
 
-_LEAVES = (MessagePassing, PrunedWeight, Dense, JumpingKnowledge, norms.BatchNorm, norms.LayerNorm, norms.GraphNorm)
+_HERE = str(Path(__file__).parent)
 _NOTHING = (nn.Dropout, nn.AlphaDropout, nn.Identity)
 
 
-def traced(model: nn.Module, features: int, widths: dict[nn.Module, int], *, weighted: bool) -> Program:
-    """The program of a model that is called as ``model(x, edge_index)``, or with edge weights too; `widths`: columns of what
-    its layers gave when it was called."""
-    builder = Builder(features, widths)
-    outer = _Weighted(model, takes_weights(model)) if weighted else _Plain(model)
-    inputs = [Value(0), *Given] if weighted else [Value(0), Given.EDGES]
-    result = builder.walk(outer, inputs, type(model).__name__)
+def traced(
+    model: nn.Module, features: int, widths: dict[nn.Module, int], call: Call, given: GivenGraph, *, weighted: bool
+) -> Program:
+    """The program of a private copy of a model.
+
+    Args:
+        model: the copy; nothing else may use it meanwhile.
+        features: columns of x.
+        widths: columns of what its layers returned when it was called.
+        call: how it is called.
+        given: the graph that it was called with.
+        weighted: whether it is called with edge weights.
+    """
+    builder, kind = Builder(features, widths), type(model).__name__
+    inputs: dict[str, Any] = {"x": Value(0), "edge_index": Given.EDGES}
+    if weighted:
+        inputs["edge_weight"] = Given.EDGE_WEIGHT
+    if call.takes_data:
+        result = builder.walk(*_with_data(model, inputs, given), kind)
+    else:
+        result = builder.walk(_Outer(model, lambda m, *values: _called(m, call, *values)), inputs, kind)
     if result != len(builder.steps):  # the last step is the result
         builder.sum([result])
     return Program(features, tuple(builder.steps), weighted)
 
 
-def takes_weights(model: nn.Module) -> str | None:
-    """How its forward is given edge weights: ``"edge_weight"``, by that name; ``"*"``, as one more argument; None: never."""
-    parameters = inspect.signature(model.forward).parameters
-    if "edge_weight" in parameters:
-        return "edge_weight"
-    return "*" if any(p.kind is p.VAR_POSITIONAL for p in parameters.values()) else None
+def _called(model: nn.Module, call: Call, x: Any, edge_index: Any, edge_weight: Any = None) -> Any:
+    args, kwargs = call.arguments(x, edge_index, edge_weight)
+    return model(*args, **kwargs)
 
 
-class _Plain(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
+def _with_data(model: nn.Module, inputs: dict[str, Any], given: GivenGraph) -> tuple[_Outer, dict[str, Any]]:
+    """A model that takes one Data object, over the tensors of that object."""
+    (roles, others), data = attributes(given), data_of(given)
+    names = [*roles, *others]
+    values = {**{name: inputs[role] for name, role in roles.items()}, **{name: Unavailable(name) for name in others}}
+    called = lambda m, *tensors: m(SymbolicData(type(model).__name__, data, dict(zip(names, tensors, strict=True))))  # noqa: E731
+    return _Outer(model, called), values
+
+
+class _Outer(nn.Module):
+    """A module and how it is called with the values of a trace."""
+
+    def __init__(self, model: nn.Module, call: Callable[..., Any]) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.call = model, call
 
-    def forward(self, x: Any, edge_index: Any) -> Any:
-        return self.model(x, edge_index)
-
-
-class _Weighted(_Plain):
-    def __init__(self, model: nn.Module, how: str | None) -> None:
-        super().__init__(model)
-        self.how = how
-
-    def forward(self, x: Any, edge_index: Any, edge_weight: Any) -> Any:  # type: ignore[override]
-        if self.how == "edge_weight":
-            return self.model(x, edge_index, edge_weight=edge_weight)
-        return self.model(x, edge_index, edge_weight)
-
-
-class _OneInput(_Plain):
-    def forward(self, x: Any) -> Any:  # type: ignore[override]
-        return self.model(x)
-
-
-class _Tracer(fx.Tracer):
-    record_stack_traces = True
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, _LEAVES) or super().is_leaf_module(m, module_qualified_name)
+    def forward(self, *values: Any) -> Any:
+        return self.call(self.model, *values)
 
 
 class Builder(Steps):
@@ -90,14 +92,14 @@ class Builder(Steps):
 
     def inline(self, module: nn.Module, x: int, path: str) -> int:
         """Another module's steps, on this value."""
-        return self.walk(_OneInput(module), [Value(x)], path)
+        return self.walk(_Outer(module, lambda m, value: m(value)), {"x": Value(x)}, path)
 
-    def walk(self, outer: _Plain, inputs: Sequence[Any], name: str) -> int:
+    def walk(self, outer: _Outer, inputs: Mapping[str, Any], name: str) -> int:
         """The value that a module gives for these inputs."""
-        graph = _graph(outer, name)
+        graph = _graph(outer, list(inputs), name)
         needed = _needed(graph)
         known: dict[fx.Node, Any] = {}
-        given = iter(inputs)
+        given = iter(inputs.values())
         for node in graph.nodes:
             if node.op == "placeholder":
                 known[node] = next(given)
@@ -111,6 +113,9 @@ class Builder(Steps):
             elif node in needed:
                 args = fx.node.map_arg(node.args, lambda n: known[n])
                 kwargs = fx.node.map_arg(node.kwargs, lambda n: known[n])
+                for one in _flat([*args, *kwargs.values()]):
+                    if isinstance(one, Unavailable):
+                        raise no_place(name, f"reads data.{one.name}", one.name)
                 try:
                     known[node] = self._convert(outer, node, args, kwargs)
                 except (_Unknown, Unsound) as problem:
@@ -176,6 +181,8 @@ class Builder(Steps):
             if isinstance(module, nn.LayerNorm) and tuple(module.normalized_shape) != (self.width(x),):
                 raise _Unknown(f"calls {path}, a LayerNorm over several axes")
             return self.add("layer_norm", [x], {"eps": float(module.eps)}, {"scale": module.weight, "shift": module.bias})
+        if isinstance(module, norms.LayerNorm):
+            raise _Unknown(f"calls {path}, a LayerNorm over all nodes of a graph (mode='node' has a step)")
         if isinstance(module, nn.Softmax | nn.LogSoftmax) and module.dim in LAST:
             return self.add("softmax", [x], {"log": isinstance(module, nn.LogSoftmax)})
         kind = ACTIVATIONS.get(type(module))
@@ -188,10 +195,12 @@ class Builder(Steps):
     def _conv(self, conv: MessagePassing, path: str, args: Any, kwargs: Any) -> int:
         if not isinstance(conv, PrunedConv):
             raise InputError(f"{path} is a {type(conv).__name__} that is not sparsified; call uf.sparsify on the whole model.")
+        given = dict(inspect.signature(conv.stands_for.forward).bind(conv, *args, **kwargs).arguments)
+        if getattr(conv, "edge_dim", None) is not None and given.get("edge_attr") is None:
+            raise edge_features(path, conv)
         freeze = FREEZES.get(type(conv))
         if freeze is None:
             return self._own(conv, path, args, kwargs)
-        given = dict(inspect.signature(conv.stands_for.forward).bind(conv, *args, **kwargs).arguments)
         x = given.get("x")
         if isinstance(x, tuple | list) and len(x) == 2 and x[0] == x[1]:
             given["x"] = x[0]
@@ -228,19 +237,19 @@ class _Unknown(Exception):
     """An operation without a step."""
 
 
-def _graph(outer: _Plain, name: str) -> fx.Graph:
+def _graph(outer: _Outer, inputs: Sequence[str], name: str) -> fx.Graph:
     try:
-        graph = _Tracer().trace(outer)
+        graph = symbolic_graph(outer, inputs)
     except fx.proxy.TraceError as error:
         raise InputError(
-            f"forward of {name} decides by the values or the shape of what it is given ({_first_line(error)}), so it is not "
+            f"forward of {name} decides by the values or the shape of what it is given ({first_line(error)}), so it is not "
             f"one list of steps; take the decision outside of forward."
         ) from error
     except UnifewsError:
         raise
     except Exception as error:
         raise InputError(
-            f"forward of {name} cannot be followed step by step ({type(error).__name__}: {_first_line(error)}); a frozen model "
+            f"forward of {name} cannot be followed step by step ({type(error).__name__}: {first_line(error)}); a frozen model "
             f"is called as model(x, edge_index, edge_weight=None) and made of layers and simple functions of their results."
         ) from error
     return graph
@@ -263,14 +272,10 @@ def _writes(node: fx.Node) -> bool:
     return node.op in ("call_method", "call_function") and name.endswith("_") and not name.endswith("__")
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
-
-
 def _place(node: fx.Node) -> str:
-    """Where in the user's code an operation is: the innermost line that is not torch's or PyG's."""
+    """Where in the user's code an operation is: the innermost line that is not torch's or ours."""
     lines = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip().startswith("File ")]
-    lines = [line for line in lines if "site-packages/torch/" not in line]
+    lines = [line for line in lines if "site-packages/torch/" not in line and _HERE not in line]
     if not lines:
         return ""
     parts = lines[-1].split(",")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import torch
@@ -122,6 +122,16 @@ def _finished(out: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
 
 def sparse_rows(bounds: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A sparse matrix of compressed rows."""
+    _beta_warning_given()
+    return torch.sparse_csr_tensor(bounds.long(), columns.long(), values.float(), shape, check_invariants=False)
+
+
+@cache
+def _beta_warning_given() -> None:
+    """Torch warns of its beta feature at the first such matrix of a process: here once, unseen.
+
+    Warning filters belong to the whole process, so they are not changed at every call, beside other threads.
+    """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse (CSR|invariant)")  # torch calls them a beta feature
-        return torch.sparse_csr_tensor(bounds.long(), columns.long(), values.float(), shape, check_invariants=False)
+        warnings.filterwarnings("ignore", message="Sparse (CSR|invariant)")
+        torch.zeros(1, 1).to_sparse_csr()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unifews.core.graph import Graph
-from unifews.errors import GraphError
+from unifews.errors import GraphError, InputError, ShapeError
 from unifews.nn.adjacency import Adjacency
 from unifews.nn.edges import Edges
 from unifews.nn.frozen.program import GRAPH_OPS, Program, Step
@@ -35,7 +35,10 @@ class Wiring:
     """A graph, and the edges of each step on it."""
 
     def __init__(self, program: Program, edge_index: Any, edge_weight: Any, num_nodes: int) -> None:
-        self.edge_index, self.edge_weight = as_edges(edge_index, edge_weight)
+        self.edge_index, weight = as_edges(edge_index, edge_weight)
+        if weight is not None:
+            check_weight(weight, self.edge_index, num_nodes)
+        self.edge_weight = None if weight is None else weight.float()
         self.num_nodes = num_nodes
         self.graph = edge_index if isinstance(edge_index, Graph) else None
         self._of: dict[int, Links] = {}
@@ -91,10 +94,33 @@ def as_edges(edge_index: Any, edge_weight: Any) -> tuple[Tensor, Tensor | None]:
             raise GraphError("a Graph holds its weights itself; leave `edge_weight` out.")
         weight = None if edge_index.weight is None else torch.tensor(edge_index.weight)
         return torch.from_numpy(edge_index.to_edge_index()), weight
-    ends = edge_index if isinstance(edge_index, Tensor) else torch.as_tensor(edge_index)
-    if not isinstance(edge_weight, Tensor | None):
-        edge_weight = torch.as_tensor(edge_weight)
-    return ends.detach().cpu(), None if edge_weight is None else edge_weight.detach().cpu().float()
+    ends = as_tensor("edge_index", edge_index)
+    weight = None if edge_weight is None else as_tensor("edge_weight", edge_weight)
+    return ends.detach().cpu(), None if weight is None else weight.detach().cpu()
+
+
+def as_tensor(name: str, value: Any) -> Tensor:
+    """A tensor, or what one can be made of."""
+    try:
+        return value if isinstance(value, Tensor) else torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        wanted = (
+            "one weight per edge, [edges]"
+            if name == "edge_weight"
+            else "edge_index [2, edges], a torch sparse matrix or a Graph"
+        )
+        raise InputError(f"`{name}` is a {type(value).__name__} that no tensor can be made of; give {wanted}.") from error
+
+
+def check_weight(weight: Tensor, edge_index: Tensor, nodes: int) -> None:
+    """One value per edge."""
+    shape, edges = list(weight.shape), edge_index.shape[-1]
+    if edge_index.layout != torch.strided:
+        raise InputError("a sparse matrix of edges holds its weights itself; leave `edge_weight` out.")
+    if shape == [edges]:
+        return
+    looks = ", as edge features have" if weight.ndim == 2 else ", one value per node as `batch` has" if shape == [nodes] else ""
+    raise ShapeError(f"`edge_weight` has shape {shape}{looks}, and there are {edges:,} edges; give one weight per edge.")
 
 
 def only(edges: Edges, keep: Tensor) -> Edges:
