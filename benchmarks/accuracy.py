@@ -17,7 +17,7 @@ from time import perf_counter
 
 import numpy as np
 import torch
-from data import Real, load
+from data import SMOKE, Real, arguments, load
 from torch import nn
 
 from unifews import Appnp, Sgc, propagate
@@ -64,20 +64,27 @@ def over_seeds(embedding: np.ndarray, y: np.ndarray, seeds: int, **options: obje
     return {"mean": float(np.mean(scores)), "std": float(np.std(scores))}
 
 
-def default(names: list[str], seeds: int) -> list[dict[str, object]]:
+def default(names: list[str], seeds: int, epochs: int) -> list[dict[str, object]]:
     rows = []
     for name in names:
         real = load(name)
         exact = propagate(real.graph, real.x)
         wide = real.x.shape[1] > 4096
-        baseline = over_seeds(exact.embedding, real.y, seeds, epochs=20 if wide else 60)
+        baseline = over_seeds(exact.embedding, real.y, seeds, epochs=min(epochs, 20) if wide else epochs)
         report(rows, name, "unpruned", exact, baseline, 0.0)
         for sparsity in (0.9, 0.95):
             out = propagate(real.graph, real.x, edge_sparsity=sparsity)
             error = float(np.linalg.norm(out.embedding - exact.embedding) / np.linalg.norm(exact.embedding))
             if not wide:
-                report(rows, name, f"default {sparsity}, embedding", out, over_seeds(out.embedding, real.y, seeds), error)
-            scores = over_seeds(out.coordinates, real.y, seeds, one_scale=True)
+                report(
+                    rows,
+                    name,
+                    f"default {sparsity}, embedding",
+                    out,
+                    over_seeds(out.embedding, real.y, seeds, epochs=epochs),
+                    error,
+                )
+            scores = over_seeds(out.coordinates, real.y, seeds, one_scale=True, epochs=epochs)
             report(rows, name, f"default {sparsity}, coordinates", out, scores, error)
     return rows
 
@@ -98,19 +105,19 @@ FORMS: dict[str, dict[str, object]] = {
 SCHEMES = {"appnp": Appnp(), "sgc": Sgc()}
 
 
-def forms(names: list[str], seeds: int, schemes: list[str]) -> list[dict[str, object]]:
+def forms(names: list[str], seeds: int, schemes: list[str], epochs: int) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for name in names:
         real = load(name)
         for label in schemes:
             scheme = SCHEMES[label]
             exact = propagate(real.graph, real.x, scheme)
-            report(rows, name, f"{label}, unpruned", exact, over_seeds(exact.embedding, real.y, seeds), 0.0)
+            report(rows, name, f"{label}, unpruned", exact, over_seeds(exact.embedding, real.y, seeds, epochs=epochs), 0.0)
             for form, options in FORMS.items():
                 for sparsity in (0.5, 0.9, 0.95):
                     out = propagate(real.graph, real.x, scheme, edge_sparsity=sparsity, **options)  # type: ignore[arg-type]
                     error = float(np.linalg.norm(out.embedding - exact.embedding) / np.linalg.norm(exact.embedding))
-                    scores = over_seeds(out.embedding, real.y, seeds)
+                    scores = over_seeds(out.embedding, real.y, seeds, epochs=epochs)
                     report(rows, name, f"{label}, {form}, {sparsity}", out, scores, error)
     return rows
 
@@ -133,13 +140,14 @@ def main() -> None:
     parser.add_argument("--schemes", default="appnp,sgc", help="of the forms")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--json", default=None, help="also write the rows to this file")
-    options = parser.parse_args()
+    parser.add_argument("--epochs", type=int, default=60, help="at most, and 20 for the unpruned embedding of wide features")
+    options = arguments(parser, datasets=SMOKE, seeds=1, epochs=2, schemes="appnp")
     names = options.datasets.split(",") if options.datasets else SMALL + (WIDE if options.table == "default" else [])
     began = perf_counter()
     if options.table == "default":
-        rows = default(names, options.seeds)
+        rows = default(names, options.seeds, options.epochs)
     else:
-        rows = forms(names, options.seeds, options.schemes.split(","))
+        rows = forms(names, options.seeds, options.schemes.split(","), options.epochs)
     print(f"{perf_counter() - began:.0f} s", file=sys.stderr)
     if options.json:
         with open(options.json, "w") as file:  # noqa: PTH123

@@ -14,7 +14,7 @@ import math
 import statistics
 
 import numpy as np
-from data import load
+from data import SMOKE, arguments, load
 from rich.console import Console
 from rich.table import Table
 
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--max-error", type=float, default=None)
     parser.add_argument("--trials", type=int, default=5)
     parser.add_argument("--json", default=None, help="also write the figures to this file")
-    options = parser.parse_args()
+    options = arguments(parser, datasets=SMOKE, trials=1)
     how = {"edge_sparsity": options.sparsity} if options.max_error is None else {"max_error": options.max_error}
     names = ("graph", "scheme", "removed", "true error", "certified", "factor", "extra time", "sampled: factor", "extra time")
     table, results = Table(*names), []

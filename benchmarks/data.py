@@ -1,7 +1,11 @@
-"""The real graphs of the benchmarks: .npz files in the folder UNIFEWS_DATA names, or in ../shared/data beside the project."""
+"""What the benchmarks share: their real graphs, a small generated one, and the option --scale.
+
+Real graphs are .npz files in the folder UNIFEWS_DATA names, or in ../shared/data beside the project.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +15,11 @@ import numpy as np
 
 from unifews.core.files import read_graph, read_matrix
 from unifews.core.graph import Graph
+from unifews.datasets.dataset import Dataset
+from unifews.datasets.gencat import gencat
+from unifews.datasets.load import load_dataset
 
+SMOKE = "smoke"  # --scale smoke, and the generated graph that it runs on
 COUNTS = {"cs", "physics"}  # raw word counts, binarised as PyG does
 
 
@@ -32,7 +40,29 @@ def folder() -> Path | None:
     return None
 
 
+def arguments(parser: argparse.ArgumentParser, **smoke: Any) -> argparse.Namespace:
+    """The options given; `smoke`: the defaults of --scale smoke, which shows that a script runs and measures nothing."""
+    parser.add_argument("--scale", choices=["full", SMOKE], default="full", help="smoke: a generated graph of 200 nodes")
+    options = parser.parse_args()
+    if options.scale == SMOKE:
+        parser.set_defaults(**smoke)
+        options = parser.parse_args()
+    return options
+
+
+def dataset(name: str) -> Dataset:
+    """By name, as `unifews.load_dataset` has it; real graphs beside the project are found without UNIFEWS_DATA."""
+    if name == SMOKE:
+        return gencat(200, 800, features=24, classes=3, seed=7, name=SMOKE)
+    if "UNIFEWS_DATA" not in os.environ and folder() is not None:
+        os.environ["UNIFEWS_DATA"] = str(folder())
+    return load_dataset(name)
+
+
 def load(name: str) -> Real:
+    if name == SMOKE:
+        made = dataset(name)
+        return Real(name, made.graph, made.x, made.y)
     where = folder()
     if where is None or not (where / f"{name}.npz").exists():
         raise SystemExit(f"no file {name}.npz: set UNIFEWS_DATA to the folder that holds it.")

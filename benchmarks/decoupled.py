@@ -5,16 +5,15 @@
     python benchmarks/decoupled.py --cases tenth,strict              # of the cases below only these
 
 Everything goes through `unifews.train` with its defaults: 20 hops, width 512, 2 layers, stratified 50/25/25, seeds 42 to 46.
-Finished runs are kept in --runs and not repeated.
+Finished runs are kept in --ledger and not repeated.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Any
 
-from data import folder
+from data import SMOKE, arguments, dataset
 
 import unifews
 from unifews.training.ledger import Ledger
@@ -43,16 +42,16 @@ def main() -> None:
     parser.add_argument("--models", default="appnp,sgc")
     parser.add_argument("--cases", default="unpruned,half,tenth", help=f"of {', '.join(CASES)}")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--runs", default="runs")
-    options = parser.parse_args()
-    if "UNIFEWS_DATA" not in os.environ and folder() is not None:
-        os.environ["UNIFEWS_DATA"] = str(folder())
-    ledger = Ledger(options.runs)
+    parser.add_argument("--ledger", default="runs", help="where finished runs are kept")
+    parser.add_argument("--epochs", type=int, help="at most; the recipe's own unless given")
+    options = arguments(parser, datasets=SMOKE, models="appnp", seeds=1, epochs=2)
+    ledger = Ledger(options.ledger)
+    more = {} if options.epochs is None else {"epochs": options.epochs}
     for name in options.datasets.split(","):
-        data = unifews.load_dataset(name)
+        data = dataset(name)
         for model in options.models.split(","):
             for case in options.cases.split(","):
-                settings = {"model": model, "seeds": options.seeds, **CASES[case]}
+                settings = {"model": model, "seeds": options.seeds, **more, **CASES[case]}
                 spec = TrainSpec.of({"dataset": data.name, **settings})
                 record = ledger.find(spec.id(data))
                 if record is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 
 import torch
+from data import arguments
 from rich.console import Console
 
 from unifews.bench.timing import interleave, ratio, summary
@@ -20,7 +21,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=169_343)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--trials", type=int, default=7)
-    options = parser.parse_args()
+    options = arguments(parser, rows=300, width=16, trials=1)
     x = torch.randn(options.rows, options.width)
     given = x.clone().requires_grad_()
     grad = torch.ones_like(x)

@@ -17,7 +17,7 @@ import sys
 from itertools import product
 from time import perf_counter
 
-from data import folder
+from data import SMOKE, arguments, dataset
 from rich.console import Console
 
 
@@ -29,7 +29,7 @@ def one(name: str, model: str, epochs: int, is_kept: bool) -> dict[str, float]:
         raise SystemExit("this system's allocator cannot be told to keep memory")
     import unifews
 
-    data = unifews.load_dataset(name)
+    data = dataset(name)
     how = {"model": model, "seeds": 1, "edge_sparsity": 0.5, "weight_sparsity": 0.9, "patience": 0}
     unifews.train(data, **how, epochs=3)
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, perf_counter()
@@ -45,9 +45,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--one", choices=["kept", "given back"], default=None, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if "UNIFEWS_DATA" not in os.environ and folder() is not None:
-        os.environ["UNIFEWS_DATA"] = str(folder())
+    options = arguments(parser, datasets=SMOKE, models="appnp", epochs=2, trials=1)
     if options.one:
         print(json.dumps(one(options.datasets, options.models, options.epochs, options.one == "kept")))
         return

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import warnings
 from collections.abc import Callable
@@ -31,7 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from data import folder
+from data import SMOKE, arguments, dataset
 from rich.console import Console
 
 import unifews as uf
@@ -61,7 +60,7 @@ class Bench:
 
     @cached_property
     def data(self) -> Dataset:
-        return uf.load_dataset(self.options.dataset)
+        return dataset(self.options.dataset)
 
     @cached_property
     def gcn(self) -> uf.FrozenModel:
@@ -274,12 +273,11 @@ def main() -> None:
     parser.add_argument("--shapes", default=SHAPES, help="products: inputs x outputs of layers")
     parser.add_argument("--sparsities", default=SPARSITIES, help="products: share of the weights removed")
     parser.add_argument("-n", type=int, default=64_000, help="products: rows of what is multiplied")
-    options = parser.parse_args()
+    smoke = dict(dataset=SMOKE, trials=1, epochs=2, nodes=3, shapes="24x16", sparsities="0.9", n=100)
+    options = arguments(parser, **smoke)
     unknown = set(options.rows.split(",")) - set(ROWS)
     if unknown:
         parser.error(f"no rows called {', '.join(sorted(unknown))}; known: {', '.join(ROWS)}.")
-    if "UNIFEWS_DATA" not in os.environ and folder() is not None:
-        os.environ["UNIFEWS_DATA"] = str(folder())
     threads = threads_to_use(options.threads)
     torch.set_num_threads(threads)
     bench = Bench(Console(width=160, highlight=False), options, threads)

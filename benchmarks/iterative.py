@@ -6,16 +6,15 @@
 
 Everything goes through `unifews.train` with its defaults: full batch, width 512, stratified 50/25/25, seeds from 42. Trained
 and judged on the same pruned entries, but for the authors' form with its node lock, which judges with more edges than it
-counts in training. Finished runs are kept in --runs and not repeated.
+counts in training. Finished runs are kept in --ledger and not repeated.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Any
 
-from data import folder
+from data import SMOKE, arguments, dataset
 
 import unifews
 from unifews.core.memory import keep_freed
@@ -56,15 +55,15 @@ def main() -> None:
     parser.add_argument("--settings", default="table", choices=list(SETTINGS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--layers", type=int)
-    parser.add_argument("--runs", default="runs")
-    options = parser.parse_args()
-    if "UNIFEWS_DATA" not in os.environ and folder() is not None:
-        os.environ["UNIFEWS_DATA"] = str(folder())
+    parser.add_argument("--ledger", default="runs", help="where finished runs are kept")
+    parser.add_argument("--epochs", type=int, help="at most; the recipe's own unless given")
+    options = arguments(parser, datasets=SMOKE, models="gcn", seeds=1, epochs=2)
     keep_freed()  # as the commands that train do
-    ledger = Ledger(options.runs)
-    more = {} if options.layers is None else {"layers": options.layers}
+    ledger = Ledger(options.ledger)
+    given = {"layers": options.layers, "epochs": options.epochs}
+    more = {name: value for name, value in given.items() if value is not None}
     for name in options.datasets.split(","):
-        data = unifews.load_dataset(name)
+        data = dataset(name)
         for model in options.models.split(","):
             unpruned = None
             for case, pruned in SETTINGS[options.settings].items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from data import folder, load
+from data import arguments, folder, load
 from rich.console import Console
 
 from unifews import propagate
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=5)
     parser.add_argument("--verify", action="store_true")
     parser.add_argument("--json", default=None, help="also write the figures to this file")
-    options = parser.parse_args()
+    options = arguments(parser, sizes="tiny", trials=1)
     console = Console(width=100)
     results = []
     for size in options.sizes.split(","):

@@ -24,6 +24,7 @@ from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
+from data import SMOKE, arguments
 from rich.console import Console
 from rich.table import Table
 
@@ -31,6 +32,7 @@ UNIFEWS = [sys.executable, "-m", "unifews"]
 DEGREE = 30
 HOPS = 20
 PRODUCTS = (2_449_029, 123_718_280, 100)  # nodes, directed edges, features
+TOY = (100, 3_000, 32)  # the same of --scale smoke
 TRAFFIC = ("sent_bytes", "unpruned_bytes", "share")
 CONSOLE = Console(width=130)
 
@@ -111,9 +113,9 @@ def grow(folder: Path, sizes: list[int], memory: str, scheme: str) -> list[dict[
     return rows
 
 
-def memory(folder: Path, trials: int) -> list[dict[str, Any]]:
-    """Products size with a third of the memory that it takes in memory."""
-    place, out = graph(folder, *PRODUCTS), folder / "p.npy"
+def memory(folder: Path, size: tuple[int, int, int], trials: int) -> list[dict[str, Any]]:
+    """A graph of this size, products' unless toy, with a third of the memory that it takes in memory."""
+    place, out = graph(folder, *size), folder / "p.npy"
     how = f"--hops={HOPS}", "--edge-sparsity=.9", "--overwrite"
     runs: dict[str, list[Run]] = {"in memory": [], "through files": []}
     for _ in range(trials):
@@ -160,11 +162,11 @@ def kill(folder: Path, edges: int, kills: int) -> list[dict[str, Any]]:
     return rows
 
 
-def workers(folder: Path, nodes: int, edges: int, features: int, partition: str) -> list[dict[str, Any]]:
-    """Bytes sent by 2 and 4 processes that share the nodes, pruned and unpruned."""
-    place, out, rows = graph(folder, nodes, edges, features), folder / "p.npy", []
+def workers(folder: Path, size: tuple[int, int, int], counts: tuple[int, ...], partition: str) -> list[dict[str, Any]]:
+    """Bytes sent by so many processes that share the nodes, pruned and unpruned."""
+    place, out, rows = graph(folder, *size), folder / "p.npy", []
     table = Table("workers", "sent at .9", "unpruned", "share", "seconds")
-    for count in (2, 4):
+    for count in counts:
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", *UNIFEWS[1:]]
         how = f"--partition={partition}", f"--hops={HOPS}", "--edge-sparsity=.9", "--overwrite", "--json"
         run = process([*launch, "propagate", str(place), f"--out={out}", *how])
@@ -192,17 +194,19 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--partition", default="nodes", help="of workers: nodes, metis, or a file")
     parser.add_argument("--json", type=Path, default=None, help="also write the figures to this file")
-    options = parser.parse_args()
+    options = arguments(parser, edges="3000", trials=1)
     options.folder.mkdir(parents=True, exist_ok=True)
+    toy = options.scale == SMOKE
+    size = TOY if toy else PRODUCTS
     sizes = [int(float(size)) for size in options.edges.split(",")]
     if options.part == "grow":
         rows = grow(options.folder, sizes, options.memory, options.scheme)
     elif options.part == "memory":
-        rows = memory(options.folder, options.trials)
+        rows = memory(options.folder, size, options.trials)
     elif options.part == "kill":
-        rows = kill(options.folder, sizes[0], 5)
+        rows = kill(options.folder, sizes[0], 1 if toy else 5)
     else:
-        rows = workers(options.folder, *PRODUCTS, options.partition)
+        rows = workers(options.folder, size, (2,) if toy else (2, 4), options.partition)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from data import folder, load
+from data import SMOKE, arguments, folder, load
 from rich.console import Console
 from torch import Tensor, nn
 from torch_geometric.nn import GATv2Conv, GCN2Conv, GCNConv
@@ -27,6 +27,7 @@ from unifews import powerlaw, sparsify, trace
 from unifews.bench.timing import interleave, peak_bytes, ratio, summary
 
 HIDDEN, HEADS = 256, 8
+GENERATED = (169_343, 2_315_598)  # nodes and directed edges of what stands in for arxiv
 DROPOUT = 0.0  # as PyG's ready models; drawing 43 M random numbers would cost every contestant the same quarter second
 CASES = {
     "gcn": {
@@ -91,16 +92,16 @@ class Gcnii(nn.Module):
 MODELS: dict[str, type[nn.Module]] = {"gcn": Gcn, "gcnii": Gcnii, "gat": Gat}
 
 
-def graph() -> tuple[str, Tensor, Tensor, Tensor]:
-    """Features, labels and edges [2, m] of an arxiv-sized graph."""
-    if folder() is not None:
-        real = load("arxiv-sub")
-        name, g, x, y = "arxiv-sub", real.graph, torch.tensor(real.x), torch.tensor(real.y)
+def graph(scale: str) -> tuple[str, Tensor, Tensor, Tensor]:
+    """Features, labels and edges [2, m] of an arxiv-sized graph, or of a small one."""
+    name = SMOKE if scale == SMOKE else "arxiv-sub"
+    if name == SMOKE or folder() is not None:
+        found: Any = load(name)
     else:
-        made = powerlaw(169_343, 14.0, features=128, classes=40, seed=0)
-        name, g, x, y = "a generated graph of arxiv's size", made.graph, torch.tensor(made.x), torch.tensor(made.y)
-    receiver = torch.repeat_interleave(torch.tensor(g.degree))
-    return name, x, y.long(), torch.stack([torch.tensor(g.indices).long(), receiver])
+        name, found = "a generated graph of arxiv's size", powerlaw(*GENERATED, num_features=128, num_classes=40, seed=0)
+    receiver = torch.repeat_interleave(torch.tensor(found.graph.degree))
+    edges = torch.stack([torch.tensor(found.graph.indices).long(), receiver])
+    return name, torch.tensor(found.x), torch.tensor(found.y).long(), edges
 
 
 def contestant(model: str, form: str, how: dict[str, Any] | None, x: Tensor, y: Tensor, edges: Tensor) -> Callable[[], Any]:
@@ -133,9 +134,9 @@ def contestant(model: str, form: str, how: dict[str, Any] | None, x: Tensor, y: 
     return epoch
 
 
-def memory(model: str, case: str) -> int:
+def memory(scale: str, model: str, case: str) -> int:
     """Peak bytes of the third epoch beyond graph, features and model: a fresh process each, so that none hides another."""
-    _, x, y, edges = graph()
+    _, x, y, edges = graph(scale)
     epoch = contestant(model, *CASES[model][case], x, y, edges)  # type: ignore[misc]
     epoch()
     return peak_bytes(epoch) or 0
@@ -148,9 +149,9 @@ def main() -> None:
     parser.add_argument("--skip", default="", help="cases to leave out, for a machine with little memory")
     parser.add_argument("--json", default=None, help="also write the figures to this file")
     parser.add_argument("--memory-of", nargs=2, default=None, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = arguments(parser, trials=1)
     if options.memory_of:
-        print(memory(*options.memory_of))
+        print(memory(options.scale, *options.memory_of))
         return
     for model in options.models.split(","):
         if model not in CASES:
@@ -160,9 +161,9 @@ def main() -> None:
         cases = {name: how for name, how in CASES[model].items() if name not in options.skip.split(";")}
         peaks = {}
         for name in cases:
-            command = [sys.executable, __file__, "--memory-of", model, name]
+            command = [sys.executable, __file__, "--scale", options.scale, "--memory-of", model, name]
             peaks[name] = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        label, x, y, edges = graph()
+        label, x, y, edges = graph(options.scale)
         runs = {name: contestant(model, *how, x, y, edges) for name, how in cases.items()}  # type: ignore[misc]
         interleave(runs, 2)  # warm
         times = interleave(runs, options.trials)

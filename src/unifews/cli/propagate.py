@@ -361,7 +361,12 @@ def _report(path: Path, g: Graph, result: Propagated, shape: list[int], targets:
         "shape": shape,
         "exponent": result.exponent,
         **result.trace.to_dict(),
+        "notes": _notes(result.trace),
     }
+
+
+def _notes(trace: Trace) -> list[str]:
+    return [*trace.notes, *([trace.slower] if trace.slower else [])]
 
 
 def _show(g: Graph, scheme: Scheme, result: Propagated, shape: list[int], targets: list[Path]) -> None:
@@ -382,7 +387,7 @@ def _show(g: Graph, scheme: Scheme, result: Propagated, shape: list[int], target
     if trace.traffic:
         console.print(str(trace.traffic))
     console.print(f"kernel: {trace.kernel}")
-    for note in trace.notes:
+    for note in _notes(trace):
         console.print(f"note: {note}")
     console.print(f"wrote {' and '.join(map(str, targets))}: float32 [{', '.join(map(str, shape))}]")
 

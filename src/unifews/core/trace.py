@@ -12,6 +12,9 @@ from typing import Any
 
 from unifews.core.sizes import in_words
 
+_SLOWER = 1.2  # times the unpruned run's estimated seconds, and
+_NOTICED = 0.05  # seconds more: from both on, a pruned run is said to be slower
+
 
 @dataclass(frozen=True)
 class HopTrace:
@@ -114,6 +117,8 @@ class Trace:
     """Where a bound was asked for: ‖P̂ - P‖_F is at most this."""
     relative_error_bound: float | None = None
     """And ‖P̂ - P‖_F / ‖P‖_F at most this; infinite where the bound is no smaller than ‖P̂‖_F and says nothing."""
+    unpruned_seconds: float | None = None
+    """What the unpruned propagation would have taken, estimated from a sample of its rows; None: not estimated."""
     layers: tuple[LayerTrace, ...] = ()
     """The transformation, layer by layer, where a model was trained on the embedding."""
     traffic: Traffic | None = None
@@ -152,6 +157,18 @@ class Trace:
         """Everything: basis, set-up and hops."""
         return sum(hop.seconds for hop in self.hops) + self.basis_seconds + self.setup_seconds
 
+    @property
+    def slower(self) -> str | None:
+        """A sentence where pruning took clearly longer than the unpruned propagation would have; None elsewhere."""
+        whole = self.unpruned_seconds
+        if not whole or self.seconds < _SLOWER * whole or self.seconds - whole < _NOTICED:
+            return None
+        times = self.seconds / whole
+        return (
+            f"this run took an estimated {times:.{1 if times < 10 else 0}f} times as long as unpruned propagation "
+            f"({self.seconds:.2g} s, {whole:.2g} s); pruning saves operations here, not time"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "requested": self.requested,
@@ -164,6 +181,7 @@ class Trace:
             "basis_macs": self.basis_macs,
             "basis_seconds": self.basis_seconds,
             "setup_seconds": self.setup_seconds,
+            "unpruned_seconds": self.unpruned_seconds,
             "kernel": self.kernel,
             "notes": list(self.notes),
             "hops": [
@@ -229,4 +247,5 @@ class Trace:
             for layer in self.layers
         ]
         lines.extend(self.notes)
+        lines += [self.slower] if self.slower else []
         return "\n".join(lines)

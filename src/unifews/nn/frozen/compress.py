@@ -205,9 +205,11 @@ def _called(model: nn.Module, call: Call, given: GivenGraph) -> Any:
 
 
 def _has_hooks(model: nn.Module, session: Session | None) -> bool:
-    """Whether any module has forward hooks, apart from the one by which a pass begins."""
-    numbers = {number for module in model.modules() for number in (*module._forward_hooks, *module._forward_pre_hooks)}
-    return bool(numbers - {-1 if session is None else session.handle})
+    """Whether any module has forward hooks, apart from those by which a session follows the calls of its layers."""
+    hooks = (
+        hook for module in model.modules() for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    )
+    return any(session is None or getattr(hook, "__self__", None) is not session for hook in hooks)
 
 
 def _compare(found: Tensor, expected: Tensor, program: Program, name: str, *, hooks: bool) -> None:

@@ -92,8 +92,8 @@ class _Copier:
         if self._session is not None:
             return self._session
         made = self._know(session, Session(session.pruning, [], []))
-        made.phase, made.requested, made.handle = session.phase, session.requested, session.handle
-        made.convs, made.weights = self(session.convs), self(session.weights)
+        made.phase, made.requested = session.phase, session.requested
+        made.convs, made.weights, made.norms = self(session.convs), self(session.weights), self(session.norms)
         return made  # type: ignore[no-any-return]
 
     def _container(self, one: Any) -> Any:
