@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -181,3 +183,48 @@ def test_features_at_the_ends_of_float32(scale, sparse):
 def test_options_that_are_no_numbers_in_range(options):
     with pytest.raises(UnifewsError, match=next(iter(options))):
         uf.propagate(GRAPH, np.ones((60, 2), np.float32), edge_sparsity=0.5, **options)
+
+
+def test_node_numbers_out_of_proportion_to_the_edges_are_asked_about():
+    with pytest.raises(GraphError, match=r"2 edges, but node numbers up to 3,000,000,000: .* num_nodes=3000000001 if"):
+        uf.Graph.from_edge_index(np.array([[0, 1], [1, 3_000_000_000]]))
+    assert uf.Graph.from_edge_index(np.array([[0, 1], [1, 900_000]])).num_nodes == 900_001
+
+
+def test_a_graph_that_memory_cannot_hold_is_refused():
+    with pytest.raises(GraphError, match=r"a graph of 274,877,906,944 nodes takes 2.2 TB of memory and more"):
+        uf.Graph.from_edge_index(np.array([[0, 1], [1, 0]]), num_nodes=2**38)
+
+
+def sparse_tensor(layout, place):
+    """A 60 × 60 sparse tensor with one entry per row, one of them in column `place`."""
+    columns, rows = torch.arange(60), torch.arange(60)
+    columns[7] = place
+    with warnings.catch_warnings(), torch.sparse.check_sparse_tensor_invariants(False):
+        warnings.simplefilter("ignore")
+        if layout == "coo":
+            x = torch.sparse_coo_tensor(torch.stack([rows, torch.arange(60)]), torch.ones(60), (60, 60))
+            x._indices()[1] = columns
+            return x
+        return torch.sparse_csr_tensor(torch.arange(61), columns, torch.ones(60), (60, 60))
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+@pytest.mark.parametrize("place", [60, 2**40, -1])
+def test_layers_and_frozen_models_refuse_damaged_sparse_tensors(layout, place):
+    from torch_geometric.nn import GCN
+
+    torch.manual_seed(3)
+    edge_index, x = torch.from_numpy(GRAPH.to_edge_index()), torch.rand(60, 60)
+    model = uf.sparsify(GCN(60, 8, 2, 3), edge_sparsity=0.5, entries="node")
+    model(x, edge_index)
+    frozen = uf.compress(model.eval(), x, edge_index)
+    bad = sparse_tensor(layout, place)
+    for call in (model, frozen):
+        with pytest.raises(InputError, match="`edge_index` is a damaged"):
+            call(x, bad)
+    with pytest.raises(InputError, match="`x` is a damaged"):
+        frozen(bad, edge_index)
+    if layout == "csr":
+        with pytest.raises(InputError, match="`x` is a damaged"):
+            model(bad, edge_index)

@@ -10,9 +10,16 @@ from numpy.typing import NDArray
 
 from unifews.core import csr
 from unifews.core.csr import MAX_NODES, Examined
+from unifews.core.memory import available
+from unifews.core.proportion import check_proportion
+from unifews.core.sizes import in_words
 from unifews.errors import GraphError, InputError, ShapeError
 
 _LIMIT = f"a graph has at most {MAX_NODES:,} nodes, numbered from 0."
+_IDENTIFIERS = (
+    "Number identifiers with ids, flat = np.unique(edge_index, return_inverse=True), or pass num_nodes={n} if these are node "
+    "numbers."
+)
 _CHUNK = 1 << 22  # values that are looked at at a time: features may be a map of a file larger than memory
 
 
@@ -82,6 +89,13 @@ def count_nodes(edges: NDArray[Any], num_nodes: int | None) -> int:
         named = "the largest node number is" if num_nodes is None else "num_nodes is"
         raise GraphError(f"{named} {n - (num_nodes is None):,}, and {_LIMIT}")
     _check_range(edges, n, "edge_index")
+    if num_nodes is None:
+        check_proportion(n, edges.shape[1], advice=_IDENTIFIERS)
+    if 8 * (n + 1) > available():
+        raise GraphError(
+            f"a graph of {n:,} nodes takes {in_words(8 * (n + 1))} of memory and more, and {in_words(available())} are free. "
+            f"Number only nodes that have edges, or make it a folder with unifews data convert."
+        )
     return n
 
 

@@ -8,7 +8,10 @@ _ALWAYS = 1_000_000  # nodes whose offsets cost nothing worth asking about
 _PER_EDGE = 64  # nodes for each edge of a list: far beyond graphs of which most nodes are isolated
 
 
-def check_proportion(num_nodes: int, num_edges: int, where: str = "") -> None:
+_ADVICE = "Pass ids=True if these are identifiers, or num_nodes={n} if they are node numbers."
+
+
+def check_proportion(num_nodes: int, num_edges: int, where: str = "", advice: str = _ADVICE) -> None:
     """An error where the largest node number is out of proportion to the number of edges listed.
 
     For callers that were not given the number of nodes: every node takes 8 bytes in the graph, with or without edges, so one
@@ -19,5 +22,5 @@ def check_proportion(num_nodes: int, num_edges: int, where: str = "") -> None:
     listed = f"{f'{where} has ' if where else ''}{num_edges:,} edge{'' if num_edges == 1 else 's'}"
     raise GraphError(
         f"{listed}, but node numbers up to {num_nodes - 1:,}: a graph numbers its nodes from 0 without gaps. "
-        f"Pass ids=True if these are identifiers, or num_nodes={num_nodes} if they are node numbers."
+        f"{advice.format(n=num_nodes)}"
     )

@@ -12,6 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from unifews.errors import GraphError, InputError, ShapeError
 from unifews.nn.adjacency import Adjacency
+from unifews.nn.rows import check_tensor
 
 Norm = Literal["gcn", "mean", "sum", "cheb"]
 
@@ -171,6 +172,7 @@ def _pairs(
         if tuple(edge_index.shape) != shape:
             rows = f"{shape[0]:,}" if shape[0] == shape[1] else f"{shape[1]:,} rows of senders and {shape[0]:,}"
             raise ShapeError(f"the sparse matrix is {list(edge_index.shape)}, but x has {rows} rows.")
+        check_tensor(edge_index, "edge_index")
         matrix = edge_index.to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
         values = matrix.values()
         ends = matrix.indices().flip(0)

@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from unifews.core.checks import check_sparse, scipy_of_torch
+
 _MANY = 1 << 24  # multiply-adds of a dense product, below which a faster one is not worth calling
 _known = WeakTensorKeyDictionary()
+_checked = WeakTensorKeyDictionary()
 
 
 def times(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, few: bool = False) -> Tensor:
@@ -28,10 +31,21 @@ def times(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, few: bool = 
     return out if bias is None else out + bias
 
 
+def check_tensor(x: Tensor, name: str) -> None:
+    """Refuse a sparse tensor with places outside its shape, which torch and kernels would read or write; once for a tensor."""
+    if x.layout == torch.strided:
+        return
+    version = -1 if x.is_inference() else x._version
+    if _checked.get(x) != version:  # type: ignore[no-untyped-call]
+        check_sparse(scipy_of_torch(x.float() if x.dtype == torch.bfloat16 else x, name), name)
+        _checked[x] = version
+
+
 def _parts(x: Tensor) -> tuple[Tensor, ...]:
     """Values, first and last position of every row, columns; as the kernels take them, made once for a matrix."""
     found = _known.get(x)  # type: ignore[no-untyped-call]
     if found is None:
+        check_tensor(x, "x")
         bounds, columns = x.crow_indices().long(), x.col_indices()
         columns = columns.int() if x.shape[1] < 2**31 else columns
         found = _known[x] = (x.values(), bounds[:-1].contiguous(), bounds[1:].contiguous(), columns.contiguous())

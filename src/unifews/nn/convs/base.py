@@ -18,6 +18,7 @@ from unifews.nn.edges import Edges, Norm
 from unifews.nn.inheritance import Relation
 from unifews.nn.linear import PrunedWeight, largest
 from unifews.nn.products import column_sizes, diffused, products_at_least, products_on, row_sizes, some_senders
+from unifews.nn.rows import check_tensor
 from unifews.nn.session import Session
 from unifews.nn.trace import ConvTrace
 
@@ -466,3 +467,4 @@ def check_edges(edge_index: Any, path: str) -> None:
         raise InputError(
             f"{path} is given a {type(edge_index).__name__} for its edges; give edge_index [2, m] or a torch sparse matrix."
         )
+    check_tensor(edge_index, "edge_index")

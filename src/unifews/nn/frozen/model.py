@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from unifews.core.checks import as_array
+from unifews.core.checks import as_array, check_sparse
 from unifews.core.graph import Graph
 from unifews.errors import InputError, ShapeError
 from unifews.kernels import threads_to_use
@@ -22,6 +22,7 @@ from unifews.nn.frozen.program import Program
 from unifews.nn.frozen.run import Ground, Run
 from unifews.nn.frozen.weights import Weight, sparse_rows
 from unifews.nn.frozen.wiring import Wiring
+from unifews.nn.rows import check_tensor
 
 _MOST = 0.25  # share of the nodes from which all are predicted and these taken
 
@@ -166,11 +167,7 @@ class FrozenModel:
 def features_of(x: Any) -> Tensor:
     """Features as float32 on the CPU: dense, or sparse compressed rows."""
     if hasattr(x, "tocsr"):
-        _check_compressed(x)
-        rows = x.tocsr()
-        if not rows.has_canonical_format:
-            rows = rows.copy()
-            rows.sum_duplicates()
+        rows = check_sparse(x, "x")
         bounds, columns, values = map(torch.from_numpy, (rows.indptr, rows.indices, rows.data))
         return sparse_rows(bounds, columns, values, rows.shape)
     if isinstance(x, Tensor):
@@ -186,6 +183,7 @@ def features_of(x: Any) -> Tensor:
         raise InputError(f"x holds {given.dtype} numbers; features are real numbers.")
     if given.layout == torch.strided:
         return given.float().contiguous()
+    check_tensor(given, "x")
     return (given if given.layout == torch.sparse_csr else given.to_sparse_csr()).float()
 
 
@@ -196,21 +194,6 @@ def _array(x: Any) -> NDArray[Any]:
         raise InputError(
             f"x is a {type(x).__name__} and not a matrix; give features [nodes, columns], such as data.x, and then the edges."
         ) from error
-
-
-def _check_compressed(x: Any) -> None:
-    """Bounds and indices of a scipy matrix of compressed rows or columns, which scipy itself believes."""
-    if x.ndim != 2:
-        raise ShapeError(f"x has shape {list(x.shape)}; features are a matrix, one row per node.")
-    if x.format not in ("csr", "csc"):
-        return
-    major, minor = x.shape if x.format == "csr" else x.shape[::-1]
-    bounds, indices = x.indptr, x.indices
-    if len(bounds) != major + 1 or bounds[0] != 0 or bounds[-1] > min(len(indices), len(x.data)) or (np.diff(bounds) < 0).any():
-        raise ShapeError(f"indptr of the sparse x does not delimit its {major:,} compressed rows or columns; build it again.")
-    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < minor:
-        names = "columns" if x.format == "csr" else "rows"
-        raise ShapeError(f"the sparse x names {names} outside of its {minor:,}; build it again.")
 
 
 def _numbers(nodes: Any, num_nodes: int) -> Nodes:
