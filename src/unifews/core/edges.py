@@ -106,7 +106,8 @@ def _as_nodes(ends: NDArray[Any], first: int, where: str) -> NDArray[np.int64]:
         bad = ends > np.iinfo(np.int64).max if ends.dtype == np.uint64 else np.zeros(0, dtype=bool)
     else:
         raise InputError(
-            f"the nodes of {where} are {ends.dtype.name} values; nodes are numbered from 0. Give them numbers first."
+            f"the nodes of {where} are {ends.dtype.name} values; nodes are numbered from 0. Pass ids=True (--ids) for "
+            f"identifiers."
         )
     if bad.any():
         i = int(bad.argmax())
@@ -212,7 +213,7 @@ def _explained(path: Path, lines: list[str], before: int, layout: _Layout) -> st
                 huge = field.lstrip("+-").isdigit()
                 return (
                     f"{path} cannot be read as an edge list: line {number:,} names node {field!r}, and nodes are numbered from "
-                    f"0{', below 2^63' if huge else ''}. Give them {'other ' if huge else ''}numbers first."
+                    f"0{', below 2^63' if huge else ''}. Pass ids=True (--ids) for identifiers."
                 )
     return None
 
