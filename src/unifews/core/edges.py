@@ -48,8 +48,10 @@ def kind_of(path: Path) -> str:
 
 
 def read_table(path: Path) -> Edges:
-    """All edges of a table."""
-    parts = [edges for edges, _ in stream_table(path, _WHOLE)]
+    """All edges of a table, checked."""
+    parts: list[Edges] = []
+    for edges, _ in stream_table(path, _WHOLE):
+        parts.append(check(edges, sum(len(part.source) for part in parts), str(path)))
     source, target = (np.concatenate([part[end] for part in parts]) for end in (0, 1))
     weights = [part.weight for part in parts if part.weight is not None]
     return Edges(source, target, np.concatenate(weights) if weights else None)
@@ -63,7 +65,7 @@ def stream_table(path: Path, size: int, start: Position = START) -> Iterator[tup
 def estimate(path: Path) -> int:
     """About how many edges a table holds: exact for Parquet, by the length of its first lines for text."""
     if kind_of(path) == ".parquet":
-        with damage(path, "a parquet table"):
+        with damage(path, "a parquet table"), _arrow_errors(path):
             return int(_parquet_module().ParquetFile(path).metadata.num_rows)
     with damage(path, "an edge list"), opened(path) as (file, raw):
         head = file.read(1 << 20)
@@ -260,10 +262,22 @@ def _parquet_module() -> Any:
     return parquet
 
 
+@contextmanager
+def _arrow_errors(path: Path) -> Iterator[None]:
+    """What pyarrow raises for a damaged table and is not one of Python's own errors for a wrong value."""
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except (ArrowException, NotImplementedError, TypeError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise FileFormatError(f"{path} cannot be read as a parquet table: it is damaged ({reason}).") from error
+
+
 def stream_parquet(path: Path, size: int, start: Position) -> Iterator[tuple[Edges, Position]]:
     """The columns of a Parquet table as they are, from row `start` on."""
     parquet = _parquet_module()
-    with damage(path, "a parquet table"), parquet.ParquetFile(path) as file:
+    with damage(path, "a parquet table"), _arrow_errors(path), parquet.ParquetFile(path) as file:
         names = file.schema_arrow.names
         columns = [names[i] for i in columns_of(names)]
         if len(columns) < 2:
