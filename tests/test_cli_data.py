@@ -201,7 +201,7 @@ class TestIdentifiers:
         wrong(*convert, says=["1 edge, but node numbers up to 3,000,000,000", "Pass --ids if", "or --nodes 3000000001 if"])
         wrong(*convert, "--ids", "--nodes", 5, says="--nodes 5 cannot be given with --ids")
         Path("e.csv").write_text("alice,bob\nbob,carol\n")
-        wrong(*convert, says=["line 2 names node 'bob'", "(--ids) for identifiers"])
+        wrong(*convert, says=["line 2 names node 'bob'", "data convert --ids"])
         np.save("x.npy", np.eye(3))
         Path("y.csv").write_text("id,label\nalice,1\n")
         wrong(*convert, "-x", "x.npy", "-y", "y.csv", "--ids", says=["x.npy does not say whose its rows are", "with --ids"])

@@ -100,7 +100,9 @@ class TestGraphs:
 
         path = tmp_path / "e.parquet"
         parquet.write_table(pa.table({"src": ["ann", "bob"], "dst": ["bob", "ann"]}), path, compression="none")
-        with pytest.raises(InputError, match=r"e.parquet are object values; nodes are numbered from 0. Pass ids=True"):
+        with pytest.raises(
+            InputError, match=r"e.parquet are object values; nodes are numbered from 0. For identifiers, pass ids=True"
+        ):
             read_graph(path)
         path.write_bytes(path.read_bytes().replace(b"ann", b"a\xff\xff"))  # no UTF-8 any more
         with pytest.raises(FileFormatError, match=r"e.parquet cannot be read as a parquet table"):

@@ -108,8 +108,8 @@ def _as_nodes(ends: NDArray[Any], first: int, where: str) -> NDArray[np.int64]:
         bad = ends > np.iinfo(np.int64).max if ends.dtype == np.uint64 else np.zeros(0, dtype=bool)
     else:
         raise InputError(
-            f"the nodes of {where} are {ends.dtype.name} values; nodes are numbered from 0. Pass ids=True (--ids) for "
-            f"identifiers."
+            f"the nodes of {where} are {ends.dtype.name} values; nodes are numbered from 0. For identifiers, pass "
+            f"ids=True (data convert --ids)."
         )
     if bad.any():
         i = int(bad.argmax())
@@ -215,7 +215,7 @@ def _explained(path: Path, lines: list[str], before: int, layout: _Layout) -> st
                 huge = field.lstrip("+-").isdigit()
                 return (
                     f"{path} cannot be read as an edge list: line {number:,} names node {field!r}, and nodes are numbered from "
-                    f"0{', below 2^63' if huge else ''}. Pass ids=True (--ids) for identifiers."
+                    f"0{', below 2^63' if huge else ''}. For identifiers, pass ids=True (data convert --ids)."
                 )
     return None
 

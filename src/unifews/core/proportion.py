@@ -5,6 +5,7 @@ from __future__ import annotations
 from unifews.errors import GraphError
 
 _ALWAYS = 1_000_000  # nodes whose offsets cost nothing worth asking about
+_MOST = 1 << 39  # nodes of any graph
 _PER_EDGE = 64  # nodes for each edge of a list: far beyond graphs of which most nodes are isolated
 
 
@@ -17,7 +18,8 @@ def check_proportion(num_nodes: int, num_edges: int, where: str = "") -> None:
     if num_nodes <= max(_ALWAYS, _PER_EDGE * num_edges):
         return
     listed = f"{f'{where} has ' if where else ''}{num_edges:,} edge{'' if num_edges == 1 else 's'}"
+    otherwise = f", or num_nodes={num_nodes} if they are node numbers" if num_nodes <= _MOST else ""
     raise GraphError(
         f"{listed}, but node numbers up to {num_nodes - 1:,}: a graph numbers its nodes from 0 without gaps. "
-        f"Pass ids=True if these are identifiers, or num_nodes={num_nodes} if they are node numbers."
+        f"Pass ids=True if these are identifiers{otherwise}."
     )
