@@ -173,6 +173,96 @@ class TestConvertThroughFiles:
         wrong("data", "convert", *OPTIONS, "--out", "ring", "--overwrite", says="no dataset")
 
 
+class TestIdentifiers:
+    def test_a_graph(self):
+        Path("e.csv").write_text("source,target\n10000000000,10000000007\n5,10000000000\n")
+        out = fine("data", "convert", "-e", "e.csv", "-o", "g", "--ids").out
+        assert "3 nodes, 4 edges, undirected" in out and "identifiers: g/ids.npy" in out
+        assert (
+            uf.read_ids("g").tolist() == [5, 10**10, 10**10 + 7] and sum(f.stat().st_size for f in Path("g").iterdir()) < 5_000
+        )
+        Path("e.csv").write_text("alice,bob\nbob,carol\n")
+        report = told("data", "convert", "-e", "e.csv", "-o", "h", "--ids", "--directed")
+        assert report["ids"] == "h/ids.txt" and report["num_edges"] == 2
+        assert Path("h/ids.txt").read_text() == "alice\nbob\ncarol\n"
+
+    def test_a_dataset(self):
+        Path("e.csv").write_text("b,a\nc,b\n")
+        Path("x.csv").write_text("id,f\nc,3\na,1\nb,2\nd,4\n")
+        Path("y.csv").write_text("id,label\na,x\nd,y\n")
+        out = fine("data", "convert", "-e", "e.csv", "-x", "x.csv", "-y", "y.csv", "-o", "d", "--ids").out
+        assert "identifiers: d/ids.txt" in out and "1 isolated node" in out and "2 unlabelled nodes" in out
+        data = open_dataset("d", verify=True)
+        assert data.x[:, 0].tolist() == [1, 2, 3, 4] and data.y.tolist() == [0, -1, -1, 1]
+
+    def test_mistakes(self):
+        Path("e.csv").write_text("source,target\n0,3000000000\n")
+        convert = ["data", "convert", "-e", "e.csv", "-o", "g"]
+        wrong(*convert, says=["1 edge, but node numbers up to 3,000,000,000", "Pass --ids if", "or --nodes 3000000001 if"])
+        wrong(*convert, "--ids", "--nodes", 5, says="--nodes 5 cannot be given with --ids")
+        Path("e.csv").write_text("alice,bob\nbob,carol\n")
+        wrong(*convert, says=["line 2 names node 'bob'", "data convert --ids"])
+        np.save("x.npy", np.eye(3))
+        Path("y.csv").write_text("id,label\nalice,1\n")
+        wrong(*convert, "-x", "x.npy", "-y", "y.csv", "--ids", says=["x.npy does not say whose its rows are", "with --ids"])
+        assert not Path("g").exists() and not Path("g.work").exists()
+
+
+class TestDirections:
+    def test_added_reverse_edges_are_reported(self, files):
+        sentence = "undirected: reverse edges added; --directed keeps directions"
+        assert sentence in fine("data", "convert", "-e", "edges.csv", "-o", "g").out
+        assert sentence in fine("data", "convert", *OPTIONS, "-o", "d").out
+        assert sentence not in fine("data", "convert", "-e", "edges.csv", "-o", "h", "--directed").out
+        assert "reverse edges are added" in " ".join(fine("data", "convert", "--help").out.split())
+
+
+class TestVerify:
+    def test_folders_without_damage(self, files):
+        fine("data", "convert", *OPTIONS, "--split", "split.csv", "-o", "d")
+        out = fine("data", "verify", "d").out
+        assert "d is a dataset without damage: 13 nodes, 24 edges" in out
+        assert "checksums of x.npy, y.npy, train_0.npy, val_0.npy, test_0.npy" in out and "graph/indices" in out
+        out = fine("data", "verify", "d/graph").out
+        assert "d/graph is a graph without damage" in out and "checked indptr" in out
+        report = told("data", "verify", "d")
+        assert report["kind"] == "dataset" and not report["damaged"] and len(report["checked"]) > 4
+
+    @pytest.mark.parametrize("name", ["x", "y", "train_0", "val_0", "test_0"])
+    def test_a_changed_byte_of_any_array(self, files, name):
+        fine("data", "convert", *OPTIONS, "--split", "split.csv", "-o", "d")
+        path = Path(f"d/{name}.npy")
+        data = path.read_bytes()
+        for place in range(128, len(data), 11):
+            path.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+            wrong("data", "verify", "d", says=[f"d/{name}.npy", "checksum"])
+        path.write_bytes(data[:-1])
+        wrong("data", "verify", "d", says=[f"d/{name}.npy is truncated"])
+        path.unlink()
+        wrong("data", "verify", "d", says=f"no {name}.npy")
+
+    def test_damage_to_a_graph(self, files):
+        Path("e.csv").write_text("a,b\nb,c\n")
+        fine("data", "convert", "-e", "e.csv", "-o", "g", "--ids")
+        assert "identifiers: one for each node" in fine("data", "verify", "g").out
+        for name, place, value in (("indices", 0, 99), ("indices", 1, 2), ("indptr", 2, 0), ("indptr", -1, 3)):
+            path = Path(f"g/{name}.npy")
+            good = path.read_bytes()
+            array = np.load(path)
+            array[place] = value
+            np.save(path, array)
+            wrong("data", "verify", "g", says="g/")
+            path.write_bytes(good)
+        Path("g/ids.txt").write_text("b\na\nc\n")
+        wrong("data", "verify", "g", says=["g/ids.txt is damaged", "not distinct and in order"])
+
+    def test_what_is_neither(self, files):
+        wrong("data", "verify", "nowhere", says="there is no graph or dataset folder nowhere")
+        Path("empty").mkdir()
+        wrong("data", "verify", "empty", says="empty is no graph or dataset folder")
+        wrong("data", "verify", "edges.csv", says="edges.csv is no graph or dataset folder")
+
+
 class TestInfo:
     def test_a_folder_by_its_path(self, files):
         fine("data", "convert", *OPTIONS, "--out", "ring")

@@ -31,7 +31,7 @@ HEIGHT = dict(
 TORCH = {"torch", "torch_geometric"}
 TORCH_FREE = {
     *(f"datasets/{name}.py" for name in ("columns", "convert", "dataset", "gencat", "generate", "splits", "streamed")),
-    *(f"datasets/{name}.py" for name in ("summary", "tables")),
+    *(f"datasets/{name}.py" for name in ("summary", "tables", "sources", "numbering", "read", "verify")),
     "__init__.py",
     "errors.py",
 }

@@ -94,6 +94,20 @@ class TestGraphs:
         parquet.write_table(pa.table(dict(zip(names, [*EDGES, WEIGHT], strict=True))), tmp_path / "e.parquet")
         same(read_graph(tmp_path / "e.parquet"), WEIGHTED)
 
+    def test_parquet_with_text_is_refused(self, tmp_path):
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        path = tmp_path / "e.parquet"
+        parquet.write_table(pa.table({"src": ["ann", "bob"], "dst": ["bob", "ann"]}), path, compression="none")
+        with pytest.raises(
+            InputError, match=r"e.parquet are object values; nodes are numbered from 0. For identifiers, pass ids=True"
+        ):
+            read_graph(path)
+        path.write_bytes(path.read_bytes().replace(b"ann", b"a\xff\xff"))  # no UTF-8 any more
+        with pytest.raises(FileFormatError, match=r"e.parquet cannot be read as a parquet table"):
+            read_graph(path)
+
     def test_parquet_with_gaps_is_refused(self, tmp_path):
         import pyarrow as pa
         from pyarrow import parquet

@@ -386,6 +386,28 @@ def test_a_killed_conversion_goes_on_and_ends_with_the_same_bytes(kind):
     assert contents("g") == contents("expected") and not Path("g.work").exists()
 
 
+def test_work_that_was_planned_for_more_memory(monkeypatch):
+    Path("e.csv").write_text("a,b\nb,c\n")
+
+    def stop(stage, done, total):
+        if stage == "numbering identifiers":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert_edges("e.csv", "g", ids=True, memory="400MB", progress=stop)
+    with pytest.raises(InputError, match=r"was planned for more memory than 200 MB\. Give .*--again"):
+        convert_edges("e.csv", "g", ids=True, memory="200MB")
+    assert convert_edges("e.csv", "g", ids=True, memory="400MB").num_nodes == 3
+    Path("f.csv").write_text("a,b\n")
+    with pytest.raises(KeyboardInterrupt):
+        convert_edges("f.csv", "h", ids=True, progress=stop)
+    with pytest.raises(InputError, match="begun with ids True and not False"):
+        convert_edges("f.csv", "h")
+    Path("h.work/pieces/0.run").write_bytes(b"x")
+    with pytest.raises(FileFormatError, match=r"0.run is not as it was left by the interrupted call"):
+        convert_edges("f.csv", "h", ids=True)
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
 @pytest.mark.parametrize("kind", ["integers", "text"])
 def test_memory_stays_below_what_is_allowed(kind):

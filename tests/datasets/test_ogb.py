@@ -78,7 +78,7 @@ def test_tables(tmp_path):
 
 
 def test_tables_longer_than_a_block(tmp_path, monkeypatch):
-    monkeypatch.setattr(ogb, "_LINES", 7)
+    monkeypatch.setattr(ogb, "_BYTES", 70)
     seen = []
     folder = write_tables(tmp_path / "a", tiny())
     assert_same(read_ogb(folder, "tiny", "time", tmp_path / "work", lambda *step: seen.append(step)), tiny())
@@ -107,6 +107,10 @@ def test_the_graph_is_sorted_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "damage, sentence",
     [
+        (
+            lambda a: (a / "raw" / "edge.csv.gz").write_bytes(gzip.compress(b"1" * (1 << 21))),
+            "edge.csv.gz cannot be read as text: line 1 is longer than 1,048,576 bytes",
+        ),
         (lambda a: (a / "raw" / "node-label.csv.gz").unlink(), "node-label.csv.gz is missing, so the OGB files beside it"),
         (lambda a: cut(a / "raw" / "edge.csv.gz"), "edge.csv.gz is truncated or no table of numbers"),
         (lambda a: write_csv(a / "raw" / "edge.csv.gz", [[0, 99]]), "an edge names node 99, but a graph of 24 nodes"),

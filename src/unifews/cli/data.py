@@ -193,7 +193,13 @@ def convert(
         list[Path] | None,
         typer.Option("--split", metavar="FILE", help="Node and set (train, val, test) in a file; or three times, a file each."),
     ] = None,
-    directed: Annotated[bool, typer.Option("--directed", help="Do not add the reverse of each edge.")] = False,
+    ids: Annotated[
+        bool,
+        typer.Option("--ids", help="Nodes have identifiers, any integers or text; DIR/ids.npy or ids.txt lists them by node."),
+    ] = False,
+    directed: Annotated[
+        bool, typer.Option("--directed", help="Keep the direction of edges; default: undirected, reverse edges are added.")
+    ] = False,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="What to call it, DIR unless given.")] = None,
     nodes: Annotated[str | None, typer.Option(metavar="N", help="Nodes of a graph, if the last ones have no edges.")] = None,
     memory: generate.Memory = None,
@@ -203,25 +209,31 @@ def convert(
 ) -> None:  # fmt: skip
     """Make a dataset of your own files, or a graph of edges alone, check it, and say what was repaired.
 
-    A graph of edges alone, and any with --memory, is sorted through files beside DIR: it may be larger than memory, and the
-    same command goes on with it where it was interrupted.
+    The graph is undirected, with the reverse of every edge added, unless --directed keeps the directions.
+
+    Nodes are numbers from 0. With --ids they are identifiers: integers of any size or text, in features and labels in a first
+    column called id or node. They are numbered in ascending order, text by its UTF-8 bytes.
+
+    A graph of edges alone, and any with --memory or --ids, is sorted through files beside DIR: it may be larger than memory,
+    and the same command goes on with it where it was interrupted.
     """
     if features is None and labels is None:
         if split or name is not None:
             raise InputError("--split and --name belong to a dataset; give --features and --labels too.")
-        _convert_graph(edges, out, directed, nodes, memory, overwrite, again, as_json)
+        _convert_graph(edges, out, ids, directed, nodes, memory, overwrite, again, as_json)
     elif features is None or labels is None:
         given, missing = ("--features", "--labels") if labels is None else ("--labels", "--features")
         raise InputError(f"a dataset has features and labels, and there is {given} only; give {missing} too, or edges alone.")
     elif nodes is not None:
         raise InputError("the nodes of a dataset are the rows of its features; --nodes is for edges alone.")
     else:
-        _convert_dataset(edges, features, labels, out, split, directed, name, memory, overwrite, again, as_json)
+        _convert_dataset(edges, features, labels, out, split, ids, directed, name, memory, overwrite, again, as_json)
 
 
 def _convert_graph(
     edges: list[Path],
     out: Path,
+    ids: bool,
     directed: bool,
     nodes: str | None,
     memory: str | None,
@@ -237,12 +249,12 @@ def _convert_graph(
     number = None if nodes is None else as_count(nodes, "nodes")
     with output.stages("reading") as progress, generate.resumable(out):
         graph = convert_edges(
-            edges, out, undirected=not directed, num_nodes=number, memory=memory, overwrite=overwrite, again=again,
+            edges, out, undirected=not directed, num_nodes=number, ids=ids, memory=memory, overwrite=overwrite, again=again,
             progress=progress,
         )  # fmt: skip
     facts = graph.stored().meta
     if as_json:
-        output.print_json({**facts, "out": str(out)})
+        output.print_json({**facts, "out": str(out), "ids": _ids_file(out)})
         return
     kind = f"{'directed' if directed else 'undirected'}{', weighted' if graph.is_weighted else ''}"
     console = output.console()
@@ -250,6 +262,7 @@ def _convert_graph(
     dropped = count(graph.dropped_self_loops, "self-loop")
     console.print(f"{dropped} dropped, {graph.merged_duplicates:,} copies of edges merged", soft_wrap=True)
     console.print(f"wrote {out}", soft_wrap=True)
+    _note_conventions(out, directed)
 
 
 def _convert_dataset(
@@ -258,6 +271,7 @@ def _convert_dataset(
     labels: Path,
     out: Path,
     split: list[Path] | None,
+    ids: bool,
     directed: bool,
     name: str | None,
     memory: str | None,
@@ -271,15 +285,61 @@ def _convert_dataset(
 
     generate.check_out(out, overwrite)
     called = name or out.name
-    if memory is None and not again and len(edges) == 1 and edges[0].is_file() and not folder_of(out).exists():
+    if memory is None and not (again or ids) and len(edges) == 1 and edges[0].is_file() and not folder_of(out).exists():
         with output.stage() as say:
             say("reading")
             dataset = read_dataset(edges[0], features, labels, split=split or None, name=called, undirected=not directed)
         generate.write(dataset, out, overwrite, as_json)
+    else:
+        with output.stages("reading") as progress, generate.resumable(out):
+            dataset = convert_dataset(
+                edges, features, labels, out, split=split or None, name=called, undirected=not directed, ids=ids, memory=memory,
+                overwrite=overwrite, again=again, progress=progress,
+            )  # fmt: skip
+        generate.tell(dataset, out, as_json)
+    if not as_json:
+        _note_conventions(out, directed)
+
+
+def _note_conventions(out: Path, directed: bool) -> None:
+    """What was done about directions and identifiers."""
+    console = output.console()
+    if not directed:
+        console.print("undirected: reverse edges added; --directed keeps directions", soft_wrap=True)
+    if (file := _ids_file(out)) is not None:
+        console.print(f"identifiers: {file}, entry i that of node i", soft_wrap=True)
+
+
+def _ids_file(out: Path) -> str | None:
+    from unifews.core.ids import INTEGERS, TEXT
+
+    return next((str(out / name) for name in (INTEGERS, TEXT) if (out / name).is_file()), None)
+
+
+# --------------------------------------------------------------------------------------------------------------- verify
+
+
+@app.command()
+def verify(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A graph or dataset folder.")],
+    as_json: _Json = False,
+) -> None:
+    """Check a graph or dataset folder for damage: every checksum and every invariant of its format.
+
+    Exit code 0: no damage. 2: damage, and the first of it is reported.
+    """
+    from unifews.core.checks import count
+    from unifews.datasets.verify import verify as check
+
+    with output.stage() as say:
+        say(f"checking {path}")
+        found = check(path)
+    if as_json:
+        facts = {"kind": found.kind, "num_nodes": found.num_nodes, "num_edges": found.num_edges, "checked": list(found.checked)}
+        output.print_json({"path": str(path), "damaged": False, **facts})
         return
-    with output.stages("reading") as progress, generate.resumable(out):
-        dataset = convert_dataset(
-            edges, features, labels, out, split=split or None, name=called, undirected=not directed, memory=memory,
-            overwrite=overwrite, again=again, progress=progress,
-        )  # fmt: skip
-    generate.tell(dataset, out, as_json)
+    console = output.console()
+    for what in found.checked:
+        console.print(f"  checked {what}", soft_wrap=True)
+    sizes = f"{count(found.num_nodes, 'node')}, {count(found.num_edges, 'edge')}"
+    console.print(f"{path} is a {found.kind} without damage: {sizes}", soft_wrap=True)

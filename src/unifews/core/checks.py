@@ -16,10 +16,7 @@ from unifews.core.sizes import in_words
 from unifews.errors import GraphError, InputError, ShapeError
 
 _LIMIT = f"a graph has at most {MAX_NODES:,} nodes, numbered from 0."
-_IDENTIFIERS = (
-    "Number identifiers with ids, flat = np.unique(edge_index, return_inverse=True), or pass num_nodes={n} if these are node "
-    "numbers."
-)
+_IDENTIFIERS = "Number identifiers with ids, numbers = np.unique(edge_index, return_inverse=True)"
 _CHUNK = 1 << 22  # values that are looked at at a time: features may be a map of a file larger than memory
 
 

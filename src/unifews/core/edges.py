@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,8 +46,10 @@ def kind_of(path: Path) -> str:
 
 
 def read_table(path: Path) -> Edges:
-    """All edges of a table."""
-    parts = [edges for edges, _ in stream_table(path, _WHOLE)]
+    """All edges of a table, checked."""
+    parts: list[Edges] = []
+    for edges, _ in stream_table(path, _WHOLE):
+        parts.append(check(edges, sum(len(part.source) for part in parts), str(path)))
     source, target = (np.concatenate([part[end] for part in parts]) for end in (0, 1))
     weights = [part.weight for part in parts if part.weight is not None]
     return Edges(source, target, np.concatenate(weights) if weights else None)
@@ -60,7 +63,7 @@ def stream_table(path: Path, size: int, start: Position = START) -> Iterator[tup
 def estimate(path: Path) -> int:
     """About how many edges a table holds: exact for Parquet, by the length of its first lines for text."""
     if kind_of(path) == ".parquet":
-        with reading(path, "a parquet table"):
+        with reading(path, "a parquet table"), _arrow_errors(path):
             return int(_parquet_module().ParquetFile(path).metadata.num_rows)
     with reading(path, "an edge list"), opened(path) as (file, raw):
         head = file.read(1 << 20)
@@ -103,7 +106,8 @@ def _as_nodes(ends: NDArray[Any], first: int, where: str) -> NDArray[np.int64]:
         bad = ends > np.iinfo(np.int64).max if ends.dtype == np.uint64 else np.zeros(0, dtype=bool)
     else:
         raise InputError(
-            f"the nodes of {where} are {ends.dtype.name} values; nodes are numbered from 0. Give them numbers first."
+            f"the nodes of {where} are {ends.dtype.name} values; nodes are numbered from 0. For identifiers, pass "
+            f"ids=True (data convert --ids)."
         )
     if bad.any():
         i = int(bad.argmax())
@@ -193,7 +197,7 @@ def _explained(path: Path, lines: list[str], before: int, layout: _Layout) -> st
                 huge = field.lstrip("+-").isdigit()
                 return (
                     f"{path} cannot be read as an edge list: line {number:,} names node {field!r}, and nodes are numbered from "
-                    f"0{', below 2^63' if huge else ''}. Give them {'other ' if huge else ''}numbers first."
+                    f"0{', below 2^63' if huge else ''}. For identifiers, pass ids=True (data convert --ids)."
                 )
     return None
 
@@ -240,10 +244,22 @@ def _parquet_module() -> Any:
     return parquet
 
 
+@contextmanager
+def _arrow_errors(path: Path) -> Iterator[None]:
+    """What pyarrow raises for a damaged table and is not one of Python's own errors for a wrong value."""
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except (ArrowException, NotImplementedError, TypeError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise FileFormatError(f"{path} cannot be read as a parquet table: it is damaged ({reason}).") from error
+
+
 def stream_parquet(path: Path, size: int, start: Position) -> Iterator[tuple[Edges, Position]]:
     """The columns of a Parquet table as they are, from row `start` on."""
     parquet = _parquet_module()
-    with reading(path, "a parquet table"), parquet.ParquetFile(path) as file:
+    with reading(path, "a parquet table"), _arrow_errors(path), parquet.ParquetFile(path) as file:
         names = file.schema_arrow.names
         columns = [names[i] for i in columns_of(names)]
         if len(columns) < 2:

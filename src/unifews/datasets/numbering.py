@@ -21,8 +21,10 @@ from unifews.core.build import Progress
 from unifews.core.edges import Edges
 from unifews.core.ids import INTEGERS, TEXT, as_text, encoded, merge
 from unifews.core.memory import Memory
+from unifews.core.sizes import in_words
 from unifews.core.work import Work
 from unifews.datasets.sources import Pieces, Run, write_run
+from unifews.errors import InputError
 
 _OFTEN = 2.0  # seconds between notes of how far the merge has come
 _PER_INTEGER = 64  # bytes of memory an identifier takes while its range is merged
@@ -110,10 +112,16 @@ class _Merge:
         if state is None:
             zeros = [0] * len(self.files)
             state = {
-                "text": self.text, "pivots": self._pivots(), "ranges": 0, "size": 0, "bytes": 0, "ids": 0,
-                "at": zeros, "offset": [*zeros], "crc": [*zeros],
+                "text": self.text, "share": self.memory.share, "pivots": self._pivots(), "ranges": 0,
+                "size": 0, "bytes": 0, "ids": 0, "at": zeros, "offset": [*zeros], "crc": [*zeros],
             }  # fmt: skip
             self.work.keep(numbered=state)
+        if state["share"] > 1.05 * self.memory.share:
+            needed = (state["share"] - self.memory.share) * (self.memory.threads + 2) + self.memory.total
+            raise InputError(
+                f"the interrupted work in {self.work.folder} was planned for more memory than {in_words(self.memory.total)}. "
+                f"Give {in_words(needed)}, or start afresh with again=True (--again)."
+            )
         self._resume(state)
         pivots = [*map(self._pivot, state["pivots"]), None]
         noted = time.monotonic()

@@ -8,18 +8,16 @@ ogbn_arxiv/                      ogbn_papers100M/
 │   └── num-node-list.csv.gz
 └── split/time/{train,valid,test}.csv.gz
 
-Tables are read a block of lines at a time. The arrays of an archive are mapped where they lie, so that the 57 GB of features
-of papers100M are never in memory at once.
+Tables are read a block of lines at a time, and no line is longer than a megabyte. The arrays of an archive are mapped where
+they lie, so that the 57 GB of features of papers100M are never in memory at once.
 """
 
 from __future__ import annotations
 
-import gzip
 import shutil
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,6 +28,7 @@ from numpy.typing import NDArray
 
 from unifews.core.atomic import atomic_file
 from unifews.core.graph import Graph
+from unifews.core.lines import blocks, opened
 from unifews.core.npy import open_array
 from unifews.datasets.convert import convert_edges
 from unifews.datasets.dataset import About, Dataset
@@ -40,7 +39,8 @@ from unifews.datasets.source import Progress, Unavailable
 from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError, GraphError, InputError, ShapeError
 
-_LINES = 1 << 17  # of a table, parsed at a time
+_BYTES = 1 << 24  # of a table, parsed at a time
+_ROWS = 1 << 17  # of an array, converted at a time
 
 
 def find_ogb(ogb: Ogb, folders: Iterable[Path]) -> Path | None:
@@ -171,9 +171,9 @@ def _features(raw: Path, work: Path, num_nodes: int, progress: Progress | None) 
         with atomic_file(copy) as file:
             header = {"descr": "<f4", "fortran_order": False, "shape": x.shape}
             npy.write_array_header_1_0(file, header)
-            for start in range(0, num_nodes, _LINES):
-                file.write(np.ascontiguousarray(x[start : start + _LINES], dtype="<f4").tobytes())
-                _tell(progress, "converting features", start + _LINES, num_nodes)
+            for start in range(0, num_nodes, _ROWS):
+                file.write(np.ascontiguousarray(x[start : start + _ROWS], dtype="<f4").tobytes())
+                _tell(progress, "converting features", start + _ROWS, num_nodes)
     return open_array(copy)
 
 
@@ -208,9 +208,12 @@ def _blocks(path: Path, dtype: Any) -> Iterator[NDArray[Any]]:
     if not path.is_file():
         raise FileFormatError(f"{path} is missing, so the OGB files beside it are incomplete. Get them again.")
     try:
-        with gzip.open(path, "rt", encoding="ascii") as file:
-            while lines := list(islice(file, _LINES)):
-                yield np.loadtxt(lines, delimiter=",", dtype=dtype, ndmin=2)
+        with opened(path) as (file, _):
+            for lines, _, _ in blocks(path, file, _BYTES):
+                if any(lines):
+                    yield np.loadtxt(lines, delimiter=",", dtype=dtype, ndmin=2)
+    except FileFormatError:
+        raise
     except (ValueError, EOFError, OSError, zlib.error) as error:
         reason = str(error).strip().splitlines()
         raise FileFormatError(f"{path} is truncated or no table of numbers ({reason[0] if reason else error!r}).") from error

@@ -1,0 +1,74 @@
+"""Everything that can be checked of a graph or dataset folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from unifews.core import store
+from unifews.core.graph import Graph
+from unifews.core.ids import check_ids
+from unifews.core.work import check_finished
+from unifews.datasets import folder as datasets
+from unifews.errors import FileFormatError, MissingFileError
+
+_GRAPH = (
+    "meta.json: format, version and counts, and the type and length of every array",
+    "indptr: from 0 to the number of edges, nowhere decreasing",
+    "indices: node numbers, ascending and without copies in each row, no self-loops",
+)
+_DATASET = (
+    "dataset.json: format, version and counts, and the type and length of every array",
+    "features, labels and splits: one row per node, splits disjoint, not empty and labelled",
+)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A folder without damage."""
+
+    kind: str
+    """"graph" or "dataset"."""
+    num_nodes: int
+    num_edges: int
+    checked: tuple[str, ...]
+    """What was checked, in words."""
+
+
+def verify(path: str | PathLike[str]) -> Verified:
+    """Read every file of a graph or dataset folder and check it: checksums, and the invariants that docs/FORMAT.md lists.
+
+    The first damage is a `FileFormatError` that names the file.
+    """
+    folder = Path(path)
+    for noun in ("graph", "dataset"):
+        check_finished(folder, noun)
+    if not folder.exists():
+        raise MissingFileError(f"there is no graph or dataset folder {folder}.")
+    if datasets.KIND.describes(folder):
+        dataset = datasets.open_dataset(folder, verify=True)
+        arrays = ", ".join(f"{name}.npy" for name in _arrays(folder))
+        inside = (f"graph/{what}" for what in (*_GRAPH, *_weights(dataset.graph)))
+        return _verified(folder, "dataset", dataset.graph, (*_DATASET, f"checksums of {arrays}", *inside))
+    if store.KIND.describes(folder):
+        graph = Graph.open(folder, verify=True)
+        return _verified(folder, "graph", graph, (*_GRAPH, *_weights(graph)))
+    raise FileFormatError(
+        f"{folder} is no graph or dataset folder: it has no meta.json or dataset.json that says so, or that file is damaged."
+    )
+
+
+def _verified(folder: Path, kind: str, graph: Graph, checked: tuple[str, ...]) -> Verified:
+    if check_ids(folder, graph.num_nodes):
+        checked = (*checked, "identifiers: one for each node, distinct and in order")
+    return Verified(kind, graph.num_nodes, graph.num_edges, checked)
+
+
+def _weights(graph: Graph) -> list[str]:
+    return ["weight: one for each edge"] if graph.is_weighted else []
+
+
+def _arrays(folder: Path) -> list[Any]:
+    return list(datasets.KIND.read(folder)["arrays"])
