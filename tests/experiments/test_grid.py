@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import make_dataclass
 from multiprocessing import active_children
+from pathlib import Path
 
 import pytest
 import torch
@@ -206,3 +209,35 @@ class TestAnyCells:
     def test_jobs_are_a_whole_number(self, ledger, jobs):
         with pytest.raises(InputError, match="`jobs` is a whole number"):
             run_cells([Toy("a")], ledger, jobs=jobs)
+
+
+def test_two_processes_with_one_ledger_do_every_cell_once(ledger):
+    """And both have all records."""
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[2])\n"
+        "from toy_cells import Toy; from unifews.experiments.grid import run_cells\n"
+        "from unifews.training.ledger import Ledger\n"
+        "found = run_cells([Toy(f'cell{i}', seconds=0.1) for i in range(6)], Ledger(sys.argv[1]), jobs=int(sys.argv[3]))\n"
+        "print([record['id'] for record in found])\n"
+    )
+    command = [sys.executable, "-c", script, str(ledger.path), str(Path(__file__).parent)]
+    both = [subprocess.Popen([*command, jobs], stdout=subprocess.PIPE, text=True) for jobs in "12"]
+    expected = [f"cell{i}" for i in range(6)]
+    assert [process.communicate(timeout=120)[0] for process in both] == [f"{expected}\n"] * 2
+    assert sorted(record["id"] for record in ledger.records()) == expected
+    assert [path.name for path in ledger.path.parent.iterdir()] == ["ledger.jsonl"]
+
+
+def test_a_cell_that_another_process_is_at_is_left_for_last(ledger):
+    """Others are done meanwhile."""
+    order, cells = [], [Toy("a"), Toy("b"), Toy("c")]
+
+    def progress(status):
+        order.extend(what for what in status.running if what not in order)
+        if "toy a, waiting for another process" in status.running:
+            held.__exit__(None, None, None)
+
+    held = ledger._claimed("a", True, lambda: None)
+    held.__enter__()
+    assert [record["id"] for record in run_cells(cells, ledger, progress=progress)] == ["a", "b", "c"]
+    assert [record["id"] for record in ledger.records()] == ["b", "c", "a"]

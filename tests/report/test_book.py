@@ -18,6 +18,7 @@ from test_compare import PRUNED, UNPRUNED
 from test_page import EVIL, Reader
 
 from unifews.errors import FileFormatError, InputError, MissingFileError
+from unifews.experiments.quantities import as_csv
 from unifews.report import exhibit
 from unifews.report.book import book
 from unifews.report.cells import Shown, leading_number, shown, with_spread
@@ -294,6 +295,29 @@ def test_records_tell_the_commit_of_the_checkout_that_they_come_from():
     commit.cache_clear()
     head = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
     assert head.startswith(versions()["commit"].removesuffix("-dirty"))
+
+
+@pytest.mark.parametrize("text", ['=cmd|"/c calc"!A1', "+1+cmd", "-1+cmd", "@SUM(A1)", "\t=1", "\r=1", "-x", "--1", "\n@a"])
+def test_no_text_of_a_csv_is_a_formula(text):
+    rows = list(csv.reader(StringIO(as_csv([text, "b"], [["a", text]]), newline="")))
+    told = "'" + text.replace("\r", "\n")
+    assert rows == [[told, "b"], ["a", told]]
+
+
+@pytest.mark.parametrize("cell", [-0.5, "-0.5", "+0.4 ± 1.2", "-1,234.5", "-1e-05", "-3 %", "-", "", None, 0, "a=b", "±"])
+def test_numbers_of_a_csv_stay_numbers(cell):
+    assert list(csv.reader(StringIO(as_csv(["a"], [[cell, 1]]))))[1] == ["" if cell is None else str(cell), "1"]
+
+
+def test_a_dataset_with_the_name_of_a_formula_is_a_text_in_every_csv_of_a_page():
+    evil = '=cmd|"/c calc"!A1'
+    record = deepcopy(UNPRUNED)
+    record["dataset"]["name"] = record["spec"]["dataset"] = evil
+    page = book(Material([record, PRUNED], []), "title")
+    files = [b64decode(text).decode() for text in re.findall(r"charset=utf-8;base64,([^\"]+)", page)]
+    assert len(files) > 1 and any(evil.split("|")[0] in text for text in files)
+    for cell in (cell for text in files for row in csv.reader(StringIO(text)) for cell in row):
+        assert not cell.startswith("=")
 
 
 class TestGather:

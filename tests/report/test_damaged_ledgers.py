@@ -129,7 +129,7 @@ def test_a_hundred_damaged_exhibits_are_shown_or_refused(tmp_path, light):
     series = {"name": "s", "x": [1, 10, 100_000], "y": [1.0, 2.0, None], "error": [0.1, 0.2, 0.3], "quantity": "q"}
     whole = {
         "id": "a", "title": "T", "columns": ["a", "b ±", "b"], "rows": [["x", 1.0, 2], ["y", None, 3]], "digits": [None, 1, 1],
-        "place": [0, 1], "series": [series, series | {"published": True}], "operations": ["x"], "guide": "diagonal", "notes": ["n"],
+        "place": [0, 1], "series": [series, series | {"published": True}], "operations": ["x"], "guide": "diagonal",
     }  # fmt: skip
     path, shown = tmp_path / "a.json", 0
     for seed in range(120):

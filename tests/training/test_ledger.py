@@ -215,3 +215,97 @@ def test_a_line_that_holds_no_record_is_skipped_and_told(tmp_path, line, why):
     book.check()
     book.append(record("d"))
     assert [one["id"] for one in book.records()] == ["a", "c", "d"]
+
+
+# ------------------------------------------------------------------------------------------------- one process at a time
+
+AT_IT = """
+import sys, time
+from unifews.training.ledger import Ledger
+book = Ledger(sys.argv[1])
+def make():
+    print("making", flush=True)
+    sys.stdin.readline()
+    book.append({"id": "a", "by": "other"})
+    return {"id": "a"}
+book.once("a", make)
+print("made", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Another process that is at run a."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", AT_IT, str(tmp_path)], stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout.readline() == "making\n"
+        yield process
+        process.kill()
+
+
+def go_on(process):
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def mine(book, name="a"):
+    def make():
+        book.append(record(name, by="me"))
+        return record(name, by="me")
+
+    return make
+
+
+def test_a_run_that_another_process_is_at_is_waited_for_and_its_record_taken(tmp_path, other):
+    book, waited = Ledger(tmp_path), []
+
+    def waiting():
+        waited.append(1)
+        go_on(other)
+
+    assert book.once("a", mine(book), waiting=waiting) == record("a", by="other") and waited == [1]
+    assert book.records() == [record("a", by="other")] and not list(tmp_path.glob(".*.lock"))
+
+
+def test_who_does_not_wait_is_told_and_other_runs_are_free(tmp_path, other):
+    book = Ledger(tmp_path)
+    with pytest.raises(module.Busy, match="run a is carried out by another process"):
+        book.once("a", mine(book), wait=False)
+    assert book.once("b", mine(book, "b"), wait=False) == record("b", by="me")
+
+
+def test_a_killed_process_lets_go_of_its_run(tmp_path, other):
+    book = Ledger(tmp_path)
+    other.kill()
+    other.wait()
+    assert book.once("a", mine(book)) == record("a", by="me")
+    assert book.records() == [record("a", by="me")] and not list(tmp_path.glob(".*.lock"))
+
+
+def test_a_record_that_is_there_is_taken_unless_wanted_again(tmp_path):
+    book = Ledger(tmp_path)
+    for _ in range(2):
+        assert book.once("a", mine(book)) == record("a", by="me")
+    assert len(book.records()) == 1
+    book.once("a", mine(book), again=True)
+    assert len(book.records()) == 2
+    with pytest.raises(ZeroDivisionError):
+        book.once("c", lambda: 1 // 0)
+    assert not list(tmp_path.glob(".*.lock"))
+
+
+def test_many_processes_do_every_run_once(tmp_path):
+    script = (
+        "import sys; from unifews.training.ledger import Ledger\n"
+        "book = Ledger(sys.argv[1])\n"
+        "for i in range(40):\n"
+        "    def make():\n"
+        "        book.append({'id': f'r{i}'})\n"
+        "        return {'id': f'r{i}'}\n"
+        "    assert book.once(f'r{i}', make) == {'id': f'r{i}'}\n"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path)]) for _ in range(3)]
+    assert [process.wait(60) for process in both] == [0] * 3
+    assert sorted(one["id"] for one in Ledger(tmp_path).records()) == sorted(f"r{i}" for i in range(40))
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.jsonl"]

@@ -1,7 +1,8 @@
 """The command line: the library's sentences with spaces. One file per command, one thin function each.
 
 Results go to stdout (`--json` for machines), progress and notes to stderr. A user's mistake is one sentence and exit code 2;
-Ctrl-C is exit code 130. Set UNIFEWS_DEBUG=1 to see tracebacks instead. Nothing heavy is imported before a command runs.
+Ctrl-C is exit code 130, SIGTERM 143. Set UNIFEWS_DEBUG=1 to see tracebacks instead. Nothing heavy is imported before a command
+runs.
 """
 
 from __future__ import annotations

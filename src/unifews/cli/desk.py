@@ -52,8 +52,7 @@ class Desk:
 
     def run(self, spec: TrainSpec, *, model: bool = False) -> dict[str, Any]:
         """The record of a run: from the ledger if it is there, else from training. `model`: for its model, always trained."""
-        from unifews.training.api import splits_of, train
-        from unifews.training.warm import warm_up, warm_up_layers
+        from unifews.training.api import splits_of
 
         splits_of(self.data, spec)
         what, name = "sparsified" if spec.prunes else "unpruned", spec.id(self.data)
@@ -65,11 +64,25 @@ class Desk:
             if found is not None and not model:
                 self._note(f"the {what} run {name} of {found['finished']} is in {book.path}; --again repeats it.")
                 return found
-            if self.again or model:  # the best seed's model may be that of any seed
-                book.drop_partial(name)
             if found is not None:
                 self._note(f"the {what} run {name} is in {book.path}, which holds no models; it is trained again for --save.")
                 book = None
+        again = self.again or model  # the best seed's model may be that of any seed
+
+        def make() -> dict[str, Any]:
+            if book and again:
+                book.drop_partial(name)
+            return self._train(spec, name, what, book)
+
+        if book is None or self.hands is not None:  # workers go on together: none of them can wait for another process
+            return make()
+        busy = f"the {what} run {name} is being trained by another process; waiting for its record."
+        return book.once(name, make, again=again, waiting=lambda: self._note(busy))
+
+    def _train(self, spec: TrainSpec, name: str, what: str, book: Ledger | None) -> dict[str, Any]:
+        from unifews.training.api import train
+        from unifews.training.warm import warm_up, warm_up_layers
+
         warm_up()
         if spec.is_layered:
             warm_up_layers()

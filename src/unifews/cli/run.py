@@ -1,16 +1,21 @@
-"""Running a command: exit codes, and one sentence where something went wrong. Set UNIFEWS_DEBUG=1 for tracebacks."""
+"""Running a command: exit codes, signals, and one sentence where something went wrong. Set UNIFEWS_DEBUG=1 for tracebacks."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
+from types import FrameType
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
+from unifews.distributed.launch import launched
 from unifews.errors import InputError, UnifewsError
 
 # How the library's sentences name a setting: `name`; name=value, or name='a' or 'b'; and bare where it is no word, weight_ramp.
@@ -19,10 +24,49 @@ _GIVEN = re.compile(r"(?<![\w./:-])(?<!got )(\w+)=('[^']*'|[\w.+-]*\w|)((?: or '
 _BARE = re.compile(r"(?<![\w./:'\"-])([a-z]+(?:_[a-z]+)+)(?![\w/='\"]|\.\w)")
 
 _INTERRUPTED = "interrupted; nothing was written."
+_WRITING = {errno.ENOSPC: "", errno.EDQUOT: "", errno.EFBIG: " (ulimit -f, or a limit of the file system)"}
+
+
+_CTRL_C = 130  # 128 + SIGINT
 
 
 class Interrupted(typer.Abort):
     """Ctrl-C where something has been kept; the message says what."""
+
+
+class Termination:
+    """SIGTERM, by which batch systems, containers and `timeout` stop a program, as Ctrl-C: the same message, exit code 143.
+
+    Workers of torchrun keep the system's own way: they may wait for each other where no handler would be called.
+    """
+
+    exit_code = 128 + signal.SIGTERM
+    _AGAIN = 1.0  # seconds in which a second signal is the first one's copy: `timeout` sends one to the process and its group
+
+    def __init__(self) -> None:
+        self._at: float | None = None
+        self._before: Any = None
+
+    def __bool__(self) -> bool:
+        """Whether the signal has come."""
+        return self._at is not None
+
+    def __enter__(self) -> Termination:
+        if not launched() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            try:
+                self._before = signal.signal(signal.SIGTERM, self._stop)
+            except ValueError:  # not in the main thread
+                self._before = None
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self._at is None or monotonic() - self._at > self._AGAIN:
+            self._at = monotonic()
+            raise KeyboardInterrupt
 
 
 class Group(TyperGroup):
@@ -40,7 +84,11 @@ class Group(TyperGroup):
         def run() -> Any:
             return super(Group, self).main(args, prog_name, complete_var, False, windows_expand_args, **extra)
 
-        return sys.exit(_exit_code(run)) if standalone_mode else run()
+        if not standalone_mode:
+            return run()
+        with Termination() as asked:
+            code = _exit_code(run)
+        return sys.exit(asked.exit_code if asked and code else code)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -59,7 +107,7 @@ def _exit_code(run: Callable[[], Any]) -> int:
         code = run()
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort) as error:
-        return _fail(str(error) or _INTERRUPTED, 130)
+        return _fail(str(error) or _INTERRUPTED, _CTRL_C)
     except BrokenPipeError:  # whoever read our output has left
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - stands in for stdout until the end of the process
         return 1
@@ -79,8 +127,8 @@ def _exit_code(run: Callable[[], Any]) -> int:
         return _fail(
             f"this is a bug in unifews, {type(error).__name__}: {error}. UNIFEWS_DEBUG=1 shows where; please report it.", 1
         )
-    if code == 130:
-        return _fail(_INTERRUPTED, 130)
+    if code == _CTRL_C:
+        return _fail(_INTERRUPTED, _CTRL_C)
     return code if isinstance(code, int) else 0
 
 
@@ -92,7 +140,8 @@ def _fail(sentence: str, code: int = 2) -> int:
 def _sentence(error: BaseException) -> str:
     if isinstance(error, OSError) and not isinstance(error, UnifewsError) and error.strerror:
         where = f" {error.filename}" if error.filename else ""
-        return f"cannot use{where}: {error.strerror}."
+        verb, why = ("write", _WRITING[error.errno]) if error.errno in _WRITING else ("use", "")
+        return f"cannot {verb}{where}: {error.strerror}{why}."
     return " ".join(str(error).split())
 
 

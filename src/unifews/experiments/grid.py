@@ -7,17 +7,19 @@ A cell is anything with an id that can be carried out in a process of its own (`
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
 from unifews.errors import UnifewsError
 from unifews.experiments.cell import trainings
-from unifews.experiments.workers import side_by_side
+from unifews.experiments.workers import carried_out, side_by_side
 from unifews.training.checks import whole
-from unifews.training.ledger import Ledger
+from unifews.training.ledger import Busy, Ledger
 
 Record = dict[str, Any]
 Outcome = Record | UnifewsError
@@ -73,6 +75,8 @@ def run_cells(
     Settings of trainings are those of `train`, the dataset among them; all are checked, and their datasets loaded, before
     anything starts. A cell that turns out impossible later than that leaves its error in its place, and the others go on.
     Whatever stops the call, finished cells are in the ledger, as are finished seeds of trainings: the same call goes on there.
+    Calls of several processes may share a ledger: a cell that one of them is at is done by it alone, others do theirs first and
+    then wait for its record.
     `jobs` of them run at a time, in processes that share out the cores; a script that asks for several stands under
     ``if __name__ == "__main__":``, as each process reads it again. `later`: what the caller has to do afterwards costs, which
     counts in the time that is left.
@@ -99,10 +103,15 @@ def run_cells(
 def _here(
     todo: Sequence[Cell], ledger: Ledger, tell: Callable[[int, float, str], None]
 ) -> Generator[tuple[int, Outcome], None, None]:
-    for number, cell in enumerate(todo):
+    turns = deque((number, False) for number in range(len(todo)))
+    while turns:
+        number, wait = turns.popleft()
         tell(number, 0.0, "")
         try:
-            outcome: Outcome = cell.run(ledger, lambda part, words, number=number: tell(number, part, words))  # type: ignore[misc]
+            outcome: Outcome = carried_out(todo[number], ledger, wait, partial(tell, number))
+        except Busy:
+            turns.append((number, True))
+            continue
         except UnifewsError as error:
             outcome = error
         yield number, outcome

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from typing import Any
 from unifews.core.atomic import atomic_file
 from unifews.experiments.drawing import drawing
 from unifews.experiments.plan import Experiment, Planned, Published, Scale
-from unifews.experiments.quantities import Quantity, pointed, quantity, signed, value
+from unifews.experiments.quantities import Quantity, as_csv, pointed, quantity, signed, value
 from unifews.experiments.sources import Comparable
 from unifews.training.run import machine_words, version_words
 
@@ -184,11 +182,7 @@ class Outcome:
         return written
 
     def csv(self) -> str:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([*self.columns(), "note"])
-        writer.writerows([*self.row(run), run.why] for run in self.tabled())
-        return text.getvalue()
+        return as_csv([*self.columns(), "note"], ([*self.row(run), run.why] for run in self.tabled()))
 
     def markdown(self) -> str:
         experiment = self.experiment

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import csv
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from io import StringIO
 from typing import Any
 
 from unifews.errors import unknown_name
 from unifews.experiments.plan import Experiment, Published, find
+
+_FORMULA = re.compile(r"[=+\-@\t\r\n]")  # what a spreadsheet takes for the beginning of a formula, or drops before one
+_FIGURE = r"[-+]?[\d.,]+(e[-+]?\d+)?"
+_FIGURES = re.compile(rf"{_FIGURE}( ?± ?{_FIGURE})? ?%?|-")
 
 Record = Mapping[str, Any]
 Number = float | None
@@ -94,3 +101,18 @@ def signed(value: float, digits: int) -> str:
     """With its sign, but for nothing, which has none."""
     rounded = round(value, digits)
     return f"{rounded:+,.{digits}f}" if rounded else f"{0:.{digits}f}"
+
+
+def as_csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as CSV in which no text is a formula: one that would begin with = + - @, a tab or a line break has a ' before it."""
+    out = StringIO()
+    csv.writer(out, lineterminator="\n").writerows([_harmless(cell) for cell in row] for row in (head, *rows))
+    return out.getvalue()
+
+
+def _harmless(cell: Any) -> Any:
+    """Numbers stay as they are, also as text: -0.5, "+0.4 ± 1.2"."""
+    if not isinstance(cell, str):
+        return cell
+    cell = cell.replace("\r", "\n")  # which is quoted: a bare one would begin another row
+    return f"'{cell}" if _FORMULA.match(cell) and not _FIGURES.fullmatch(cell) else cell

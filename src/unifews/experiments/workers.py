@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from unifews.core.memory import keep_freed
 from unifews.errors import UnifewsError
 from unifews.kernels import threads_to_use
-from unifews.training.ledger import Ledger
+from unifews.training.ledger import Busy, Ledger
 
 if TYPE_CHECKING:
     from unifews.experiments.grid import Cell, Outcome
@@ -27,14 +29,15 @@ def side_by_side(
     todo: Sequence[Cell], ledger: Ledger, jobs: int, tell: Callable[[int, float, str], None]
 ) -> Generator[tuple[int, Outcome], None, None]:  # fmt: skip
     """(number of a cell, what came of it) as they finish; processes end with the iterator, whatever ends it."""
-    waiting, jobs = iter(range(len(todo))), min(jobs, len(todo))
+    jobs = min(jobs, len(todo))
+    turns = deque((number, False) for number in range(len(todo)))  # and whether to wait for another process that is at it
     workers = []
     try:
         with _cores_shared(jobs):
             workers = [_Worker(ledger) for _ in range(jobs)]
         at = {worker.line: worker for worker in workers}
         for worker in workers:
-            worker.give(todo, next(waiting))
+            worker.give(todo, turns)
             tell(worker.number, 0.0, "")
         while busy := [line for line, worker in at.items() if worker.number >= 0]:
             for line in wait(busy):
@@ -45,11 +48,14 @@ def side_by_side(
                     continue
                 if kind == "broke":
                     raise said[0]
-                number, following = worker.number, next(waiting, -1)
-                worker.give(todo, following)
-                yield number, said[0]
-                if following >= 0:
-                    tell(following, 0.0, "")
+                number = worker.number
+                if kind == "busy":
+                    turns.append((number, True))
+                worker.give(todo, turns)
+                if kind == "done":
+                    yield number, said[0]
+                if worker.number >= 0:
+                    tell(worker.number, 0.0, "")
     finally:
         for worker in workers:
             worker.end()
@@ -67,10 +73,11 @@ class _Worker:
         self.number = -1
         """Of the cell at hand; -1 = none."""
 
-    def give(self, todo: Sequence[Cell], number: int) -> None:
-        self.number = number
-        if number >= 0:
-            self.line.send(todo[number])
+    def give(self, todo: Sequence[Cell], turns: deque[tuple[int, bool]]) -> None:
+        """The next cell, if there is one left."""
+        self.number, wait = turns.popleft() if turns else (-1, False)
+        if self.number >= 0:
+            self.line.send((todo[self.number], wait))
 
     def hear(self, todo: Sequence[Cell]) -> tuple[Any, ...]:
         try:
@@ -86,21 +93,30 @@ class _Worker:
 
     def end(self) -> None:
         self.line.close()
-        self.process.terminate()
+        self.process.kill()  # nothing is lost: what is finished is in the ledger
         self.process.join(_PATIENCE)
+
+
+def carried_out(cell: Cell, ledger: Ledger, wait: bool, tell: Callable[[float, str], None]) -> dict[str, Any]:
+    """The record of a cell, which one process carries out; `Busy` if another is at it and this one is not to `wait`."""
+    waiting = partial(tell, 0.0, "waiting for another process")
+    return ledger.once(cell.id, lambda: cell.run(ledger, tell), wait=wait, waiting=waiting)
 
 
 def _serve(line: Connection, ledger: Ledger) -> None:
     """What a worker does: carry out what comes, until nobody is at the other end."""
     keep_freed()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one ends the others
+    for stop in (signal.SIGINT, signal.SIGTERM):  # may reach all processes; the first one ends the others
+        signal.signal(stop, signal.SIG_IGN)
     with suppress(EOFError, ConnectionError):
         while True:
-            cell: Cell = line.recv()
+            cell, wait = line.recv()
             try:
-                record = cell.run(ledger, lambda part, words: line.send(("at", part, words)))
+                record = carried_out(cell, ledger, wait, lambda part, words: line.send(("at", part, words)))
             except ConnectionError:  # nobody listens any more
                 return
+            except Busy:
+                line.send(("busy",))
             except UnifewsError as error:
                 line.send(("done", error))
             except Exception as error:

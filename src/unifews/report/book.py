@@ -9,12 +9,13 @@ from html import escape
 from pathlib import Path
 
 from unifews.errors import InputError
+from unifews.experiments.quantities import as_csv
 from unifews.report.cells import Cell, with_spread
 from unifews.report.compare import Record
 from unifews.report.exhibit import Exhibit
 from unifews.report.gather import Material
 from unifews.report.page import document, put_page
-from unifews.report.plot import as_csv, drawn, figure_of
+from unifews.report.plot import drawn, figure_of
 from unifews.report.runs import runs_html
 from unifews.report.sheet import sheet_html
 from unifews.training.metrics import NAMES

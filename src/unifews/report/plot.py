@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from base64 import b64encode
 from collections.abc import Sequence
 from html import escape, unescape
-from io import StringIO
 from typing import Any, NamedTuple
 
+from unifews.experiments.quantities import as_csv
 from unifews.report.exhibit import Exhibit, Series
 
 # Okabe and Ito's colours, which stay apart for colour-blind eyes, light or dark behind them.
@@ -39,12 +38,6 @@ def download(name: str, text: str) -> str:
     """A link that holds the file it leads to."""
     content = b64encode(text.encode()).decode()
     return f'<a download="{escape(name)}" href="data:text/csv;charset=utf-8;base64,{content}">CSV</a>'
-
-
-def as_csv(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    out = StringIO()
-    csv.writer(out, lineterminator="\n").writerows([head, *rows])
-    return out.getvalue()
 
 
 def data_of(fig: Any) -> str:

@@ -7,10 +7,11 @@ from dataclasses import asdict, fields
 from html import escape
 from typing import Any
 
+from unifews.experiments.quantities import as_csv
 from unifews.report.cells import Cell, Shown
 from unifews.report.compare import Gain, Record, Row, baseline_of, labels_of, prunes
 from unifews.report.figure import caption, figure
-from unifews.report.plot import as_csv, drawn
+from unifews.report.plot import drawn
 from unifews.report.sheet import sheet_html
 from unifews.report.table import NONE, gains, legend, numbers, quantities, spread, values
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from unifews.experiments.quantities import as_csv
 from unifews.report.cells import NOTHING, Cell, Shown, shown
-from unifews.report.plot import as_csv, download
+from unifews.report.plot import download
 
 
 def sheet_html(head: Sequence[str], rows: Sequence[Sequence[Cell]], name: str, data: str = "", held: int = 0) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from os import PathLike
@@ -19,8 +19,12 @@ from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 from unifews.core.atomic import atomic_file
-from unifews.errors import FileFormatError
+from unifews.errors import FileFormatError, UnifewsError
 from unifews.training.record import FINISHED, mismatch, problem
+
+
+class Busy(UnifewsError):
+    """A run that another process is at."""
 
 
 class Skipped(NamedTuple):
@@ -59,7 +63,8 @@ class Ledger:
                 if size and os.read(descriptor, 1) != b"\n":
                     line = b"\n" + line
                 try:
-                    if os.write(descriptor, line) != len(line):
+                    if (written := os.write(descriptor, line)) != len(line):
+                        os.write(descriptor, line[written:])  # which tells why
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                     os.fsync(descriptor)
                 except OSError as error:
@@ -103,6 +108,62 @@ class Ledger:
     def find(self, run: str) -> dict[str, Any] | None:
         """The latest record of a run, by its id or the beginning of it."""
         return next((record for record in reversed(self.records()) if str(record["id"]).startswith(run)), None)
+
+    def once(
+        self,
+        run: str,
+        make: Callable[[], dict[str, Any]],
+        *,
+        again: bool = False,
+        wait: bool = True,
+        waiting: Callable[[], None] = lambda: None,
+    ) -> dict[str, Any]:
+        """What `make` returns, which carries out a run and appends its record; or the record that another process has made.
+
+        One process at a time carries out a run, however many share the ledger: another calls `waiting` and waits until it has
+        ended, or raises `Busy` if it is not to `wait`. A process that is killed lets go of its run. `again`: make it anyway.
+        """
+        with self._claimed(run, wait, waiting):
+            return (None if again else self._latest(run)) or make()
+
+    def _latest(self, run: str) -> dict[str, Any] | None:
+        if not self.path.exists() or run.encode() not in self.path.read_bytes():
+            return None
+        return next((record for record in reversed(self.records()) if record["id"] == run), None)
+
+    @contextmanager
+    def _claimed(self, run: str, wait: bool, waiting: Callable[[], None]) -> Iterator[None]:
+        """This process alone is at a run, by a lock on a file beside the ledger that ends with the process."""
+        try:
+            from fcntl import LOCK_EX, LOCK_NB, flock
+        except ImportError:  # Windows
+            yield
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = self.path.parent / f".{run}.lock"
+        while True:
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                flock(descriptor, LOCK_EX | LOCK_NB)
+            except BlockingIOError:
+                try:
+                    if not wait:
+                        raise Busy(f"run {run} is carried out by another process.") from None
+                    waiting()
+                    flock(descriptor, LOCK_EX)
+                except BaseException:
+                    os.close(descriptor)
+                    raise
+            except OSError:
+                break  # a file system without locks: each process does all of its runs, as the only one would
+            if file.exists() and os.path.samestat(file.stat(), os.fstat(descriptor)):
+                break
+            os.close(descriptor)  # the one that had it has deleted it
+        try:
+            yield
+        finally:
+            file.unlink(missing_ok=True)
+            os.close(descriptor)
 
     # What an unfinished run has got so far: its finished seeds, in a file of its own beside the ledger.
 
