@@ -202,7 +202,9 @@ def test_a_mistake_in_a_run_file(tmp_path, text, sentence):
     assert sentence in str(error.value) and str(path) in str(error.value)
 
 
-@pytest.mark.parametrize("content", [b"edge_sparsity 0.9", b"\xff\xfe\x00", b"a = 1\na = 2", b"a = " + b"[" * 9999, b"a = " + b"9" * 5000])
+@pytest.mark.parametrize(
+    "content", [b"edge_sparsity 0.9", b"\xff\xfe\x00", b"a = 1\na = 2", b"a = " + b"[" * 9999, b"a = " + b"9" * 5000]
+)
 def test_what_is_no_run_file(tmp_path, content):
     path = tmp_path / "run.toml"
     path.write_bytes(content)
