@@ -56,7 +56,11 @@ def another_name(data):
     data[data.rindex(b"indptr.npy")] ^= 1
 
 
-@pytest.mark.parametrize("damage", [encrypted, another_method, another_offset, another_name])
+def hidden_members(data):
+    struct.pack_into("<H", data, data.index(b"PK\x01\x02") + 32, 999)  # the comment of the first one
+
+
+@pytest.mark.parametrize("damage", [encrypted, another_method, another_offset, another_name, hidden_members])
 def test_a_damaged_directory_is_one_sentence(tmp_path, damage):
     path = tmp_path / "a.npz"
     np.savez(path, indptr=np.array([0, 1, 1]), indices=np.array([1]), x=np.eye(2), y=np.zeros(2, int))

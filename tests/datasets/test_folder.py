@@ -84,12 +84,11 @@ def truncate(path):
         (lambda a: edit(a / "dataset.json", num_edges=6), "they are not of one dataset"),
         (lambda a: edit(a / "dataset.json", num_features=6), "has 5 features, but dataset.json says 6"),
         (lambda a: edit(a / "dataset.json", num_classes=9), "has 3 classes, but dataset.json says 9"),
-        (lambda a: edit(a / "dataset.json", arrays={"\0": {}}), "names an array .*, which no dataset has"),
-        (lambda a: edit(a / "dataset.json", arrays={"x" * 999: {}}), "names an array 'x{80}', which no dataset has"),
+        (lambda a: edit(a / "dataset.json", arrays={"\0": {}}), "is missing among its arrays or not of"),
         (lambda a: np.save(a / "x.npy", np.load(a / "x.npy").astype(">f4")), "x.npy holds float32"),
-        (lambda a: edit(a / "dataset.json", splits=2), "it has no array 'train_1'"),
+        (lambda a: edit(a / "dataset.json", splits=2), "announces 2 splits, and 'test_1' is missing among its arrays"),
         (lambda a: edit(a / "dataset.json", about={"split": "by hand"}), "'by hand' is none of stratified, stored"),
-        (lambda a: edit(a / "dataset.json", arrays={"../x": {}}), "names an array '../x', which no dataset has"),
+        (lambda a: edit(a / "dataset.json", arrays={"../x": {}}), "'../x' is missing among its arrays or not"),
     ],
 )
 def test_damage_is_one_sentence(tmp_path, damage, sentence):

@@ -112,13 +112,13 @@ def test_the_graph_is_sorted_once(tmp_path, monkeypatch):
             "edge.csv.gz cannot be read as text: line 1 is longer than 1,048,576 bytes",
         ),
         (lambda a: (a / "raw" / "node-label.csv.gz").unlink(), "node-label.csv.gz is missing, so the OGB files beside it"),
-        (lambda a: cut(a / "raw" / "edge.csv.gz"), "edge.csv.gz is truncated or no table of numbers"),
+        (lambda a: cut(a / "raw" / "edge.csv.gz"), "edge.csv.gz cannot be read as a table of numbers: it is truncated"),
         (lambda a: write_csv(a / "raw" / "edge.csv.gz", [[0, 99]]), "an edge names node 99, but a graph of 24 nodes"),
         (lambda a: write_csv(a / "raw" / "edge.csv.gz", [[0, 1, 2]]), "instead of pairs of nodes"),
         (lambda a: write_csv(a / "raw" / "node-feat.csv.gz", np.ones((7, 5))), "one row of features for each of 24 nodes"),
         (lambda a: write_csv(a / "raw" / "node-label.csv.gz", [0] * 7), "7 rows of labels"),
         (lambda a: write_csv(a / "raw" / "num-node-list.csv.gz", [12, 12]), "holds 2 graphs"),
-        (lambda a: (a / "raw" / "edge.csv.gz").write_bytes(gzip.compress(b"a,b\n")), "no table of numbers"),
+        (lambda a: (a / "raw" / "edge.csv.gz").write_bytes(gzip.compress(b"a,b\n")), "cannot be read as a table of numbers"),
         (lambda a: (a / "raw" / "edge.csv.gz").write_bytes(gzip.compress(b"")), "edge.csv.gz is empty"),
         (lambda a: write_csv(a / "split" / "time" / "train.csv.gz", [0, 0]), "names 1 nodes more than once"),
     ],
@@ -218,7 +218,7 @@ def test_a_download_is_unpacked_converted_and_gone(tmp_path, monkeypatch):
 def test_half_a_download_is_told_and_leaves_nothing(tmp_path, monkeypatch):
     known(monkeypatch, record_for(tiny(), ogb=ARXIV))
     monkeypatch.setattr(ogb, "download", lambda url, path, progress: path.write_bytes(b"PK\x03\x04 half"))
-    with pytest.raises(FileFormatError, match=r"the download is not a whole \.zip archive"):
+    with pytest.raises(FileFormatError, match=r"the download cannot be read as a \.zip archive"):
         uf.load_dataset("tiny", source="ogb", cache=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".locks"]
 

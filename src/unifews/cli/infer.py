@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _FEW = 1_000  # nodes up to which each is predicted by itself, as a service would
 _KINDS = (".npy", ".csv", ".parquet")
-_LABELS = {"y.npy", "labels.npy", "node_labels.npy"}
+_LABELS = {"y", "labels", "node_labels"}
 
 
 def infer(
@@ -197,13 +197,12 @@ def _load(data: str, features: Path | None, undirected: bool) -> tuple[str, Grap
 
 def _is_unlabelled(path: Path) -> bool:
     """Whether it is a .npz with features and no labels: a dataset to predict, not to train on."""
-    import zipfile
+    from unifews.core.archive import Archive
 
-    if path.suffix != ".npz" or not path.is_file() or not zipfile.is_zipfile(path):
+    if path.suffix != ".npz" or not path.is_file():
         return False
-    with zipfile.ZipFile(path) as archive:
-        names = set(archive.namelist())
-    return names.isdisjoint(_LABELS) and not names.isdisjoint({"x.npy", "x_indptr.npy"})
+    names = set(Archive(path))
+    return names.isdisjoint(_LABELS) and not names.isdisjoint({"x", "x_indptr"})
 
 
 def _several(fast: FrozenModel) -> bool:

@@ -331,12 +331,9 @@ def _dataset(path: Path) -> Dataset | None:
 
 
 def _holds_features(path: Path) -> bool:
-    import zipfile
+    from unifews.core.archive import Archive
 
-    if path.suffix != ".npz" or not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return not {"x.npy", "x_indptr.npy"}.isdisjoint(archive.namelist())
+    return path.suffix == ".npz" and path.is_file() and not {"x", "x_indptr"}.isdisjoint(Archive(path))
 
 
 def _write(result: Propagated, targets: list[Path], overwrite: bool) -> list[int]:

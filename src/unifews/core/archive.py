@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from unifews.core.reading import check_unpacked, reading
 from unifews.errors import FileFormatError, MissingFileError
 
 _CHUNK = 1 << 24
+_END = struct.Struct("<4s6xH10x")  # the end of an archive: signature, …, number of members, …
 _ADVICE = "save its arrays with numpy.savez, uncompressed, or convert a list of edges with unifews data convert --memory"
 
 
@@ -29,7 +31,17 @@ def opened(path: Path) -> Iterator[zipfile.ZipFile]:
             f"{path} is not a .npz archive, or it is truncated or half-downloaded. Get it again, or write it with numpy.savez."
         )
     with reading(path, "a .npz archive of numeric arrays"), zipfile.ZipFile(path) as file:
+        _check_count(path, file)
         yield file
+
+
+def _check_count(path: Path, file: zipfile.ZipFile) -> None:
+    """As many members as the end of the archive says, which zipfile does not compare: a damaged length may hide some."""
+    with path.open("rb") as raw:
+        raw.seek(-_END.size - len(file.comment), 2)
+        mark, count = _END.unpack(raw.read(_END.size))
+    if mark != b"PK\x05\x06" or count not in (len(file.infolist()), 0xFFFF):  # 65,535: more than that
+        raise zipfile.BadZipFile("its directory is damaged")
 
 
 class Archive(Mapping[str, NDArray[Any]]):
@@ -67,6 +79,9 @@ class Archive(Mapping[str, NDArray[Any]]):
                 at += len(part)
             content.read(1)  # at its end, zipfile compares the checksum
             return data.view(header.dtype).reshape(header.shape, order="F" if header.fortran else "C")
+
+    def __contains__(self, name: object) -> bool:  # Mapping would read the array
+        return name in self._members
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._members)

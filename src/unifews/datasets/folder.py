@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict, fields
 from hashlib import file_digest
 from os import PathLike
@@ -28,7 +27,6 @@ KIND = Kind("dataset", "unifews-dataset", 1, "dataset.json", "save_dataset")
 # Below this a map saves nothing, and an array in memory is writable, which torch prefers.
 _MAP = 1 << 26
 _SPARSE = ("x_indptr", "x_indices", "x_data")
-_ARRAY = re.compile(r"x|x_indptr|x_indices|x_data|y|(train|val|test)_[0-9]{1,9}")  # what an array is called
 
 
 def save_dataset(dataset: Dataset, path: str | PathLike[str], *, overwrite: bool = False) -> None:
@@ -80,6 +78,14 @@ def open_dataset(path: str | PathLike[str], *, verify: bool = False) -> Dataset:
 def _opened(folder: Path, verify: bool) -> Dataset:
     meta = _meta(folder)
     n = meta["num_nodes"]
+    expected = {*(("x",) if "x" in meta["arrays"] else _SPARSE), "y"}
+    for i in range(min(meta["splits"], len(meta["arrays"]))):
+        expected |= {f"{part}_{i}" for part in Split._fields}
+    if odd := sorted(expected ^ meta["arrays"].keys()):
+        raise FileFormatError(
+            f"{folder} is damaged: dataset.json announces {meta['splits']:,} splits, and {odd[0][:80]!r} is missing among its "
+            f"arrays or not of such a dataset. Copy or save it again."
+        )
     arrays = {name: _open(folder, name, entry, verify) for name, entry in meta["arrays"].items()}
     graph = Graph.open(folder / "graph", verify=verify)
     if (graph.num_nodes, graph.num_edges) != (n, meta["num_edges"]):
@@ -142,8 +148,6 @@ def _meta(folder: Path) -> dict[str, Any]:
 
 
 def _open(folder: Path, name: str, entry: Any, verify: bool) -> NDArray[Any]:
-    if not _ARRAY.fullmatch(name):
-        raise FileFormatError(f"{folder}/dataset.json names an array {name[:80]!r}, which no dataset has. Copy it again.")
     path = folder / f"{name}.npy"
     if not path.is_file():
         raise FileFormatError(f"{folder} is incomplete: it has no {path.name}. Copy or save the dataset again.")

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import shutil
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -30,6 +29,7 @@ from unifews.core.atomic import atomic_file
 from unifews.core.graph import Graph
 from unifews.core.lines import blocks, opened
 from unifews.core.npy import open_array
+from unifews.core.reading import reading
 from unifews.datasets.convert import convert_edges
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.member import open_member
@@ -96,17 +96,14 @@ def fetch_ogb(ogb: Ogb, place: Path, progress: Progress | None = None) -> Path:
 
 def _unzip(archive: Path, place: Path) -> None:
     """Unpack raw/ and split/ of a download, wherever they are in it, and nothing else."""
-    try:
-        with zipfile.ZipFile(archive) as packed:
-            for info in packed.infolist():
-                parts = PurePosixPath(info.filename).parts
-                if len(parts) >= 3 and parts[1] in ("raw", "split") and ".." not in parts and not info.is_dir():
-                    target = place.joinpath(*parts[1:])
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    with packed.open(info) as source, target.open("wb") as file:
-                        shutil.copyfileobj(source, file)
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise FileFormatError(f"the download is not a whole .zip archive ({error}). Load the dataset again.") from error
+    with reading("the download", "a .zip archive"), zipfile.ZipFile(archive) as packed:
+        for info in packed.infolist():
+            parts = PurePosixPath(info.filename).parts
+            if len(parts) >= 3 and parts[1] in ("raw", "split") and ".." not in parts and not info.is_dir():
+                target = place.joinpath(*parts[1:])
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with packed.open(info) as source, target.open("wb") as file:
+                    shutil.copyfileobj(source, file)
     if not is_ogb(place):
         raise FileFormatError("the download holds no raw files of an OGB dataset. Load the dataset again.")
 
@@ -207,16 +204,10 @@ def _table(path: Path, dtype: Any, progress: Progress | None = None) -> NDArray[
 def _blocks(path: Path, dtype: Any) -> Iterator[NDArray[Any]]:
     if not path.is_file():
         raise FileFormatError(f"{path} is missing, so the OGB files beside it are incomplete. Get them again.")
-    try:
-        with opened(path) as (file, _):
-            for lines, _, _ in blocks(path, file, _BYTES):
-                if any(lines):
-                    yield np.loadtxt(lines, delimiter=",", dtype=dtype, ndmin=2)
-    except FileFormatError:
-        raise
-    except (ValueError, EOFError, OSError, zlib.error) as error:
-        reason = str(error).strip().splitlines()
-        raise FileFormatError(f"{path} is truncated or no table of numbers ({reason[0] if reason else error!r}).") from error
+    with reading(path, "a table of numbers"), opened(path) as (file, _):
+        for lines, _, _ in blocks(path, file, _BYTES):
+            if any(lines):
+                yield np.loadtxt(lines, delimiter=",", dtype=dtype, ndmin=2)
 
 
 def _tell(progress: Progress | None, what: str, done: int, total: int) -> None:
