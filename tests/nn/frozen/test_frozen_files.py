@@ -288,3 +288,11 @@ def test_damaged_folders_give_named_errors_only():
     count = int(os.environ.get("UNIFEWS_FUZZ", 300))
     seen = fuzz(count, seed=7)
     assert seen["FileFormatError"] > 0.8 * count and seen["ran"] + seen["refused to run"] <= seen["loaded"]
+
+
+@pytest.mark.parametrize("place", [3, None, b"folder", ["folder"], "a\0b"])
+def test_what_is_no_path(fast, place):
+    model = trained("gcn")
+    for call in (uf.load, fast.save, fast.load, lambda p: uf.save(model, p), lambda p: uf.export(fast, p)):
+        with pytest.raises(InputError, match="which is no path; give a text"):
+            call(place)
