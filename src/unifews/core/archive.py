@@ -80,9 +80,6 @@ class Archive(Mapping[str, NDArray[Any]]):
             content.read(1)  # at its end, zipfile compares the checksum
             return data.view(header.dtype).reshape(header.shape, order="F" if header.fortran else "C")
 
-    def __contains__(self, name: object) -> bool:  # Mapping would read the array
-        return name in self._members
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._members)
 

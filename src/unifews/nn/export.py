@@ -24,6 +24,7 @@ from unifews.nn.frozen.compress import compress
 from unifews.nn.frozen.model import FrozenModel
 from unifews.nn.frozen.program import GRAPH_OPS, Program
 from unifews.nn.indexed import Indexed, classifier
+from unifews.nn.saved.folder import as_path
 
 OPSET = 18  # the first whose scatter takes a maximum
 _SUFFIX = {"torch": ".pt2", "onnx": ".onnx"}
@@ -80,7 +81,7 @@ def export(
     """
     if format not in _SUFFIX:
         raise unknown_name("format", format, _SUFFIX)
-    path = Path(path)
+    path = as_path("path", path)
     if path.suffix != _SUFFIX[format]:
         raise InputError(f"{path} must end in {_SUFFIX[format]}, as files of format={format!r} do.")
     missing = [name for name in _ONNX if find_spec(name) is None] if format == "onnx" else []

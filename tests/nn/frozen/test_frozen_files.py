@@ -279,3 +279,11 @@ def test_edges_that_no_graph_has(tmp_path):
     change(tmp_path / "m", set_setting(1, nodes=12))
     with pytest.raises(FileFormatError, match="edges that a graph of 12 nodes does not have"):
         uf.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("place", [3, None, b"folder", ["folder"], "a\0b"])
+def test_what_is_no_path(fast, place):
+    model = trained("gcn")
+    for call in (uf.load, fast.save, fast.load, lambda p: uf.save(model, p), lambda p: uf.export(fast, p)):
+        with pytest.raises(InputError, match="which is no path; give a text"):
+            call(place)

@@ -14,6 +14,8 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 import unifews as uf
 from unifews.errors import InputError, ShapeError, UnifewsError
+from unifews.nn.decoupled import Decoupled
+from unifews.nn.mlp import Mlp
 
 F, C, N, M = 8, 4, 60, 150
 _DRAW = torch.Generator().manual_seed(0)
@@ -370,6 +372,25 @@ def _damaged(kind, **arrays):
 def test_values_that_cannot_work(given, match):
     model = sparsified(pyg.GCN(F, 16, 2, C), X, EDGES)
     refused(model, *given, match=match)
+
+
+def test_a_decoupled_model_and_a_data_object():
+    head = Mlp(F, C, width=8)
+    for layer in head.linears():
+        layer.decide(torch.rand(layer.in_features) + 0.1, sparsity=0.5)
+    model = Decoupled(head, None, {"scheme": "appnp", "hops": 2}).eval()
+    assert_close(uf.compress(model, PLAIN).predict(), model(X, EDGES), 1e-5)
+    weighted = uf.Graph.from_edge_index(EDGES, N, edge_weight=WEIGHT)
+    assert_close(uf.compress(model, WEIGHTED).predict(), model(X, weighted), 1e-5)
+    refused(model, ATTRIBUTED, match=r"not clear whether data\.edge_attr is meant")
+    refused(model, {"a": X}, EDGES, match="`x` is a dict")
+    refused(model, "x", EDGES, match="cannot be evaluated")
+    refused(model, X, EDGES + 50)
+
+
+def test_threads_are_checked_first():
+    with pytest.raises(InputError, match="threads"):
+        uf.compress(nn.Linear(2, 2), X, EDGES, threads=0)
 
 
 def test_calls_of_a_frozen_model_with_other_inputs():

@@ -2,6 +2,9 @@
 
 weights.py        one matrix, packed
 program.py        steps, what they may say, and whether they fit together
+private.py        a copy of a torch module that nothing else can see
+inputs.py         which argument of a forward is x, edge_index or edge_weight
+tracing.py        the operations of a forward, without patches to torch
 symbolic.py       a torch module → steps, by tracing its forward
 layers.py         one message-passing layer → steps
 fold.py           BatchNorm and ReLU into their neighbours
@@ -15,5 +18,5 @@ stream.py         all rows, a few thousand at a time
 run.py            a program on a graph
 model.py          what the user holds
 files.py          saved, and loaded with every number checked (with nn/saved)
-compress.py       the public door
+compress.py       the public entry point
 """

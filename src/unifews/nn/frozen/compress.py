@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from unifews.core.graph import Graph
 from unifews.errors import InputError, UnifewsError
+from unifews.kernels import threads_to_use
 from unifews.nn.convs.base import PrunedConv
 from unifews.nn.decoupled import Decoupled
 from unifews.nn.frozen.fold import folded
-from unifews.nn.frozen.inputs import Call, GivenGraph, as_tensors, call_of, data_of, graph_given
-from unifews.nn.frozen.layer import failed
+from unifews.nn.frozen.inputs import Call, GivenGraph, as_tensors, call_of, data_of, graph_given, with_weights
+from unifews.nn.frozen.layer import evaluating
 from unifews.nn.frozen.model import FrozenModel
 from unifews.nn.frozen.private import private, unwrapped
 from unifews.nn.frozen.program import Program
@@ -44,17 +45,27 @@ def compress(
             activations, sums, products and concatenations. GCNConv, SAGEConv, GINConv, GCN2Conv, GATConv, GATv2Conv, GraphConv,
             SGConv, TAGConv, APPNP, ChebConv and MixHopConv become steps; any other layer keeps its own code, runs on all nodes
             once for a graph, and cannot be saved in a file.
-        x, edge_index, edge_weight: the graph that it was trained on, or any other it can be tried on. The frozen model is
-            compared with ``model.eval()`` on it (1e-4 of the largest score; an error if it differs), and bound to it.
+        x, edge_index, edge_weight: the graph that it was trained on, or any other it can be tried on; or a PyG ``Data`` object
+            for x alone. The frozen model is compared with ``model.eval()`` on it (1e-4 of the largest score; an error if it
+            differs), and bound to it.
         record: what is known of its training, plain values; saved with it.
         threads: that it uses; all cores unless given. ``fast.threads`` changes it.
 
-    The model itself is left as it is.
+    Its forward takes x, edge_index and perhaps edge_weight, by these names or in this order, or one ``data`` object with these
+    attributes (a one-dimensional floating-point ``edge_attr`` counts as weights there). The frozen model is always called with
+    x, edge_index and edge_weight. Heterogeneous graphs, edge features, edge types and poolings over a ``batch`` are refused.
+
+    The model itself is left as it is: a copy, of the same size, is evaluated and traced. Nothing of torch is patched meanwhile,
+    so other threads may do what they like, also evaluate this model, save it, or compress it. If another thread trains this
+    model, what is frozen is sound but of no single training step: call `compress` between steps to know which. Forward hooks
+    run when the copy is evaluated and are not frozen.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"`model` is a {type(model).__name__}; give a torch module that was sparsified and trained.")
     if record is not None and not isinstance(record, dict):
         raise InputError(f"`record` is a dictionary of plain values; got a {type(record).__name__}.")
+    if threads is not None:
+        threads = threads_to_use(threads)
     model = unwrapped(model)
     if isinstance(model, torch.jit.ScriptModule):
         raise InputError(
@@ -64,20 +75,26 @@ def compress(
     session = _session(model)
     _check_is_trained(model, session)
     given, call = graph_given(x, edge_index, edge_weight), None
-    if not isinstance(model, Decoupled):
+    if isinstance(model, Decoupled):
+        given = with_weights(given, "edge_weight", type(model).__name__)
+    else:
         call, given = call_of(model, as_tensors(given))
-    requested, name = _requested(model, session), type(model).__name__
-    model = private(model).eval()  # training, or calls in another thread, may go on meanwhile
-    with torch.no_grad():
-        with _watched(model) as widths:
-            expected = _evaluated(model, call, given)
-        program = folded(_program(model, call, given, widths))
-    fast = FrozenModel(program, requested=requested, record=record)
+    program, expected = _frozen(model, call, given)
+    fast = FrozenModel(program, requested=_requested(model, session), record=record)
     fast.threads = threads
     unused = call is not None and call.takes_data and not program.weighted
     fast.bind(given.x, given.edge_index, None if unused else given.edge_weight)
-    _compare(fast.predict(), expected, program, name, hooks=_has_hooks(model, session))
+    _compare(fast.predict(), expected, program, type(model).__name__, hooks=_has_hooks(model, session))
     return fast
+
+
+@torch.no_grad()
+def _frozen(model: nn.Module, call: Call | None, given: GivenGraph) -> tuple[Program, Tensor]:
+    """The program of a model, and what the model itself returns for this graph."""
+    model = private(model).eval()  # calls in another thread, or training, may go on meanwhile
+    with _watched(model) as widths:
+        expected = _evaluated(model, call, given)
+    return folded(_program(model, call, given, widths)), expected
 
 
 def _program(model: nn.Module, call: Call | None, given: GivenGraph, widths: dict[nn.Module, int]) -> Program:
@@ -170,23 +187,14 @@ def _watched(model: nn.Module) -> Iterator[dict[nn.Module, int]]:
 
 def _evaluated(model: nn.Module, call: Call | None, given: GivenGraph) -> Tensor:
     """What the model itself returns for this graph."""
-    name, x, edge_index, edge_weight = type(model).__name__, given.x, given.edge_index, given.edge_weight
-    if call is None:
-        if edge_weight is not None:
-            edge_index = Graph.from_edge_index(edge_index, num_nodes=x.shape[0], edge_weight=edge_weight)
-        out = model(x, edge_index)
-    else:
+    name, x = type(model).__name__, given.x
+    with evaluating(name):
         try:
             out = _called(model, call, given)
-        except Exception as error:
-            # Not every layer takes sparse features: GIN adds a node's own to its neighbours'.
-            again = isinstance(error, RuntimeError | InputError) and x.layout != torch.strided
-            if not again:
-                raise failed(name, error) from error
-            try:
-                out = _called(model, call, replace(given, x=x.to_dense()))
-            except Exception as other:
-                raise failed(name, other) from other
+        except (RuntimeError, InputError):  # not every layer takes sparse features: GIN adds a node's own to its neighbours'
+            if call is None or x.layout == torch.strided:
+                raise
+            out = _called(model, call, replace(given, x=x.to_dense()))
     if not isinstance(out, Tensor) or out.ndim != 2:
         raise InputError(f"forward of {name} gives no matrix of scores, one row per node; what is frozen gives one.")
     if len(out) != x.shape[0]:
@@ -197,7 +205,12 @@ def _evaluated(model: nn.Module, call: Call | None, given: GivenGraph) -> Tensor
     return out.detach().cpu().float()
 
 
-def _called(model: nn.Module, call: Call, given: GivenGraph) -> Any:
+def _called(model: nn.Module, call: Call | None, given: GivenGraph) -> Any:
+    if call is None:
+        edges = given.edge_index
+        if given.edge_weight is not None:
+            edges = Graph.from_edge_index(edges, num_nodes=given.x.shape[0], edge_weight=given.edge_weight)
+        return model(given.x, edges)
     if call.takes_data:
         return model(data_of(given))
     args, kwargs = call.arguments(given.x, given.edge_index, given.edge_weight)

@@ -158,7 +158,7 @@ def call_of(model: nn.Module, given: GivenGraph) -> tuple[Call, GivenGraph]:
         return _one_argument(kind, parameters[named[0]], given), given
     weight = "edge_weight" if "edge_weight" in parameters else "*" if spare else None
     names = _names(kind, named, spare)
-    given = _own_weights(kind, given, weight) if given.data is not None else given
+    given = with_weights(given, weight, kind)
     for name in needed:
         if name in (names or named[:2]) or (name == "edge_weight" and given.edge_weight is not None):
             continue
@@ -172,13 +172,15 @@ def call_of(model: nn.Module, given: GivenGraph) -> tuple[Call, GivenGraph]:
     return Call(None if names is None or list(names) == named[:2] else names, weight), given
 
 
-def _own_weights(kind: str, given: GivenGraph, weight: str | None) -> GivenGraph:
-    """Only what a Data object calls edge_weight is given to an argument of that name."""
-    if weight is None or given.edge_weight is None:
+def with_weights(given: GivenGraph, weight: str | None, kind: str) -> GivenGraph:
+    """Of the weights of a Data object those that a model takes: only `edge_weight`, for an argument of that name."""
+    if given.data is None or given.edge_weight is None:
+        return given
+    if weight is None:
         return replace(given, edge_weight=None)
     if weight == "*" or given.weight_name != "edge_weight":
         raise InputError(
-            f"forward of {kind} may take edge weights, and it is not clear whether data.{given.weight_name} is meant; give "
+            f"{kind} may take edge weights, and it is not clear whether data.{given.weight_name} is meant; give "
             f"compress(model, data.x, data.edge_index), with data.{given.weight_name} as a third input if it is."
         )
     return given

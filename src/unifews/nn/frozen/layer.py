@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -38,11 +39,15 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
 
 
-def failed(what: str, error: Exception) -> Exception:
-    """An exception of a model's own code as one sentence that begins with `what`; ours are sentences already."""
-    if isinstance(error, UnifewsError | torch.OutOfMemoryError):
-        return error
-    return InputError(
-        f"{what} cannot be evaluated on this graph ({type(error).__name__}: {first_line(error)}); check that it runs in eval "
-        f"mode with this x, edge_index and edge_weight."
-    )
+@contextmanager
+def evaluating(what: str) -> Iterator[None]:
+    """An exception of a model's own code becomes one sentence that begins with `what`."""
+    try:
+        yield
+    except (UnifewsError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{what} cannot be evaluated on this graph ({type(error).__name__}: {first_line(error)}); check that it runs in "
+            f"eval mode with this x, edge_index and edge_weight."
+        ) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from unifews.nn.frozen.run import Ground, Run
 from unifews.nn.frozen.weights import Weight, sparse_rows
 from unifews.nn.frozen.wiring import Wiring
 from unifews.nn.rows import check_tensor
+from unifews.nn.saved.folder import as_path
 
 _MOST = 0.25  # share of the nodes from which all are predicted and these taken
 
@@ -155,12 +155,12 @@ class FrozenModel:
 
     def save(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
         """Write the model as a folder of ``model.safetensors`` and ``config.json`` (docs/FORMAT.md), complete or not at all."""
-        files.write(Path(folder), self.program, self.requested, self.record, overwrite=overwrite)
+        files.write(as_path("folder", folder), self.program, self.requested, self.record, overwrite=overwrite)
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> FrozenModel:
         """Read such a folder. Everything in it is checked, and nothing in it is run."""
-        program, requested, record = files.read(Path(folder))
+        program, requested, record = files.read(as_path("folder", folder))
         return cls(program, requested=requested, record=record)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unifews.errors import InputError
 from unifews.nn.convs.base import PrunedConv
-from unifews.nn.frozen.layer import Layer, failed
+from unifews.nn.frozen.layer import Layer, evaluating
 from unifews.nn.frozen.private import private
 from unifews.nn.frozen.steps import Value
 from unifews.nn.linear import PrunedWeight
@@ -83,10 +83,7 @@ class OwnLayer(Layer):
             return type(one)(map(fill, one)) if type(one) in (tuple, list) else one
 
         args, kwargs = tuple(map(fill, self.args)), {name: fill(value) for name, value in self.kwargs.items()}
-        with self.lock:  # a layer writes to itself and to its session while it runs
+        with self.lock, evaluating(f"{self.path} ({self.kind})"):  # it writes to itself and to its session while it runs
             self.conv.session.begin(self.conv)
-            try:
-                out: Tensor = self.conv(*args, **kwargs)
-            except Exception as error:
-                raise failed(f"{self.path} ({self.kind})", error) from error
+            out: Tensor = self.conv(*args, **kwargs)
         return out.detach()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from os import PathLike
-from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from torch import nn
@@ -11,7 +10,7 @@ from torch.optim import Optimizer
 
 from unifews.errors import InputError
 from unifews.nn.frozen.model import FrozenModel
-from unifews.nn.saved.folder import TRAINING
+from unifews.nn.saved.folder import TRAINING, as_path
 
 T = TypeVar("T", nn.Module, Optimizer)
 
@@ -50,7 +49,7 @@ def save(
         raise InputError(f"`record` is a dictionary of plain values; got a {type(record).__name__}.")
     from unifews.nn.saved import training  # PyG, which a frozen model does without
 
-    training.write(Path(folder), model, optimizer, record, settled=settled, overwrite=overwrite)
+    training.write(as_path("folder", folder), model, optimizer, record, settled=settled, overwrite=overwrite)
 
 
 @overload
@@ -73,7 +72,7 @@ def load(folder: str | PathLike[str], into: nn.Module | Optimizer | None = None)
     is built again if this library built it (`unifews.nn.zoo`, and the models of `train`), or if it is PyG's own GCN, GraphSAGE,
     GIN, GAT or EdgeCNN with plain settings; any other is given by `into`.
     """
-    place = Path(folder)
+    place = as_path("folder", folder)
     if not TRAINING.describes(place):
         if into is not None:
             raise InputError(f"{folder} holds no model that still trains, so there is nothing to put into `into`.")

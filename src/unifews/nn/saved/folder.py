@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from math import prod
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,13 @@ _TYPES = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8,
     "U32": np.uint32, "U16": np.uint16, "U8": np.uint8,
 }  # fmt: skip
+
+
+def as_path(name: str, value: Any) -> Path:
+    """The path that an argument of this name gives."""
+    if not isinstance(value, str | PathLike) or "\0" in str(value):
+        raise InputError(f"`{name}` is {repr(value)[:60]}, which is no path; give a text or a pathlib.Path.")
+    return Path(value)
 
 
 def write(kind: Kind, folder: Path, words: dict[str, Any], arrays: Arrays, *, overwrite: bool = False) -> None:
