@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 from campaign import run
-from formats import FORMATS, PENDING
+from formats import FORMATS
 from mutate import change
 
 SLOW = {"ledger": 80, "propagation-work": 120, "model-folders": 150}  # tries; 250 of the others
@@ -19,10 +19,9 @@ SLOW = {"ledger": 80, "propagation-work": 120, "model-folders": 150}  # tries; 2
 @pytest.mark.parametrize("name", FORMATS)
 def test_damaged_files_give_errors_of_ours(name):
     report = run(name, int(os.environ.get("UNIFEWS_FUZZ", SLOW.get(name, 250))), seed=7, most=3)
-    if name in PENDING:
-        pytest.skip(f"pending: {len(report.failures)} failures in {report.counts.total()} tries")
     assert not report.failures, "\n".join(report.failures[:20])
-    assert report.counts["error"] > 0.3 * report.counts.total()
+    if name != "ledger":  # a damaged line is reported and skipped, and the others are read
+        assert report.counts["error"] > 0.3 * report.counts.total()
 
 
 def test_a_mutation_is_repeated_by_its_seed():

@@ -62,6 +62,8 @@ class Session:
         self.factor: Tensor | None = None
         """Of every edge of the pass, for layers that take no edge weights; set by `thinned`."""
         self.requested = str(pruning)
+        self.notes: tuple[str, ...] = ()
+        """On the model, for every trace."""
         self.now: Pass | None = None
         """The pass that is going on, or the last one."""
         self._trained: Pass | None = None  # the last training pass, which goes on after what is evaluated in between
@@ -292,7 +294,10 @@ class Session:
             rows = weight.rows
             matrix = weight.matrix
             layers.append(LayerTrace(i, matrix.numel(), weight.kept, rows * weight.kept, rows * matrix.numel()))
-        notes = list(dict.fromkeys(note for record in self.records for note in record.notes))
+        notes = [*self.notes, *dict.fromkeys(note for record in self.records for note in record.notes)]
+        waiting = sum(weight.due is not None or not weight.rows for weight in self.weights)
+        if waiting and self.pruning.prunes_weights:
+            notes.append(f"{waiting} of {len(self.weights)} matrices have had no input rows: their weights are not decided on")
         wanted = self.pruning.weight_sparsity
         if wanted and 0 < self.passes < self.pruning.ramp:
             notes.append(f"weights are still being pruned: training pass {self.passes} of the {self.pruning.ramp} it takes")

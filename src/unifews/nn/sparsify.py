@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +21,7 @@ from unifews.nn.linear import PrunedLinear, PrunedWeight
 from unifews.nn.pruning import LayerEntries, Phase, Pruning, Share
 from unifews.nn.session import Session
 from unifews.nn.trace import ModelTrace
+from unifews.nn.unpruned import unpruned_weights
 
 M = TypeVar("M", bound=nn.Module)
 _PHASES = ("regrow", "monotone", "monotone-weights", "frozen")
@@ -102,6 +104,9 @@ def sparsify(
             convs.append(module)
     session.weights = [module for module in model.modules() if isinstance(module, PrunedWeight)]
     _check_weights(model, pruning)
+    if pruning.prunes_weights and (note := unpruned_weights(model)):
+        session.notes = (note,)
+        warnings.warn(f"{note}.", UserWarning, stacklevel=2)
     session.attach(model)
     return model
 

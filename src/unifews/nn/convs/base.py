@@ -65,6 +65,8 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
     seen_width: int
     seen_edges = 0
     """Edges that `removed` was decided among; 0 = not known, after loading."""
+    call = 0
+    """Products of this layer before the one that runs, in one call of it."""
     unseen = 0.0
     """Share of the edges of this pass that were not among those, as far as `removed` tells."""
     decided: Tensor
@@ -74,7 +76,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
     columns: Tensor
     """bool [width]: what is sent; empty where decisions are not about columns, or where the width is not known yet."""
     removed: Tensor
-    """Edges that are not used, receiver · n + sender, int64, sorted; of "node" entries."""
+    """Edges that are not used, call · n² + receiver · n + sender, int64, sorted; of "node" entries."""
     nodes: Tensor
     """Nodes of the graph that `removed` was decided on."""
     passes: Tensor
@@ -100,7 +102,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         for name in ("decided", "delta", "columns", "removed", "nodes", "passes"):
             delattr(self, name)
         del self.session, self.path, self.seen_width
-        for name in ("seen_edges", "unseen", "relation"):
+        for name in ("seen_edges", "unseen", "relation", "call"):
             self.__dict__.pop(name, None)
         self.__class__ = self.stands_for
         self.fuse = self.inspector.implements("message_and_aggregate")
@@ -275,11 +277,33 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         return keep
 
     def remember_edges(self, keep: Tensor, edges: Edges, delta: float) -> None:
+        removed = self._keys(edges)[~keep]
         self.delta.fill_(delta)
         self.decided.fill_(True)
-        self.removed = edges.adjacency.keys[~keep].sort().values
+        self.removed = torch.cat([self._removed_elsewhere(edges), removed]).sort().values
         self.nodes.fill_(edges.adjacency.num_nodes)
-        self.seen_edges, self.unseen = edges.count, 0.0
+        self.seen_edges, self.unseen = 0 if self.call else edges.count, 0.0
+
+    def _keys(self, edges: Edges) -> Tensor:
+        """What the edges of this product are known by: of the first, the keys of the adjacency; of others, behind those."""
+        n = edges.adjacency.num_nodes
+        if (self.call + 1) * n * n > 2**63:
+            raise GraphError(f"{self.path} makes more than {self.call} products on {n:,} nodes; take entries='unit'.")
+        return edges.adjacency.keys + self.call * n * n
+
+    def removed_of(self, call: int) -> Tensor:
+        """Keys of the edges, receiver · n + sender, that one product of the layer does without."""
+        square = max(int(self.nodes), 1) ** 2
+        return self.removed[self.removed // square == call] - call * square
+
+    def columns_of(self, call: int) -> Tensor:
+        """bool [width]: what one product of the layer sends."""
+        return self.columns
+
+    def _removed_elsewhere(self, edges: Edges) -> Tensor:
+        """Of `removed`, the edges of other products on this graph."""
+        n = edges.adjacency.num_nodes
+        return self.removed[self.removed // max(n, 1) ** 2 != self.call] if int(self.nodes) == n else self.removed[:0]
 
     def _known_edges(self, edges: Edges) -> Tensor:
         """Flags of the edges that the stored decision leaves; one it never saw stays."""
@@ -288,7 +312,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
                 f"the edges of {self.path} were chosen on a graph of {int(self.nodes):,} nodes and this one has "
                 f"{edges.adjacency.num_nodes:,}; train on it, or choose by threshold (entries='block')."
             )
-        return ~torch.isin(edges.adjacency.keys, self.removed)
+        return ~torch.isin(self._keys(edges), self.removed)
 
     def stored_edges(self, alive: Tensor | None, edges: Edges) -> Tensor:
         keep = self._known_edges(edges)
@@ -300,7 +324,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
 
         Where it is not known how many were seen, as many as there are now; a few that were removed tell nothing.
         """
-        gone = len(self.removed)
+        gone = len(self.removed) - len(self._removed_elsewhere(edges))
         if gone < _TELLING or not edges.count:
             return 0.0
         still_there = (edges.count - int(keep.sum())) / gone

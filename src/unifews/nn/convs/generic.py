@@ -23,33 +23,46 @@ class PrunedGeneric(ByMessages):
     fused = False
 
     def notes(self) -> tuple[str, ...]:
-        return (
-            f"{self.stands_for.__name__} takes the generic path: all its messages are made before some are taken out, so "
+        kind, pruning = self.stands_for.__name__, self.session.pruning
+        found: tuple[str, ...] = (
+            f"{kind} takes the generic path: all its messages are made before some are taken out, so "
             f"pruning its edges saves operations on paper only",
         )
+        if self.call > 0 and pruning.prunes_edges and pruning.entries in ("block", "feature"):
+            found += (f"{kind} makes several products, and evaluation uses the threshold of the last one for all of them; "
+                      f"entries='unit' and 'node' keep a decision for each",)  # fmt: skip
+        return found
+
+    def columns_of(self, call: int) -> Tensor:
+        return self.columns[call * self.seen_width : (call + 1) * self.seen_width]
+
+    def check(self, x: Any) -> None:
+        """Features, or those of senders and receivers."""
+        parts: Any = x if is_pair(x) else [x]
+        for part in parts:
+            _check(part, self.path)
 
 
 @cache
 def generic(kind: type[MessagePassing]) -> type[PrunedConv]:
     """The pruned class for layers of this kind, the user's own included."""
-    body: dict[str, Any] = {"stands_for": kind, "__module__": __name__, "__doc__": kind.__doc__}
-    if list(inspect.signature(kind.forward).parameters)[1:2] == ["x"]:
-        body["forward"] = _checking(kind)
+    takes_x = list(inspect.signature(kind.forward).parameters)[1:2] == ["x"]
+    body: dict[str, Any] = {
+        "stands_for": kind, "__module__": __name__, "__doc__": kind.__doc__, "forward": _forward(kind, takes_x)
+    }  # fmt: skip
     return type(f"Pruned{kind.__name__}", (PrunedGeneric, kind), body)
 
 
-def _checking(kind: type[MessagePassing]) -> Any:
-    """The layer's own forward(x, …), after a look at x."""
+def _forward(kind: type[MessagePassing], takes_x: bool) -> Any:
+    """The layer's own forward, after a look at the x that it begins with."""
 
     @wraps(kind.forward)
-    def checked(self: PrunedGeneric, *args: Any, **kwargs: Any) -> Any:
-        x = args[0] if args else kwargs.get("x")
-        parts: Any = x if is_pair(x) else [x]
-        for part in parts:
-            _check(part, self.path)
+    def forward(self: PrunedGeneric, *args: Any, **kwargs: Any) -> Any:
+        if takes_x:
+            self.check(args[0] if args else kwargs.get("x"))
         return self.by_messages(*args, **kwargs)
 
-    return checked
+    return forward
 
 
 def _check(x: Any, path: str) -> None:

@@ -54,7 +54,7 @@ class ByMessages(PrunedConv):
         """The layer's own forward(x, …); `propagate` below prunes what it sends."""
         x: Any = args[0] if args else kwargs.get("x")
         given = x[0] if is_pair(x) else x
-        self._given = given if isinstance(given, Tensor) else None
+        self._given, self.call = given if isinstance(given, Tensor) else None, -1
         try:
             return self.stands_for.forward(self, *args, **kwargs)
         finally:
@@ -65,7 +65,7 @@ class ByMessages(PrunedConv):
         if edge_index.layout not in (torch.strided, torch.sparse_csr):
             edge_index = edge_index.to_sparse_csr()  # messages then come row by row
         self._edges = self._ends(edge_index, size, kwargs)
-        self._dropped = None
+        self._dropped, self.call = None, self.call + 1
         out: Tensor = super().propagate(edge_index, size=size, **kwargs)
         return out
 
@@ -88,19 +88,24 @@ class ByMessages(PrunedConv):
 
     def _ends(self, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Edges:
         """The edges that the messages will run along; of two different sets of nodes, none is a self-loop."""
-        ends = edge_index
-        if edge_index.layout == torch.strided:
-            rows = [len(x) for value in kwargs.values() for x in (value if isinstance(value, tuple | list) else [value])
-                    if isinstance(x, Tensor) and x.ndim and x.shape[0] != edge_index.shape[1]]  # fmt: skip
-            nodes = [int(s) for s in (size or ()) if s is not None]
-            largest_end = int(edge_index.max()) + 1 if edge_index.numel() else 0
-            n = max([largest_end, *rows, *nodes])
-            pairs = [value for value in kwargs.values() if isinstance(value, tuple | list) and len(value) == 2]
-            if any(a is not b and a is not None and b is not None and len(a) != len(b) for a, b in pairs):
-                ends, n = torch.stack([edge_index[0] + n, edge_index[1]]), 2 * n
-        else:
-            n = edge_index.shape[0]
-        return Edges.of(ends, None, n, "sum", flow=self.flow) if ends.layout == torch.strided else _pattern(ends)
+        if edge_index.layout != torch.strided:
+            return _pattern(edge_index)
+        given = [value if isinstance(value, tuple | list) else [value] for name, value in kwargs.items() if self._by_node(name)]
+        rows: list[list[int]] = [
+            [x.shape[self.node_dim] for x in pair if isinstance(x, Tensor) and x.ndim] for pair in given
+        ]  # fmt: skip
+        sides: list[int] = [int(s) for s in size or () if s is not None]
+        largest_end = int(edge_index.max()) + 1 if edge_index.numel() else 0
+        n = max([largest_end, *sides, *(count for pair in rows for count in pair)])
+        if not any(len(set(pair)) == 2 for pair in (sides, *rows)):
+            return Edges.of(edge_index, None, n, "sum", flow=self.flow)
+        if self.flow == "source_to_target":
+            return Edges.between(edge_index, n, n, "sum")
+        return Edges.of(torch.stack([edge_index[0] + n, edge_index[1]]), None, 2 * n, "sum", flow=self.flow)
+
+    def _by_node(self, name: str) -> bool:
+        """Whether an argument of `propagate` has a row for every node: PyG gives messages those of both ends."""
+        return any(f"{name}_{end}" in self._user_args for end in "ij")
 
     def _prune(self, flat: Tensor, edges: Edges) -> Tensor:
         """Messages [m, width] with what is removed set to zero. Rows are in the caller's order, self-loops among them."""
@@ -115,9 +120,7 @@ class ByMessages(PrunedConv):
         alive = session.alive(self, edges.adjacency, self._given)
         keep, later = torch.ones_like(sent, dtype=torch.bool), None
         if pruning.entries == "unit":
-            if session.deciding or len(self.columns) != width:
-                self.choose_columns(sent.norm(dim=0))
-            keep &= self.columns
+            keep &= self._columns_of_call(sent)
         elif pruning.entries == "node":
             size = sent.norm(dim=1)
             loops = torch.ones_like(flat[:, 0], dtype=torch.bool).index_fill(0, at, False)
@@ -147,8 +150,21 @@ class ByMessages(PrunedConv):
         whole[at] = keep
         return flat * whole
 
+    def _columns_of_call(self, sent: Tensor) -> Tensor:
+        """bool [width]: `columns` holds those of all products of the layer, one after another."""
+        width = sent.shape[1]
+        every, at = self.columns, slice(self.call * width, (self.call + 1) * width)
+        if not self.session.deciding and len(every) >= at.stop:
+            return every[at]
+        self.columns = every[at]
+        self.choose_columns(sent.norm(dim=0))
+        chosen = self.columns
+        self.columns = chosen if not self.call else torch.cat([every[: at.start], chosen, every[at.stop :]])
+        return chosen
+
 
 def _pattern(matrix: Tensor) -> Edges:
     """Where a sparse matrix has entries, whatever their values: the layer has them from elsewhere."""
-    found = matrix.to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
-    return Edges.of(found.indices().flip(0), None, matrix.shape[0], "sum")
+    receivers, senders = matrix.shape
+    found = matrix.to_sparse_coo().coalesce().indices().flip(0)  # type: ignore[no-untyped-call]
+    return Edges.of(found, None, senders, "sum") if senders == receivers else Edges.between(found, senders, receivers, "sum")

@@ -37,8 +37,8 @@ def sg(to: Builder, conv: Any, given: dict[str, Any]) -> int | None:
     if not sums(conv):
         return None
     x = given["x"]
-    for _ in range(conv.K):
-        x = _normalised(to, conv, given, x, loops=conv.add_self_loops)
+    for hop in range(conv.K):
+        x = _normalised(to, conv, given, x, hop, loops=conv.add_self_loops)
     return to.linear(x, matrix(conv.lin), conv.lin.bias)
 
 
@@ -47,7 +47,7 @@ def tag(to: Builder, conv: Any, given: dict[str, Any]) -> int | None:
     """Σ_k T^k x W_kᵀ + b, T without self-loops."""
     if not sums(conv):
         return None
-    return _powers(to, conv, given, lambda x, _: _normalised(to, conv, given, x, loops=False, norm=conv.normalize))
+    return _powers(to, conv, given, lambda x, _, hop: _normalised(to, conv, given, x, hop, loops=False, norm=conv.normalize))
 
 
 @freezes(generic(APPNP))
@@ -56,8 +56,8 @@ def appnp(to: Builder, conv: Any, given: dict[str, Any]) -> int | None:
     if not sums(conv):
         return None
     x, alpha = given["x"], float(conv.alpha)
-    for _ in range(conv.K):
-        around = _normalised(to, conv, given, x, loops=conv.normalize and conv.add_self_loops, norm=conv.normalize)
+    for hop in range(conv.K):
+        around = _normalised(to, conv, given, x, hop, loops=conv.normalize and conv.add_self_loops, norm=conv.normalize)
         x = to.sum([around, given["x"]], [1 - alpha, alpha])
     return x if conv.K else to.sum([x])
 
@@ -69,8 +69,8 @@ def cheb(to: Builder, conv: Any, given: dict[str, Any]) -> int | None:
     if not sums(conv) or not plain or any(given.get(name) is not None for name in ("batch", "lambda_max")):
         return None
 
-    def step(x: int, before: int | None) -> int:
-        around = diffuse(to, conv, given, x, None, norm="cheb", loops=None, weighted_loops=None)
+    def step(x: int, before: int | None, hop: int) -> int:
+        around = diffuse(to, conv, given, x, None, product=hop, norm="cheb", loops=None, weighted_loops=None)
         return around if before is None else to.sum([around, before], [2.0, -1.0])
 
     return _powers(to, conv, given, step)
@@ -82,27 +82,30 @@ def mixhop(to: Builder, conv: Any, given: dict[str, Any]) -> int | None:
     if not sums(conv):
         return None
     values = [given["x"]]
-    for _ in conv.lins[1:]:
-        values.append(_normalised(to, conv, given, values[-1], loops=conv.add_self_loops))
+    for hop in range(len(conv.lins) - 1):
+        values.append(_normalised(to, conv, given, values[-1], hop, loops=conv.add_self_loops))
     made = to.add("cat", [to.linear(values[p], matrix(conv.lins[p]), conv.lins[p].bias) for p in conv.powers])
     return made if conv.bias is None else to.affine(made, shift=conv.bias)
 
 
 def _powers(to: Builder, conv: Any, given: dict[str, Any], step: Any) -> int:
-    """Σ_k x_k W_kᵀ + b, with x_k = step(x_{k-1}, x_{k-2})."""
+    """Σ_k x_k W_kᵀ + b, with x_k = step(x_{k-1}, x_{k-2}, k-1)."""
     before, x = None, given["x"]
     parts = [to.linear(x, matrix(conv.lins[0]), conv.lins[0].bias)]
-    for lin in conv.lins[1:]:
-        before, x = x, step(x, before)
+    for hop, lin in enumerate(conv.lins[1:]):
+        before, x = x, step(x, before, hop)
         parts.append(to.linear(x, matrix(lin), lin.bias))
     made = to.sum(parts)
     return made if conv.bias is None else to.affine(made, shift=conv.bias)
 
 
-def _normalised(to: Builder, conv: PrunedConv, given: dict[str, Any], x: int, *, loops: bool, norm: bool = True) -> int:
+def _normalised(
+    to: Builder, conv: PrunedConv, given: dict[str, Any], x: int, hop: int, *, loops: bool, norm: bool = True
+) -> int:
     """T x by PyG's `gcn_norm`, or as the edges are."""
     weight = 1.0 if loops else None
-    return diffuse(to, conv, given, x, None, norm="gcn" if norm else "sum", loops=weight, weighted_loops=weight)
+    how: dict[str, Any] = {"norm": "gcn" if norm else "sum", "loops": weight, "weighted_loops": weight}
+    return diffuse(to, conv, given, x, None, product=hop, **how)
 
 
 def _means(conv: PrunedConv, given: dict[str, Any]) -> bool:

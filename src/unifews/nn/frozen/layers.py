@@ -68,7 +68,7 @@ def gin(to: Builder, conv: PrunedGINConv, given: dict[str, Any]) -> int:
 def gcn2(to: Builder, conv: PrunedGCN2Conv, given: dict[str, Any]) -> int:
     """(1-β) h + β h W is one matrix, (1-β) I + β W."""
     loops = 1.0 if conv.normalize and conv.add_self_loops else None
-    how = dict(norm="gcn" if conv.normalize else "sum", loops=loops, weighted_loops=loops)
+    how: dict[str, Any] = dict(norm="gcn" if conv.normalize else "sum", loops=loops, weighted_loops=loops)
     sent = diffuse(to, conv, given, given["x"], None, **how)
     alpha, beta = float(conv.alpha), float(conv.beta)
 
@@ -121,15 +121,18 @@ def _around_weights(
     return diffuse(to, conv, given, to.linear(x, weight, None), bias, **how)
 
 
-def diffuse(to: Builder, conv: PrunedConv, given: dict[str, Any], x: int, bias: Tensor | None, **how: Any) -> int:
-    form, kept = pruned(conv)
+def diffuse(
+    to: Builder, conv: PrunedConv, given: dict[str, Any], x: int, bias: Tensor | None, *, product: int = 0, **how: Any
+) -> int:
+    """The step of a product of a layer, counted from 0."""
+    form, kept = pruned(conv, product)
     weighted = given.get("edge_weight") is not None
     arrays = kept if bias is None else {**kept, "bias": bias}
     return to.add("diffuse", [x], {**how, "weighted": weighted, "relu": False, **form}, arrays)
 
 
-def pruned(conv: PrunedConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What of its messages a layer sends: settings and arrays of its step."""
+def pruned(conv: PrunedConv, product: int = 0) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What of its messages a layer sends: settings and arrays of the step of one of its products."""
     pruning = conv.session.pruning
     settings: dict[str, Any] = {"flow": conv.flow, "form": "all", "delta": None, "nodes": 0, "inherit": False}
     if not pruning.prunes_edges:
@@ -137,7 +140,7 @@ def pruned(conv: PrunedConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
     delta = float(conv.delta)
     settings["delta"] = None if math.isinf(delta) else delta  # None: larger than any
     if pruning.entries == "unit":
-        return {**settings, "form": "columns"}, {"columns": conv.columns}
+        return {**settings, "form": "columns"}, {"columns": conv.columns_of(product)}
     if pruning.inherit and conv.session.has_branches:
         raise InputError(
             f"{conv.path} is one of several parallel layers, and a compressed model inherits removed edges from one layer to "
@@ -145,7 +148,7 @@ def pruned(conv: PrunedConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
         )
     settings["inherit"] = pruning.inherit
     if pruning.entries == "node":
-        return {**settings, "form": "edges", "nodes": int(conv.nodes)}, {"removed": conv.removed.unique()}  # type: ignore[no-untyped-call]
+        return {**settings, "form": "edges", "nodes": int(conv.nodes)}, {"removed": conv.removed_of(product).unique()}  # type: ignore[no-untyped-call]
     return {**settings, "form": pruning.entries}, {}
 
 

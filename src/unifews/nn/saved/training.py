@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from unifews.errors import InputError, ShapeError
 from unifews.nn.convs import PrunedConv
+from unifews.nn.convs.rgcn import PrunedStack
 from unifews.nn.frozen.program import Unsound
 from unifews.nn.linear import PrunedWeight
 from unifews.nn.pruning import Phase, Pruning
@@ -28,6 +29,7 @@ from unifews.nn.thinned import Thinned
 
 M = TypeVar("M", bound=nn.Module)
 State = dict[str, Tensor]
+_PRODUCTS = 1 << 10  # that one layer makes, at most
 _FREE = ("columns", "removed")  # decisions of a layer, as long as its data
 _EARLIER = {"hysteresis": 1.0, "norm_momentum": None}  # what a model did whose file does not say it
 
@@ -162,6 +164,7 @@ def _read(config: dict[str, Any], arrays: Arrays, into: nn.Module | None, folder
     trial = model if into is None else _like(model)
     if pruning is not None and plain:
         trial = sparsify(trial, **asdict(pruning), inplace=True)
+    _add_newer_masks(trial, state)
     _check_state(trial, state, exact=into is not None)
     _check_session(trial, config, state)
     if into is None:
@@ -207,6 +210,13 @@ def _like(model: M) -> M:
         meta = torch.empty_like(value, device="meta")
         memo[id(value)] = nn.Parameter(meta, value.requires_grad) if isinstance(value, nn.Parameter) else meta
     return copy.deepcopy(model, memo)
+
+
+def _add_newer_masks(model: nn.Module, state: State) -> None:
+    """Masks of matrices that the release which wrote the file did not prune: nothing is removed there."""
+    for path, module in model.named_modules():
+        if isinstance(module, PrunedStack):
+            state.setdefault(f"{path}.keep", torch.ones(module.keep.shape, dtype=torch.bool))
 
 
 def _check_state(model: nn.Module, state: State, *, exact: bool) -> None:
@@ -261,7 +271,7 @@ def _check_decisions(removed: Tensor, nodes: Tensor, passes: Tensor) -> None:
     n = int(nodes)
     if not 0 <= n < 2**31 or int(passes) < 0:
         raise Unsound("has decisions of a pass, or on a graph, that cannot be")
-    if len(removed) and (bool((removed.diff() < 0).any()) or int(removed[0]) < 0 or int(removed[-1]) >= n * n):
+    if len(removed) and (bool((removed.diff() < 0).any()) or int(removed[0]) < 0 or int(removed[-1]) >= _PRODUCTS * n * n):
         raise Unsound(f"leaves out edges that a graph of {n:,} nodes does not have")
 
 
