@@ -34,13 +34,15 @@ class Desk:
         embedding: Path | None = None,
         hands: Hands | None = None,
     ) -> None:
-        """`where`: what the dataset was loaded by, a name or a path; `embedding`: what took the place of its features."""
+        """`runs`: the folder, or a .jsonl file in it; `where`: what the dataset was loaded by, a name or a path; `embedding`:
+        what took the place of its features."""
         from unifews.training.ledger import Ledger
 
-        self.data, self.where, self.runs, self.again, self.log = data, where, runs, again, log
+        path = runs if runs.suffix == ".jsonl" else runs / "ledger.jsonl"
+        self.data, self.where, self.runs, self.again, self.log = data, where, path.parent, again, log
         self.embedding, self.hands = embedding, hands
         self.speaks = hands is None or hands.is_first
-        self.book: Ledger | None = Ledger(runs / "ledger.jsonl") if keep else None
+        self.book: Ledger | None = Ledger(path) if keep else None
         if self.book and self.speaks:
             tell_cut_off(self.book)
         self.files: list[Path] = []
@@ -49,12 +51,12 @@ class Desk:
 
     def run(self, spec: TrainSpec, *, model: bool = False) -> dict[str, Any]:
         """The record of a run: from the ledger if it is there, else from training. `model`: for its model, always trained."""
-        from unifews.training.api import splits_of, train
+        from unifews.training.api import known_seeds, splits_of, train
         from unifews.training.warm import warm_up, warm_up_layers
 
         splits_of(self.data, spec)
         what, name = "sparsified" if spec.prunes else "unpruned", spec.id(self.data)
-        book = self.book
+        book, known = self.book, []
         if book:
             found = None if self.again else book.find(name)
             if self.embedding is None:  # a run file would not lead to it
@@ -67,6 +69,11 @@ class Desk:
             if found is not None:
                 self._note(f"the {what} run {name} is in {book.path}, which holds no models; it is trained again for --save.")
                 book = None
+            elif not (self.again or model):
+                known = known_seeds(book, spec, self.data)
+                if known:
+                    have = f"{len(known)} of the {spec.seeds} seeds" if spec.seeds > 1 else "the seed"
+                    self._note(f"{book.path} has {have} of the {what} run {name} from another run; --again trains all.")
         warm_up()
         if spec.is_layered:
             warm_up_layers()
@@ -82,7 +89,9 @@ class Desk:
                     board = stack.enter_context(TensorBoard(self.runs / "tensorboard" / name, spec.seed))
                     watch = _both(watch, board)
                 watch = watch if self.speaks else None
-                self.trained = train(self.data, **settings, ledger=book, progress=progress, watch=watch, hands=self.hands)
+                self.trained = train(
+                    self.data, **settings, ledger=book, progress=progress, watch=watch, hands=self.hands, known=known
+                )
                 return self.trained.to_dict()
         except KeyboardInterrupt as error:
             if self.book is None:
