@@ -21,6 +21,7 @@ from unifews.datasets.gencat import gencat
 from unifews.datasets.splits import Split
 from unifews.experiments.grid import Status
 from unifews.training.api import train
+from unifews.training.iterative import OnGraph
 from unifews.training.ledger import Ledger
 from unifews.training.loop import Epoch
 
@@ -50,6 +51,49 @@ def lines():
 
 
 class TestRuns:
+    @pytest.mark.parametrize("options", [[*SMALL[:-2], *PRUNED], [*GCN[:-2], *PRUNED]], ids=["appnp", "gcn"])
+    def test_seeds_of_another_run_are_not_trained_again(self, options, monkeypatch):
+        from unifews.training import api
+
+        trained = []
+        for work in (api._OnEmbedding, OnGraph):
+            one = work.one_seed
+            monkeypatch.setattr(
+                work, "one_seed", lambda self, i, seed, watch, one=one: trained.append(seed) or one(self, i, seed, watch)
+            )
+        first = told("mine", *options, "--seeds", 1)["runs"]
+        assert trained == [42, 42]
+        both = told("mine", *options, "--seeds", 2)["runs"]
+        assert trained == [42, 42, 43, 43]
+        assert [run["seeds"][0] for run in both] == [run["seeds"][0] for run in first]
+        later = told("mine", *options, "--seeds", 1, "--seed", 43)["runs"]
+        assert trained == [42, 42, 43, 43] and later[1]["seeds"] == both[1]["seeds"][1:]
+        fresh = told("mine", *options, "--seeds", 2, "--ledger", "other")["runs"]
+        unlike = {"seconds", "finished"}
+        for ours, theirs in zip(both, fresh, strict=True):
+            assert ours["scores"] == theirs["scores"] and ours["id"] == theirs["id"]
+            assert ours["trace"]["macs"] == theirs["trace"]["macs"] and ours.keys() - unlike == theirs.keys() - unlike
+
+    def test_what_is_taken_from_another_run_is_said_and_again_trains_all(self):
+        fine("train", "mine", *SMALL[:-1], 1)
+        assert "has 1 of the 2 seeds of the unpruned run" in fine("train", "mine", *SMALL).err
+        assert "from another run" not in fine("train", "mine", *SMALL, "--again").err
+
+    def test_a_record_without_what_a_seed_needs_is_passed_over(self):
+        fine("train", "mine", *GCN[:-1], 1)
+        record = lines()[0]
+        for seed in record["seeds"]:
+            seed.pop("trace")  # as earlier versions wrote it
+        Path("runs/ledger.jsonl").write_text(json.dumps(record) + "\n" + json.dumps({**record, "seeds": [{}]}) + "\n")
+        assert "from another run" not in fine("train", "mine", *GCN).err
+        assert len(lines()) == 3
+
+    def test_the_former_name_of_the_ledger_is_still_understood(self):
+        assert "--runs is deprecated and will go; write --ledger." in fine("train", "mine", *SMALL, "--runs", "there").err
+        assert len(Ledger("there").records()) == 1 and not Path("runs").exists()
+        fine("train", "mine", *SMALL, "--ledger", "there/other.jsonl")
+        assert len(Ledger("there/other.jsonl").records()) == 1
+
     def test_the_numbers_are_those_of_the_library(self):
         report = told("mine", *SMALL, *PRUNED)
         unpruned, pruned = report["runs"]
@@ -373,8 +417,8 @@ class TestMistakes:
             ),
             ("mine --method agp --weight-sparsity .5", "leave --weight-sparsity and --weight-threshold out"),
             ("mine --log wandb", "no log named 'wandb'"),
-            ("mine --runs file", "is not a folder"),
-            ("mine --runs file/deep", "is not a folder"),
+            ("mine --ledger file", "is not a folder"),
+            ("mine --ledger file/deep", "is not a folder"),
         ],
     )
     def test_one_sentence_and_no_ledger_line(self, options, says):

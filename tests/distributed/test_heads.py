@@ -64,10 +64,10 @@ def test_the_command(folder):
     """The unpruned head and the pruned one, alone and by two workers."""
     options = [f"--{name}={value}" for name, value in QUICK.items()]
     line = ("train", "classes", "--embedding", "p.npy", *options, "--weight-sparsity", 0.5, "--json")
-    done = torchrun(2, "-m", "unifews", *line, "--runs", "many", cwd=folder)
+    done = torchrun(2, "-m", "unifews", *line, "--ledger", "many", cwd=folder)
     assert done.code == 0, done.err[-3000:]
     many = json.loads(done.out)["runs"]
-    alone = spawn(*line, "--runs", "one", cwd=folder, OMP_NUM_THREADS="1")
+    alone = spawn(*line, "--ledger", "one", cwd=folder, OMP_NUM_THREADS="1")
     assert alone.returncode == 0, alone.stderr
     one = json.loads(alone.stdout)["runs"]
     assert len(one) == len(many) == 2

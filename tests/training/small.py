@@ -44,9 +44,8 @@ def with_test_labels(data, split, labels):
 
 
 def without_times(record):
-    """A record, but for what may differ when a run is repeated."""
-    plain = {name: value for name, value in record.items() if name not in ("finished", "seconds", "machine")}
-    plain["seeds"] = [{k: v for k, v in seed.items() if k != "seconds"} for seed in plain["seeds"]]
-    trace = {name: value for name, value in plain["trace"].items() if not name.endswith("seconds")}
-    trace["hops"] = [{k: v for k, v in hop.items() if k != "seconds"} for hop in trace["hops"]]
-    return plain | {"trace": trace}
+    """A record without what differs from run to run: times, and the machine."""
+    if isinstance(record, dict):
+        left = {name: value for name, value in record.items() if name not in ("finished", "machine")}
+        return {name: without_times(value) for name, value in left.items() if not name.endswith("seconds")}
+    return [without_times(value) for value in record] if isinstance(record, list | tuple) else record

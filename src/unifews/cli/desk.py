@@ -37,13 +37,15 @@ class Desk:
         embedding: Path | None = None,
         hands: Hands | None = None,
     ) -> None:
-        """`where`: what the dataset was loaded by, a name or a path; `embedding`: what took the place of its features."""
+        """`runs`: the folder, or a .jsonl file in it; `where`: what the dataset was loaded by, a name or a path; `embedding`:
+        what took the place of its features."""
         from unifews.training.ledger import Ledger
 
-        self.data, self.where, self.runs, self.again, self.log = data, where, runs, again, log
+        path = runs if runs.suffix == ".jsonl" else runs / "ledger.jsonl"
+        self.data, self.where, self.runs, self.again, self.log = data, where, path.parent, again, log
         self.embedding, self.hands = embedding, hands
         self.speaks = hands is None or hands.is_first
-        self.book: Ledger | None = Ledger(runs / "ledger.jsonl") if keep else None
+        self.book: Ledger | None = Ledger(path) if keep else None
         if self.book and self.speaks:
             tell_skipped(self.book)
         self.files: list[Path] = []
@@ -72,17 +74,23 @@ class Desk:
         def make() -> dict[str, Any]:
             if book and again:
                 book.drop_partial(name)
-            return self._train(spec, name, what, book)
+            return self._train(spec, name, what, book, again)
 
         if book is None or self.hands is not None:  # workers go on together: none of them can wait for another process
             return make()
         busy = f"the {what} run {name} is being trained by another process; waiting for its record."
         return book.once(name, make, again=again, waiting=lambda: self._note(busy))
 
-    def _train(self, spec: TrainSpec, name: str, what: str, book: Ledger | None) -> dict[str, Any]:
-        from unifews.training.api import train
+    def _train(self, spec: TrainSpec, name: str, what: str, book: Ledger | None, again: bool) -> dict[str, Any]:
+        from unifews.training.api import known_seeds, train
         from unifews.training.warm import warm_up, warm_up_layers
 
+        known = []
+        if book and not again:
+            known = known_seeds(book, spec, self.data)
+            if known:
+                have = f"{len(known)} of the {spec.seeds} seeds" if spec.seeds > 1 else "the seed"
+                self._note(f"{book.path} has {have} of the {what} run {name} from another run; --again trains all.")
         warm_up()
         if spec.is_layered:
             warm_up_layers()
@@ -98,7 +106,9 @@ class Desk:
                     board = stack.enter_context(TensorBoard(self.runs / "tensorboard" / name, spec.seed))
                     watch = _both(watch, board)
                 watch = watch if self.speaks else None
-                self.trained = train(self.data, **settings, ledger=book, progress=progress, watch=watch, hands=self.hands)
+                self.trained = train(
+                    self.data, **settings, ledger=book, progress=progress, watch=watch, hands=self.hands, known=known
+                )
                 return self.trained.to_dict()
         except KeyboardInterrupt as error:
             if self.book is None:

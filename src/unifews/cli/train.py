@@ -128,10 +128,11 @@ def train(
     ] = None,
     lr: Annotated[float | None, typer.Option("--lr", metavar="X", help="Learning rate.")] = None,
     weight_decay: Annotated[float | None, typer.Option(metavar="X", help="Weight decay.")] = None,
-    runs: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where ledger.jsonl and a run file per run are kept.")
+    ledger: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where records and run files are kept; what is there is not trained again.")
     ] = Path("runs"),
-    ledger: Annotated[bool, typer.Option("--ledger/--no-ledger", help="Keep a record of the run, or nothing at all.")] = True,
+    runs: Annotated[Path | None, typer.Option(metavar="DIR", hidden=True, help="The former name of --ledger.")] = None,
+    no_ledger: Annotated[bool, typer.Option("--no-ledger", help="Keep no record of the run.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Repeat a run that the ledger has.")] = False,
     save: Annotated[
         Path | None,
@@ -151,6 +152,10 @@ def train(
     DATASET --embedding P.npy.
     """
     own_process()
+    if runs is not None:
+        output.note("--runs is deprecated and will go; write --ledger.")
+        ledger = runs
+    keep = not no_ledger
     given = {
         "model": model, "method": method, "edge_sparsity": edge_sparsity, "edge_threshold": edge_threshold,
         "weight_sparsity": weight_sparsity, "weight_reference": weight_reference, "weight_ramp": weight_ramp,
@@ -169,8 +174,8 @@ def train(
             settings = _settings(dataset, run_file, given, paper_form)
             if save is not None:
                 _check_save(save, _spec(settings))
-            if ledger or log is not None:
-                _check_runs(runs)
+            if keep or log is not None:
+                _check_ledger(ledger)
             data = _load(settings["dataset"])
             where, settings["dataset"] = settings["dataset"], data.name
             if embedding is not None:
@@ -189,7 +194,7 @@ def train(
             from unifews.distributed.head import many
 
             hands = many(workers.group, data, spec)
-        desk = Desk(data, where, runs, ledger, again, log, embedding, hands)
+        desk = Desk(data, where, ledger, keep, again, log, embedding, hands)
         records = [desk.run(spec.unpruned())] if baseline and spec.prunes else []
         records.append(desk.run(spec, model=save is not None))
         if not workers.is_first:
@@ -292,19 +297,21 @@ def _check_log(log: str | None) -> None:
     writer()
 
 
-def _check_runs(runs: Path) -> None:
+def _check_ledger(ledger: Path) -> None:
     """A folder that cannot be written should come to light before the training."""
-    folder = runs.resolve()
+    folder = ledger.resolve().parent if ledger.suffix == ".jsonl" else ledger.resolve()
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir():
-        raise InputError(f"cannot keep runs in {runs}: {folder} is not a folder. Give --runs another name, or --no-ledger.")
+        raise InputError(f"cannot keep runs in {ledger}: {folder} is not a folder. Give --ledger another name, or --no-ledger.")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"cannot keep runs in {runs}: {folder} is write-protected. Give --runs another name, or --no-ledger.")
+        raise InputError(
+            f"cannot keep runs in {ledger}: {folder} is write-protected. Give --ledger another name, or --no-ledger."
+        )
     free = shutil.disk_usage(folder).free
     if free < _SPACE:
         raise InputError(
-            f"cannot keep runs in {runs}: its disk has {free:,} bytes left. Make room, or give --runs another name."
+            f"cannot keep runs in {ledger}: its disk has {free:,} bytes left. Make room, or give --ledger another name."
         )
 
 

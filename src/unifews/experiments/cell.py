@@ -39,7 +39,7 @@ class Training:
 
     def run(self, ledger: Ledger, tell: Callable[[float, str], None]) -> dict[str, Any]:
         """See `Cell`; what was finished of it before is not trained again."""
-        from unifews.training.api import train
+        from unifews.training.api import known_seeds, train
         from unifews.training.warm import warm_up, warm_up_layers
 
         warm_up()
@@ -52,7 +52,9 @@ class Training:
 
         settings = self.spec.to_dict()
         settings.pop("dataset")
-        return train(dataset_of(self.source), **settings, ledger=ledger, watch=watch).to_dict()
+        data = dataset_of(self.source)
+        known = known_seeds(ledger, self.spec, data)
+        return train(data, **settings, ledger=ledger, watch=watch, known=known).to_dict()
 
 
 def trainings(cells: Sequence[Mapping[str, Any]]) -> list[Training]:

@@ -51,6 +51,7 @@ def train(
     progress: Progress | None = None,
     watch: Watch | None = None,
     hands: Hands | None = None,
+    known: Sequence[SeedResult] = (),
     **settings: Any,
 ) -> Run:
     """Train and judge a model over one or several seeds: on an embedding propagated once, or on the whole graph.
@@ -64,6 +65,7 @@ def train(
         ledger: file (or folder) the record is appended to; finished seeds of an interrupted run are taken from there.
         progress: called with (steps done, steps in all) while propagating.
         watch: called after every epoch.
+        known: seeds that were trained before with these settings and this data (`known_seeds`); they are not trained again.
         hands: who trains, this process alone unless given; `unifews.distributed.train` has several share the rows.
         **settings: of `TrainSpec` and `Recipe`:
             edge_sparsity | edge_threshold: share of edge products to remove, or δ; neither = unpruned.
@@ -96,10 +98,10 @@ def train(
     book = Ledger(ledger) if ledger is not None and not isinstance(ledger, Ledger) else ledger
     splits = splits_of(data, spec)
     run_id = spec.id(data)
-    done: list[SeedResult] = []
+    before = {result.seed: result for result in known}
     if book:
         book.check()
-        done = _finished(book, run_id)
+        before |= {result.seed: result for result in _finished(book, run_id)}
 
     began = perf_counter()
     hands = hands or Hands()
@@ -107,7 +109,11 @@ def train(
     propagate_seconds = 0.0 if spec.is_layered else perf_counter() - began
 
     best: tuple[float, torch.nn.Module] | None = None
-    for i in range(len(done), spec.seeds):
+    done: list[SeedResult] = []
+    for i in range(spec.seeds):
+        if spec.seed + i in before:
+            done.append(before[spec.seed + i])
+            continue
         result, trained = work.one_seed(i, spec.seed + i, None if watch is None else partial(watch, i))
         if best is None or result.val > best[0]:
             best = result.val, trained
@@ -122,6 +128,29 @@ def train(
         book.append(run.to_dict())
         book.drop_partial(run_id)
     return run
+
+
+def known_seeds(book: Ledger, spec: TrainSpec, data: Dataset) -> list[SeedResult]:
+    """Seeds of this run that records of the ledger have, of runs with other seeds but the same settings, data and version.
+
+    Older records of models whose layers propagate lack the traces of their seeds, and are left out.
+    """
+    settings, wanted = spec.to_dict(), range(spec.seed, spec.seed + spec.seeds)
+    found: dict[int, SeedResult] = {}
+    for record in book.records():
+        theirs = record.get("spec")
+        if not isinstance(theirs, dict) or {**theirs, "seed": spec.seed, "seeds": spec.seeds} != settings:
+            continue
+        try:
+            other = replace(spec, seed=theirs["seed"], seeds=theirs["seeds"])
+            seeds = [SeedResult.of(values) for values in record["seeds"]]
+        except (KeyError, TypeError, AttributeError, InputError):  # another format, or damaged: not known
+            continue
+        # What another method propagates once is drawn by the first seed.
+        if record["id"] != other.id(data) or (not spec.is_own and not spec.is_layered and other.seed != spec.seed):
+            continue
+        found |= {seed.seed: seed for seed in seeds if seed.seed in wanted and (seed.trace or not spec.is_layered)}
+    return list(found.values())
 
 
 def _finished(book: Ledger, run_id: str) -> list[SeedResult]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -50,8 +50,9 @@ class SeedResult(Fitted):
     @classmethod
     def of(cls, values: dict[str, Any]) -> SeedResult:
         """From what was written to a file."""
+        own = {item.name: values[item.name] for item in fields(cls) if item.name in values}
         trace = values.get("trace")
-        return cls(**values | {"kept": tuple(values["kept"]), "trace": None if trace is None else ModelTrace.of(trace)})
+        return cls(**own | {"kept": tuple(values["kept"]), "trace": None if trace is None else ModelTrace.of(trace)})
 
     def to_dict(self) -> dict[str, Any]:
         """The seed's part of the record."""
@@ -59,7 +60,15 @@ class SeedResult(Fitted):
         trace = record.pop("trace")
         if trace is not None:
             record |= {"macs": trace.macs, "transform_macs": trace.transform_macs, "edge_sparsity": trace.edge_sparsity}
+            record["trace"] = _lists(asdict(trace))  # of which the trace of another run with this seed is made
         return record
+
+
+def _lists(value: Any) -> Any:
+    """As it comes back from JSON."""
+    if isinstance(value, dict):
+        return {name: _lists(part) for name, part in value.items()}
+    return [_lists(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True)
