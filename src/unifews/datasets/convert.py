@@ -27,7 +27,7 @@ from unifews.core.edges import START, TABLES, Edges, check, estimate, kind_of, s
 from unifews.core.files import read_graph, unknown_kind
 from unifews.core.graph import Graph
 from unifews.core.memory import Memory
-from unifews.core.npy import open_array
+from unifews.core.npy import open_array, whole_number
 from unifews.core.spill import damaged
 from unifews.core.work import Work, working
 from unifews.datasets.dataset import Dataset
@@ -231,7 +231,9 @@ class _Arrays:
         self._names = members(path) if kind_of(path) == ".npz" else []
         self._weight = next((name for name in ("edge_weight", "weight") if name in self._names), None)
         self.weighted = self._weight is not None
-        self.num_nodes: int | None = int(self._open("num_nodes")) if "num_nodes" in self._names else None
+        self.num_nodes: int | None = None
+        if "num_nodes" in self._names:
+            self.num_nodes = whole_number(self._open("num_nodes"), f"num_nodes in {path}")
         source, target, weight = self._columns()
         if source.ndim != 1 or source.shape != target.shape:
             raise ShapeError(f"{path} has edges of shape {list(self._pairs().shape)}; they are [2, m], sources above targets.")
