@@ -108,6 +108,30 @@ def _text(name, separator):
     return _file(name, lambda path: path.write_bytes(gzip.compress(content) if packed else content), checksums=r"\.gz$")
 
 
+def _converted(name, save):
+    """A list of edges that is read a chunk at a time."""
+
+    def read(place):
+        from unifews.datasets.convert import convert_edges
+
+        os.fsync = lambda descriptor: None
+        convert_edges(place / name, place / "g", undirected=False)
+        return _used(Graph.open(place / "g"))
+
+    return Format(lambda place: save(place / name), read)
+
+
+def _parquet():
+    def write(path):
+        import pyarrow as arrow
+        from pyarrow import parquet
+
+        edges, weight = _edges()
+        parquet.write_table(arrow.table({"source": edges[0], "target": edges[1], "weight": weight}), path)
+
+    return _file("e.parquet", write)
+
+
 # ------------------------------------------------------------------------------------------------------------- datasets
 
 
@@ -307,6 +331,13 @@ FORMATS: dict[str, Callable[[], Format]] = {
     "csv": lambda: _text("e.csv", ","),
     "txt": lambda: _text("e.txt", " "),
     "csv-gz": lambda: _text("e.csv.gz", ","),
+    "parquet": _parquet,
+    "convert-npz": lambda: _converted(
+        "e.npz", lambda path: np.savez(path, edge_index=_EDGES, edge_weight=_WEIGHT, num_nodes=np.array(N))
+    ),
+    "convert-npz-compressed": lambda: _converted(
+        "e.npz", lambda path: np.savez_compressed(path, row=_EDGES[0], col=_EDGES[1])
+    ),
     "features-npy": _features,
     "tables": _tables,
     "planetoid": _planetoid,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from unifews.core.archive import Archive
 from unifews.core.edges import TABLES, TEXT, kind_of, read_table, upright
 from unifews.core.graph import Graph
-from unifews.core.npy import open_array, write_array
+from unifews.core.npy import open_array, whole_number, write_array
 from unifews.core.proportion import check_proportion
 from unifews.core.reading import check_memory, reading
 from unifews.core.work import check_finished
@@ -109,7 +109,7 @@ def _graph_of(arrays: Archive, num_nodes: int | None) -> Graph:
         return Graph.from_csr(arrays["indptr"], arrays["indices"], weight)
     weight = next((arrays[name] for name in ("edge_weight", "weight") if name in arrays), None)
     if "num_nodes" in arrays and num_nodes is None:
-        num_nodes = _number(arrays, "num_nodes")
+        num_nodes = whole_number(arrays["num_nodes"], f"num_nodes in {arrays.path}")
     if "edge_index" in arrays:
         return Graph.from_edge_index(arrays["edge_index"], num_nodes, weight)
     if {"row", "col"} <= arrays.keys():
@@ -186,10 +186,3 @@ def _shape(arrays: Archive, name: str) -> tuple[int, int]:
     if sides.shape != (2,) or sides.dtype.kind not in "iu" or sides.min() < 0:
         raise FileFormatError(f"{name} in {arrays.path} is no shape of a matrix; it is two whole numbers, rows and columns.")
     return int(sides[0]), int(sides[1])
-
-
-def _number(arrays: Archive, name: str) -> int:
-    value = arrays[name]
-    if value.size != 1 or value.dtype.kind not in "iuf" or not np.isfinite(value).all() or value.item() % 1:
-        raise FileFormatError(f"{name} in {arrays.path} is {value.dtype.name} {list(value.shape)}; it is one whole number.")
-    return int(value.item())

@@ -71,6 +71,13 @@ def map_array(path: Path, header: Header, start: int) -> NDArray[Any]:
         return np.memmap(path, header.dtype, "r", start, header.shape, order)
 
 
+def whole_number(array: NDArray[Any], name: str) -> int:
+    """The one whole number in an array, which messages call `name`."""
+    if array.size != 1 or array.dtype.kind not in "iuf" or not np.isfinite(array).all() or array.item() % 1:
+        raise FileFormatError(f"{name} is {array.dtype.name} {list(array.shape)}; it is one whole number.")
+    return int(array.item())
+
+
 def write_array(path: str | PathLike[str], array: NDArray[Any], *, overwrite: bool = False) -> None:
     """Write `array` as a `.npy` file that is either complete or absent."""
     with atomic_file(Path(path), overwrite=overwrite) as file:

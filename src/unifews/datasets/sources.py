@@ -24,7 +24,7 @@ from unifews.core.edges import TABLES, Edges, as_weights, check, estimate, kind_
 from unifews.core.ids import as_ids, encoded, factorize
 from unifews.core.idtables import stream_ids
 from unifews.core.lines import START
-from unifews.core.npy import open_array
+from unifews.core.npy import open_array, whole_number
 from unifews.core.work import Work
 from unifews.datasets.member import members, open_member
 from unifews.errors import FileFormatError, InputError, ShapeError
@@ -46,7 +46,9 @@ class Arrays:
         self._names = members(path) if kind_of(path) == ".npz" else []
         self._weight = next((name for name in ("edge_weight", "weight") if name in self._names), None)
         self.weighted = self._weight is not None
-        self.num_nodes = self._count() if "num_nodes" in self._names else None
+        self.num_nodes: int | None = None
+        if "num_nodes" in self._names:
+            self.num_nodes = whole_number(self._open("num_nodes"), f"num_nodes in {path}")
         source, target, weight = self._columns()
         if source.ndim != 1 or source.shape != target.shape:
             raise ShapeError(f"{path} has edges of shape {list(self._pairs().shape)}; they are [2, m], sources above targets.")
@@ -90,14 +92,6 @@ class Arrays:
                 f"and col."
             )
         return upright(self._open("edge_index"))
-
-    def _count(self) -> int:
-        value = self._open("num_nodes")
-        if value.size != 1 or value.dtype.kind not in "iu":
-            raise FileFormatError(
-                f"{self._path} has a num_nodes of type {value.dtype.name} and shape {list(value.shape)}; it is one integer."
-            )
-        return int(value.reshape(-1)[0])
 
     def _open(self, name: str) -> NDArray[Any]:
         return open_member(self._path, name, self._work)
