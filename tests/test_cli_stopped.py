@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from commands import work_in
 
-from unifews import save_dataset
+from unifews import cli, save_dataset
 from unifews.cli.run import Termination
 from unifews.datasets.gencat import gencat
 from unifews.training.api import train
@@ -217,3 +217,23 @@ def test_two_processes_with_one_ledger_train_every_run_once():
     for out, _ in told:
         assert json.loads(out)["runs"] == records
     assert not list(Path("runs").glob(".*"))
+
+
+@pytest.mark.parametrize(
+    "error, says",
+    [
+        (MemoryError("Unable to allocate 8.00 EiB"), "Unable to allocate 8.00 EiB"),
+        (MemoryError(), "an allocation failed"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes. Error code 12"),
+            "you tried to allocate 64 bytes",
+        ),
+    ],
+)  # fmt: skip
+def test_memory_that_is_not_there_is_no_bug(monkeypatch, error, says):
+    def fail(path):
+        raise error
+
+    monkeypatch.setattr(cli.propagate, "_dataset", fail)
+    told = commands.wrong("propagate", "mine", "-o", "p.npy", says=says)
+    assert told == f"unifews: there is not enough memory for this: {says}.\n"

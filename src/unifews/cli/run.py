@@ -24,6 +24,7 @@ _GIVEN = re.compile(r"(?<![\w./:-])(?<!got )(\w+)=('[^']*'|[\w.+-]*\w|)((?: or '
 _BARE = re.compile(r"(?<![\w./:'\"-])([a-z]+(?:_[a-z]+)+)(?![\w/='\"]|\.\w)")
 
 _INTERRUPTED = "interrupted; nothing was written."
+_NO_MEMORY = re.compile(r"you tried to allocate \d+ bytes")  # torch has a RuntimeError of its own for it
 _WRITING = {errno.ENOSPC: "", errno.EDQUOT: "", errno.EFBIG: " (ulimit -f, or a limit of the file system)"}
 
 
@@ -115,15 +116,15 @@ def _exit_code(run: Callable[[], Any]) -> int:
         if debug:
             raise
         return _fail(_sentence(error))
-    except MemoryError as error:
-        if debug:
-            raise
-        return _fail(f"there is not enough memory for this: {str(error).strip() or 'an allocation failed'}.")
     except Exception as error:
         if hasattr(error, "format_message"):  # what typer raises for a mistyped command line
             return _fail(_usage(error))
         if debug:
             raise
+        if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
+            wanted = _NO_MEMORY.search(str(error))
+            told = wanted[0] if wanted else str(error).strip().rstrip(".") or "an allocation failed"
+            return _fail(f"there is not enough memory for this: {told}.")
         return _fail(
             f"this is a bug in unifews, {type(error).__name__}: {error}. UNIFEWS_DEBUG=1 shows where; please report it.", 1
         )
