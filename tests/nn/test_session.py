@@ -10,7 +10,7 @@ import pytest
 import torch
 from frozen_models import graph
 from torch import nn
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import GAE, GATv2Conv, GCN2Conv, GCNConv, GINConv, GraphConv, SAGEConv
 
@@ -304,6 +304,23 @@ def test_averaged_models(kind, entries):
     again = made(lambda: Called(LAYERS[kind]), entries=entries)
     again.load_state_dict(average.module.state_dict())
     torch.testing.assert_close(again.eval()(x, edge_index), average(x, edge_index))
+
+
+def test_an_average_of_buffers_too():
+    """Averaged masks are the union of all masks there were; what is removed is decided again, by the averaged weights."""
+    x, edge_index = graph()
+    model = made(Called)
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99), use_buffers=True)
+    for _ in range(8):
+        learn(model, lambda: model(x, edge_index).square().mean(), 1)
+        average.update_parameters(model)
+    average.eval()
+    for _ in range(2):
+        with torch.no_grad():
+            average(x, edge_index)
+        seen = uf.trace(average)
+        assert seen.edge_sparsity == pytest.approx(0.5, abs=0.02)
+        assert seen.weight_sparsity == pytest.approx(0.6, abs=0.02)
 
 
 def test_columns_have_their_shape_from_the_start():

@@ -40,11 +40,24 @@ class PrunedWeight(nn.Module):
     missed come back at the next decision; else they get no gradient."""
     rows: int
     """Rows that came through last."""
+    known: int
+    """Weights that the last decision, or a state that was loaded, keeps."""
+    excess: dict[str, Any] | None = None
+    """As `due`, where the mask is none that was decided: an average of masks keeps what any of them does."""
 
     def begin_pruning(self) -> None:
         """Give a module its mask, with nothing removed yet."""
         self.register_buffer("keep", torch.ones(self.matrix.shape, dtype=torch.bool, device=self.matrix.device))
-        self.due, self.feedback, self.rows = None, False, 0
+        self.due, self.feedback, self.rows, self.known = None, False, 0, self.keep.numel()
+
+    def end_pruning(self) -> None:
+        for name in ("keep", "due", "feedback", "rows", "known", "excess"):
+            if name in self._buffers or name in self.__dict__:
+                delattr(self, name)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self.known = 0 if self.keep.is_meta else self.kept
 
     @property
     def matrix(self) -> Tensor:
@@ -60,8 +73,9 @@ class PrunedWeight(nn.Module):
                 f"numbers [rows, {inputs}]."
             )
         self.rows = x.numel() // x.shape[-1] if x.shape[-1] else 0
-        if self.due is not None and self.training:
-            how, self.due = self.due, None
+        how = self.excess or (self.due if self.training else None)
+        if how is not None:
+            self.due = self.excess = None
             self.decide(self.norms(x.detach()), **how)
         return self.effective
 
@@ -91,6 +105,11 @@ class PrunedWeight(nn.Module):
     def kept(self) -> int:
         return int(self.keep.sum())
 
+    def count(self, sparsity: float) -> int:
+        """Weights that are left when this share of them is removed."""
+        whole = self.matrix.numel()
+        return whole - min(round(sparsity * whole), whole - 1)
+
     @torch.no_grad()
     def decide(
         self,
@@ -116,12 +135,12 @@ class PrunedWeight(nn.Module):
         if not _TINY < scale < math.inf:
             return
         if sparsity is not None:
-            remove = min(round(sparsity * size.numel()), size.numel() - 1)
-            keep = largest(size.flatten(), size.numel() - remove).view_as(size)
+            keep = largest(size.flatten(), self.count(sparsity)).view_as(size)
         else:
             assert threshold is not None
             keep = size >= min(threshold * (1.0 if absolute else scale), _CAP * float(size.max()))
         self.keep = keep & self.keep if monotone else keep
+        self.known = self.kept
 
     @torch.no_grad()
     def settle(self) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from unifews.nn.linear import PrunedWeight
 
 
+_FAST = 0.5  # momentum of running statistics that are those of the last few passes
 Graph = weakref.ref[Adjacency] | None
 
 
@@ -185,9 +186,7 @@ class Session:
             self._graphs = (self._graphs[1], None if self._trained is None else self._trained.graph)
             self._trained = self.now
         if not deciding:
-            for conv in self.convs:
-                if len(conv.columns) and not bool(conv.decided):  # it did not run in training, so it decides now
-                    conv.columns = conv.columns[:0]
+            self._complete()
         if training and self.phase != "frozen":
             for conv in self.convs:
                 conv.passes += 1
@@ -199,6 +198,25 @@ class Session:
                 for weight, how in zip(self.weights, due, strict=True):
                     weight.due = how
 
+    def _complete(self) -> None:
+        """Before a pass that decides nothing: layers without a decision of their own take it now, by what was asked for.
+
+        Such are those that did not run in training, and those of an average over the buffers of a model, which keeps whatever
+        one of the averaged masks kept.
+        """
+        for conv in self.convs:
+            count = int(conv.columns.sum())
+            averaged = self.pruning.edge_sparsity is not None and count != conv.chosen and count > round(self.share(conv))
+            if len(conv.columns) and (averaged or not bool(conv.decided)):
+                conv.columns = conv.columns[:0]
+        if not self.pruning.weight_sparsity or self.phase == "frozen":
+            return
+        other = any(weight.kept != weight.known for weight in self.weights)
+        shapes = [(weight.matrix.shape[0], weight.matrix.shape[1]) for weight in self.weights] if other else []
+        for weight, how in zip(self.weights, self.pruning.weights_at(self.pruning.ramp, shapes, True), strict=False):
+            if weight.known != weight.kept > weight.count(how["sparsity"]):
+                weight.excess = how
+
     def settle_order(self) -> None:
         """Layers are shared a budget in the order they last ran, which may not be the order they were defined in."""
         ran = [] if self.now is None else list(dict.fromkeys(self.now.order))
@@ -209,8 +227,13 @@ class Session:
 
     @property
     def hysteresis(self) -> float:
-        """How much larger than a column that is sent another one has to be to take its place."""
-        return self.pruning.hysteresis if self.norms else 1.0
+        """How much larger than a column that is sent another one has to be to take its place.
+
+        More than 1 where a BatchNorm averages its statistics over many passes: those of a column that is sent in some of them
+        are of neither kind.
+        """
+        slow = any(norm.momentum is None or norm.momentum < _FAST for norm in self.norms)
+        return self.pruning.hysteresis if slow else 1.0
 
     def quicken(self, norm: _BatchNorm, args: Any) -> None:
         """Passes over one and the same graph are no samples to average over: running statistics follow the last of them."""

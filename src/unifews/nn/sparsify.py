@@ -122,7 +122,7 @@ def desparsify(model: M, *, inplace: bool = False) -> M:
         conv.end_pruning()
     for module in model.modules():
         if isinstance(module, PrunedLinear | PrunedDense):
-            del module.keep, module.due, module.feedback, module.rows
+            module.end_pruning()
             module.__class__ = nn.Linear if isinstance(module, PrunedLinear) else Dense  # type: ignore[assignment]
     session.detach(model)
     return model

@@ -67,6 +67,8 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
     """Edges that `removed` was decided among; 0 = not known, after loading."""
     call = 0
     """Products of this layer before the one that runs, in one call of it."""
+    chosen = -1
+    """Columns of the last decision, or of a state that was loaded."""
     unseen = 0.0
     """Share of the edges of this pass that were not among those, as far as `removed` tells."""
     decided: Tensor
@@ -102,7 +104,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         for name in ("decided", "delta", "columns", "removed", "nodes", "passes"):
             delattr(self, name)
         del self.session, self.path, self.seen_width
-        for name in ("seen_edges", "unseen", "relation", "call"):
+        for name in ("seen_edges", "unseen", "relation", "call", "chosen"):
             self.__dict__.pop(name, None)
         self.__class__ = self.stands_for
         self.fuse = self.inspector.implements("message_and_aggregate")
@@ -145,6 +147,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
                     value = state_dict[prefix + name] = value.new_zeros(len(self.columns))
                 setattr(self, name, torch.empty_like(value, device=getattr(self, name).device))
         super()._load_from_state_dict(state_dict, prefix, *args)
+        self.chosen = -1 if self.columns.is_meta else int(self.columns.sum())
 
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
         """PyG compiles a `propagate` for the class of every copy that is made; it would replace the one that prunes."""
@@ -227,7 +230,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
             keep = size >= pruning.edge_threshold * (1.0 if pruning.absolute else float(size.clamp(min=0).mean()))
         if before is not None:
             keep &= before
-        self.columns = keep
+        self.columns, self.chosen = keep, int(keep.sum())
         self.delta.fill_(float(size[keep].min()) if bool(keep.any()) else math.inf)
         self.decided.fill_(True)
 

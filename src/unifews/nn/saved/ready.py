@@ -54,6 +54,9 @@ _MOVES = (
     "feedback",
     "due",
     "rows",
+    "known",
+    "excess",
+    "chosen",
 )  # what is not a setting, but where training stands
 
 
