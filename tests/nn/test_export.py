@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
@@ -210,6 +211,17 @@ def test_limits_are_given_and_in_the_file(tmp_path):
     more = {"unifews.json": ""}
     torch.export.load(tmp_path / "m.pt2", extra_files=more)
     assert json.loads(more["unifews.json"])["limits"] == list(made.limits)
+
+
+def test_several_threads_export_at_once(tmp_path):
+    """Torch's exporters fail where two run at the same time."""
+    names = ["gcn", "sage", "gin"]
+    models = {name: frozen(name) for name in names}
+    with ThreadPoolExecutor(len(names)) as threads:
+        done = [threads.submit(uf.export, models[name], tmp_path / f"{name}.pt2") for name in names]
+    assert [one.result().path.stem for one in done] == names
+    given = graph(41, 250, seed=13)
+    same(torch.export.load(tmp_path / "gcn.pt2").module()(*given), models["gcn"](*given))
 
 
 class TestMistakes:

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -31,6 +32,9 @@ _SUFFIX = {"torch": ".pt2", "onnx": ".onnx"}
 _ONNX = ("onnx", "onnxscript", "onnxruntime")
 _TOLERANCE = 1e-4  # of all scores
 _NODES, _EDGES = 48, 200  # of the graph it is tried on
+
+_ONE_AT_A_TIME = Lock()
+"""The exporters of torch have state of the whole process, and fail where two run at once."""
 
 Scores = Callable[[tuple[Tensor, ...]], Tensor]
 
@@ -77,7 +81,9 @@ def export(
     The graph is an input: any number of nodes and edges. What is written is tried on one and compared with the frozen model
     (an error if it differs by 1e-4). It gives the same scores and none of the speed: weights are dense with their zeros,
     a message is a row in memory, and what is pruned is multiplied by 0. A decoupled model is written without its
-    propagation. What else it cannot do is in ``limits`` of what this gives, and in the file.
+    propagation. What else it cannot do is in ``limits`` of what this gives, and in the file. Exports in several threads take
+    turns, as torch's exporters have to; models in other threads are not disturbed, but nothing else may export with torch
+    meanwhile.
     """
     if format not in _SUFFIX:
         raise unknown_name("format", format, _SUFFIX)
@@ -91,8 +97,9 @@ def export(
         weighted = weighted or edge_weight is not None
         program = _frozen(model, x, edge_index, edge_weight).program
         about = _about(program, path, format, weighted)
-        data, scores = (_torch if format == "torch" else _onnx)(_program(classifier(program), len(about.inputs)), about)
-        _try(scores, classifier(program), len(about.inputs), format)
+        with _ONE_AT_A_TIME:
+            data, scores = (_torch if format == "torch" else _onnx)(_program(classifier(program), len(about.inputs)), about)
+            _try(scores, classifier(program), len(about.inputs), format)
         file.write(data)
     return about
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import threading
+import warnings
 from contextlib import contextmanager
 
 import pytest
 import torch
 from frozen_models import CLASSES, FEATURES, assert_close, graph, judged, trained
+from scipy import sparse
 from torch import nn
 from torch_geometric.nn import GCN, GCNConv, SAGEConv
 
@@ -155,6 +157,14 @@ def test_a_layer_with_its_own_code_predicts_in_several_threads():
     with beside(lambda: fast(x, edge_index)) as answers:
         here = [fast(x, edge_index) for _ in range(10)]
     assert all(torch.equal(one, expected) for one in [*answers, *here])
+
+
+def test_warning_filters_which_belong_to_all_threads_are_left_alone(monkeypatch):
+    (x, edge_index), rows = graph(), sparse.csr_array(graph()[0].numpy())
+    fast = uf.compress(trained("gcn"), rows, edge_index)
+    monkeypatch.setattr(warnings, "catch_warnings", None)
+    assert_close(fast(rows, edge_index), fast(x, edge_index), 1e-5)
+    assert_close(fast.bind(rows, edge_index).predict([1, 50]), fast(x, edge_index)[[1, 50]], 1e-5)
 
 
 # ------------------------------------------------------------------------------------------------------------ the model
