@@ -2,7 +2,7 @@
 
 Text is as for node numbers (`core.edges`), with these differences: a field may be quoted as in CSV; a comment is a line that
 starts with `#`, since an identifier may contain one; and a first line without numbers is taken for names of columns only if it
-names source and target, or if numbers stand below it.
+names source and target, if its first two names are such as user_id and item, or if numbers stand below it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from unifews.core.reading import reading
 from unifews.errors import FileFormatError, InputError
 
 _HEAD = 1 << 16  # bytes in which the first lines with content are looked for at a time
-_NAMES = {"u", "v", "user", "item", "user_id", "item_id", "source_id", "target_id", "node1", "node2", "id1", "id2"}
+_NAME = re.compile(r"user|item|follower|followee|\w+[_ ](?:id|name|node)")  # of a column; "u", "v1", "node2" may be identifiers
 _ODD = re.compile(r'["#]|(?<![eE])\+|(?<![0-9.eE])0[0-9]|(?<![eE])-0')  # where loadtxt and the rule for integers may disagree
 _QUOTED = re.compile(r'"[^"]*"')
 
@@ -133,7 +133,7 @@ def _is_header(rows: list[list[str]]) -> bool:
     names = [field.lower() for field in rows[0]]
     if any(map(tables.is_number, names)):
         return False
-    if tables.names_ends(names) or sum(name in _NAMES for name in names) >= 2:
+    if tables.names_ends(names) or all(map(_NAME.fullmatch, names[:2])):
         return True
     below = [tables.is_number(field) for field in rows[1]] if len(rows) == 2 else []
     return len(below) > 1 and (all(below[:2]) or any(below[2:]))
