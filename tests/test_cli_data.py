@@ -138,13 +138,13 @@ class TestConvertThroughFiles:
         assert np.array_equal(open_dataset("a").graph.indices, open_dataset("b", verify=True).graph.indices)
 
     def test_what_was_interrupted_is_gone_on_with_or_begun_afresh(self, files, monkeypatch):
-        from unifews.datasets import convert
+        from unifews.core import work
 
         def stop(*arguments, **options):
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(convert, "put_folder", stop)
+            patch.setattr(work, "put_folder", stop)
             result = call("data", "convert", "--edges", "edges.csv", "--out", "ring")
         assert result.code == 130 and "what is done is kept in ring.work, and the same command goes on with it" in result.err
         wrong("data", "convert", "--edges", "edges.csv", "--out", "ring", "--directed", says=["begun with", "--again"])
