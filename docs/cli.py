@@ -28,7 +28,7 @@ def page() -> str:
 
 def _sections(path: str, command: Any) -> list[str]:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
-    options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
+    options = [p for p in command.params if p.param_type_name == "option" and p.name != "help" and not p.hidden]
     commands = getattr(command, "commands", {})
     usage = [path, *(p.metavar for p in arguments), *(["[OPTIONS]"] if options else []), *(["COMMAND"] if commands else [])]
     lines = [f"## {path}", "", (command.help or "").strip(), "", "```", " ".join(usage), "```", ""]

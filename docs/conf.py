@@ -15,6 +15,7 @@ html_title = f"unifews {__version__}"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build", "**/.*"]
 highlight_language = "text"
+smartquotes_action = "qe"  # no dashes: they would make one of the -- of an option
 default_role = "code"  # docstrings write names in single backquotes
 
 myst_enable_extensions = ["colon_fence", "deflist"]

@@ -157,14 +157,60 @@ class TestPropagate:
 
 
 class TestEdgeLists:
-    def test_an_edge_list_is_directed_and_says_so(self, folder):
+    def test_an_edge_list_is_undirected_as_in_data_convert_and_says_so(self, folder):
         Path("path.txt").write_text("0 1\n1 2\n")
         np.save("few.npy", np.eye(3, dtype=np.float32))
         result = fine("propagate", "path.txt", "-x", "few.npy", "-o", "p.npy", "--hops", 1)
-        assert result.err.startswith("note: ") and "--undirected" in result.err
+        assert (
+            result.err == "note: path.txt is used undirected: 2 reverse edges were added; --directed keeps edges as they are.\n"
+        )
+        fine("data", "convert", "-e", "path.txt", "-o", "converted")
+        assert fine("propagate", "converted", "-x", "few.npy", "-o", "q.npy", "--hops", 1).err == ""
+        assert Path("p.npy").read_bytes() == Path("q.npy").read_bytes()
+
+    def test_directions_are_kept_where_asked_for(self, folder):
+        Path("path.txt").write_text("0 1\n1 2\n")
+        np.save("few.npy", np.eye(3, dtype=np.float32))
+        assert fine("propagate", "path.txt", "-x", "few.npy", "-o", "p.npy", "--hops", 1, "--directed").err == ""
         assert np.array_equal(
             np.load("p.npy"), uf.propagate(uf.Graph.from_edge_index([[0, 1], [1, 2]]), np.eye(3), hops=1).embedding
         )
+        fine("data", "convert", "-e", "path.txt", "-o", "converted", "--directed")
+        for options in ([], ["--directed"]):  # a graph says which edges it has
+            assert (
+                fine("propagate", "converted", "-x", "few.npy", "-o", "q.npy", "--hops", 1, *options, "--overwrite").err == ""
+            )
+            assert Path("p.npy").read_bytes() == Path("q.npy").read_bytes()
+
+    def test_an_edge_list_is_not_made_undirected_within_a_limit_of_memory(self, folder):
+        Path("path.txt").write_text("0 1\n1 2\n")
+        np.save("few.npy", np.eye(3, dtype=np.float32))
+        words = ["path.txt is an edge list", "unifews data convert", "--directed"]
+        wrong("propagate", "path.txt", "-x", "few.npy", "-o", "p.npy", "--memory", "1GB", says=words)
+
+    @pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "x.tsv", "x.parquet", "x.npz"])
+    def test_features_are_read_from_every_format_that_data_convert_reads(self, folder, name):
+        x = X[:, :3]
+        if name.endswith(".parquet"):
+            parquet = pytest.importorskip("pyarrow.parquet")
+            import pyarrow
+
+            parquet.write_table(pyarrow.table({f"f{i}": column for i, column in enumerate(x.T)}), name)
+        elif name.endswith(".npz"):
+            np.savez(name, x=x)
+        else:
+            np.savetxt(
+                name,
+                x,
+                delimiter="\t" if "tsv" in name else ",",
+                fmt="%.9g",
+                header="a,b,c".replace(",", "\t" if "tsv" in name else ","),
+                comments="",
+            )
+        np.save("few.npy", x)
+        fine("propagate", "graph", "-x", "few.npy", "-o", "p.npy", "--hops", 2)
+        fine("propagate", "graph", "-x", name, "-o", "q.npy", "--hops", 2)
+        np.testing.assert_allclose(np.load("q.npy"), np.load("p.npy"), rtol=1e-5, atol=1e-6)
 
     @pytest.mark.parametrize("lines", ["0 1\n1 2\n", "0 1\n1 0\n1 2\n", "0 1 2.5\n1 0 0.5\n2 1 3\n"])
     def test_undirected_adds_the_reverse_once(self, folder, lines):

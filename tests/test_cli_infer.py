@@ -103,7 +103,9 @@ class TestPredictions:
         fine("infer", "model", "edges.csv", "--features", "x.npy", "--undirected", "--out", "p.npy")
         np.testing.assert_array_equal(np.load("p.npy"), scores().argmax(1))
         told_so = fine("infer", "model", "edges.csv", "--features", "x.npy", "--out", "q.npy")
-        assert "is directed" in told_so.err
+        assert "is used undirected: 900 reverse edges were added" in told_so.err
+        np.testing.assert_array_equal(np.load("q.npy"), np.load("p.npy"))
+        assert fine("infer", "model", "edges.csv", "--features", "x.npy", "--directed", "--out", "r.npy").err == ""
 
     def test_a_file_without_labels(self):
         np.savez("new.npz", edge_index=DATA.graph.to_edge_index(), x=DATA.x, num_nodes=np.array(300))

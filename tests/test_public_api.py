@@ -95,6 +95,7 @@ def test_the_readme_s_python_runs(tmp_path, monkeypatch):
     names = {}
     for block in blocks("python"):
         exec(block, names)
+    assert unifews.trace(names["model"]).weight_sparsity == pytest.approx(0.9, abs=0.005)  # as its loop asks for
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")

@@ -57,6 +57,11 @@ def test_links_lead_somewhere(pages):
     assert not broken
 
 
+def test_options_keep_their_dashes(pages):
+    text = next(path for path in pages if path.name == "cli.html").read_text(encoding="utf-8")
+    assert "--nproc-per-node=4" in text and "\N{EN DASH}nproc" not in text
+
+
 def test_every_page_is_built(pages):
     built = {path.stem for path in pages}
     assert {page.stem for page in DOCS.rglob("*.md")} <= built

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from unifews.cli import output
+from unifews.cli.propagate import Directions, with_directions
 from unifews.cli.run import own_process
 from unifews.errors import InputError, MissingFileError, ShapeError
 
@@ -38,9 +39,7 @@ def infer(
     features: Annotated[
         Path | None, typer.Option("--features", "-x", metavar="X.npy", help="Features [n, f]; .npy, .npz, .csv or .parquet.")
     ] = None,
-    undirected: Annotated[
-        bool, typer.Option("--undirected", help="Use every edge of a graph file in both directions.")
-    ] = False,
+    undirected: Directions = None,
     nodes: Annotated[
         str | None,
         typer.Option(metavar="1,5,7|FILE", help="Node numbers from 0, or a file with a column of them; all unless given."),
@@ -170,7 +169,7 @@ def _open(folder: Path, threads: int | None) -> FrozenModel:
     return fast
 
 
-def _load(data: str, features: Path | None, undirected: bool) -> tuple[str, Graph, Any]:
+def _load(data: str, features: Path | None, undirected: bool | None) -> tuple[str, Graph, Any]:
     """A name for it, graph and features."""
     from unifews.datasets.load import load_dataset
     from unifews.datasets.tables import is_edge_list, read_features, read_fitting_graph
@@ -181,15 +180,12 @@ def _load(data: str, features: Path | None, undirected: bool) -> tuple[str, Grap
     if features is not None:
         x = read_features(features)
         graph = read_fitting_graph(path, x.shape, str(features))
-        if undirected:
-            return data, graph.undirected(), x
-        if is_edge_list(path) and not graph.is_symmetric:
-            output.note(f"{path} is directed, source then target; add --undirected to use its edges both ways.")
-        return data, graph, x
+        return data, with_directions(graph, path, undirected), x
     if is_edge_list(path):
         raise InputError(f"{path} holds no features; give them with --features X.npy.")
-    if undirected:
-        raise InputError("--undirected is about a graph file with --features; a dataset has its directions already.")
+    if undirected is not None:
+        option = "--undirected" if undirected else "--directed"
+        raise InputError(f"{option} is about a graph file with --features; a dataset has its directions already.")
     with output.stages(f"loading {data}") as progress:
         dataset = load_dataset(data, progress=progress)
     return dataset.name, dataset.graph, dataset.x

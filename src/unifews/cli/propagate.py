@@ -26,6 +26,15 @@ if TYPE_CHECKING:
     from unifews.propagation import Propagated
 
 
+Directions = Annotated[
+    bool | None,
+    typer.Option(
+        "--undirected/--directed",
+        help="Add the reverse of each edge, or keep directions. Default: an edge list is undirected, a graph stays as it is.",
+    ),
+]
+
+
 def propagate(
     graph: Annotated[
         Path,
@@ -37,9 +46,11 @@ def propagate(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="P.npy", help="Where the embedding goes.")],
     features: Annotated[
         Path | None,
-        typer.Option("--features", "-x", metavar="X.npy", help="Features [n, f], .npy or .npz; not needed if GRAPH holds x."),
+        typer.Option(
+            "--features", "-x", metavar="X.npy", help="Features [n, f], if GRAPH holds none; .npy, .npz, .csv or .parquet."
+        ),
     ] = None,
-    undirected: Annotated[bool, typer.Option("--undirected", help="Use every edge in both directions.")] = False,
+    undirected: Directions = None,
     scheme: Annotated[str, typer.Option(metavar="appnp|sgc", help="What is computed.")] = "appnp",
     alpha: Annotated[
         float | None, typer.Option(metavar="A", help="APPNP: share of its own features a node keeps, 0.1 unless given.")
@@ -140,7 +151,7 @@ def propagate(
             pruned = _check_pruning(edge_sparsity, threshold, relative_threshold, max_error, inherit)
             _check_axes(entries, basis, rank, coordinates, pruned)
             _check_threads(threads)
-            g, x = _load(graph, features, undirected, rank)
+            g, x = _load(graph, features, undirected, rank, memory is not None)
         how: dict[str, Any] = {}
         if through_files:
             how |= {"out": out, "overwrite": overwrite, "again": again, "careful": careful}
@@ -199,7 +210,7 @@ def _check_workers(
             raise InputError(f"{option} is for one process alone; leave it out, or leave out {asked}.")
 
 
-def _check_beyond_memory(memory: str, coordinates: bool, undirected: bool, certify: bool, certify_sampled: bool) -> None:
+def _check_beyond_memory(memory: str, coordinates: bool, undirected: bool | None, certify: bool, certify_sampled: bool) -> None:
     from unifews.core.sizes import as_bytes
 
     as_bytes(memory, "--memory")
@@ -293,26 +304,48 @@ def _check_threads(threads: int | None) -> None:
     threads_to_use(threads)
 
 
-def _load(path: Path, features: Path | None, undirected: bool, rank: int | None) -> tuple[Graph, Any]:
+def _load(
+    path: Path, features: Path | None, undirected: bool | None, rank: int | None, through_files: bool
+) -> tuple[Graph, Any]:  # fmt: skip
     """Graph and features, the sizes of which fit."""
+    from unifews.core.edges import kind_of
     from unifews.core.files import read_matrix
-    from unifews.datasets.tables import check_fit, check_there, is_edge_list, read_fitting_graph
+    from unifews.datasets.tables import check_fit, check_there, is_edge_list, read_features, read_fitting_graph
 
     dataset = _dataset(path)
     if dataset is None:
         check_there(path)
     if dataset is None and features is None and not _holds_features(path):
         raise InputError(f"{path} holds no features; give them with --features X.npy.")
-    x = dataset.x if dataset and features is None else read_matrix(features or path, dense=False)
+    if through_files and undirected is None and is_edge_list(path):
+        raise InputError(
+            f"{path} is an edge list, to which reverse edges are added in memory; run `unifews data convert` first, or add "
+            f"--directed."
+        )
+    if dataset and features is None:
+        x = dataset.x
+    elif features is not None and kind_of(features) not in (".npy", ".npz"):
+        x = read_features(features)
+    else:
+        x = read_matrix(features or path, dense=False)
     if rank is not None and rank > x.shape[1]:
         raise InputError(f"--rank {rank} is more than the {x.shape[1]:,} features there are.")
     owner = str(features or "x")
     g = check_fit(dataset.graph, path, x.shape, owner) if dataset else read_fitting_graph(path, x.shape, owner)
-    if undirected:
-        g = g.undirected()
-    elif is_edge_list(path) and not g.is_symmetric:
-        output.note(f"{path} is directed, source then target; add --undirected to use its edges both ways.")
-    return g, x
+    return with_directions(g, path, undirected), x
+
+
+def with_directions(graph: Graph, path: Path, undirected: bool | None) -> Graph:
+    """The graph of a file with the reverse of each edge, or as it is; None: an edge list gets them, as in `data convert`."""
+    from unifews.datasets.tables import is_edge_list
+
+    if undirected is False or graph.is_symmetric or not (undirected or is_edge_list(path)):
+        return graph
+    both = graph.undirected()
+    if undirected is None:
+        added = both.num_edges - graph.num_edges
+        output.note(f"{path} is used undirected: {added:,} reverse edges were added; --directed keeps edges as they are.")
+    return both
 
 
 def _dataset(path: Path) -> Dataset | None:
