@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from unifews.core.atomic import moved_aside, restore
 from unifews.errors import FileFormatError, MissingFileError
+
+CHECKSUM = "sha256"  # the key of the checksum of all other entries of a JSON file
+
+
+def checksum_of(meta: dict[str, Any]) -> str:
+    """Of the content of a JSON object, not of its layout."""
+    return sha256(json.dumps({key: meta[key] for key in meta if key != CHECKSUM}, sort_keys=True).encode()).hexdigest()
 
 
 class Kind(NamedTuple):
@@ -26,12 +34,18 @@ class Kind(NamedTuple):
         """How the JSON file begins."""
         return {"format": self.format, "version": self.version}
 
+    def write(self, folder: Path, meta: dict[str, Any]) -> None:
+        """Write the JSON file, with a checksum of its own content."""
+        whole = {**self.header(), **meta}
+        text = json.dumps({**whole, CHECKSUM: checksum_of(whole)}, indent=2, ensure_ascii=False)
+        (folder / self.file).write_text(text + "\n", encoding="utf-8")
+
     def describes(self, folder: Path) -> bool:
         """True for a folder whose JSON file says it is of this kind, whatever its state."""
         return self._meta(folder) is not None
 
-    def read(self, folder: Path) -> dict[str, Any]:
-        """What the JSON file says, of a folder of this kind and version."""
+    def read(self, folder: Path, *, verify: bool = True) -> dict[str, Any]:
+        """What the JSON file says, of a folder of this kind and version; `verify` compares its checksum, if it has one."""
         meta = self._meta(folder)
         if meta is None and not folder.is_dir():
             kept = moved_aside(folder)
@@ -46,6 +60,11 @@ class Kind(NamedTuple):
             raise FileFormatError(
                 f"{folder} has format version {meta.get('version')!r}, and this release reads version {self.version}. "
                 f"Upgrade unifews, or save the {self.noun} again."
+            )
+        if verify and CHECKSUM in meta and meta[CHECKSUM] != checksum_of(meta):
+            raise FileFormatError(
+                f"{folder}/{self.file} has changed since it was written: its checksum differs. Copy or save the {self.noun} "
+                f'again; if you have edited it, remove its "{CHECKSUM}".'
             )
         return meta
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from hashlib import file_digest
 from math import prod
 from pathlib import Path
@@ -49,12 +48,8 @@ def check_replaceable(folder: Path) -> None:
 
 def describe(place: Path, stored: Stored) -> None:
     """Write the `meta.json` of a folder that has its arrays already."""
-    meta = {
-        **KIND.header(),
-        **stored.meta,
-        "arrays": {name: described(place / f"{name}.npy", array) for name, array in _arrays(stored).items()},
-    }
-    (place / KIND.file).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+    arrays = {name: described(place / f"{name}.npy", array) for name, array in _arrays(stored).items()}
+    KIND.write(place, {**stored.meta, "arrays": arrays})
 
 
 def described(path: Path, array: NDArray[Any]) -> dict[str, Any]:
@@ -87,7 +82,7 @@ def read(folder: Path, *, verify: bool | None = None) -> Stored:
 
 
 def _read(folder: Path, verify: bool | None) -> Stored:
-    meta = _meta(folder)
+    meta = _meta(folder, verify is not False)
     n, m = meta["num_nodes"], meta["num_edges"]
     indptr = _open(folder, "indptr", (n + 1,), np.int64)
     indices = _open(folder, "indices", (m,), csr.index_dtype(n))
@@ -131,9 +126,9 @@ def _unsound(folder: Path, stored: Stored, seen: Examined) -> FileFormatError:
     )
 
 
-def _meta(folder: Path) -> dict[str, Any]:
+def _meta(folder: Path, verify: bool) -> dict[str, Any]:
     work.check_finished(folder, "graph")
-    meta: dict[str, Any] = {"dropped_self_loops": 0, "merged_duplicates": 0, "arrays": {}} | KIND.read(folder)
+    meta: dict[str, Any] = {"dropped_self_loops": 0, "merged_duplicates": 0, "arrays": {}} | KIND.read(folder, verify=verify)
     counts = [meta.get(name) for name in ("num_nodes", "num_edges", "dropped_self_loops", "merged_duplicates")]
     whole = all(type(value) is int and 0 <= value < 2**63 for value in counts)
     if not whole or not 1 <= meta["num_nodes"] <= MAX_NODES or type(meta.get("weighted")) is not bool:

@@ -21,12 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core.atomic import atomic_file, put_folder, write_error
-from unifews.core.described import Kind
+from unifews.core.described import CHECKSUM, Kind, checksum_of
 from unifews.core.sizes import in_words
 from unifews.errors import FileFormatError, InputError, MissingFileError, UnifewsError
 
 KIND = Kind("working folder", "unifews-work", 2, "manifest.json", "convert_edges")
-_CHECKSUM = "sha256"  # of everything else in the manifest
 
 _ENDS = 1 << 20  # bytes at either end of an input file that its fingerprint covers
 _ROWS = 1 << 13  # of an array that are summed up at a time
@@ -228,7 +227,7 @@ def _clear(folder: Path) -> None:
 
 def _write(folder: Path, manifest: dict[str, Any]) -> None:
     with atomic_file(folder / KIND.file, overwrite=True) as file:
-        file.write((json.dumps({**manifest, _CHECKSUM: _checksum(manifest)}, indent=1) + "\n").encode())
+        file.write((json.dumps({**manifest, CHECKSUM: checksum_of(manifest)}, indent=1) + "\n").encode())
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -245,14 +244,9 @@ def _read(folder: Path) -> dict[str, Any]:
         )
     if type(version) is int and version > KIND.version:
         raise FileFormatError(f"{folder} has format version {version}, of a later release. Upgrade unifews, or delete it.")
-    if manifest.pop(_CHECKSUM, None) != _checksum(manifest):
+    if manifest.pop(CHECKSUM, None) != checksum_of(manifest):
         raise damaged(folder)
     return manifest
-
-
-def _checksum(manifest: dict[str, Any]) -> str:
-    """Of the content: JSON gives back what was written, key by key in the same order."""
-    return sha256(json.dumps(manifest).encode()).hexdigest()
 
 
 def damaged(folder: Path) -> FileFormatError:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, fields
-from hashlib import file_digest
 from os import PathLike
 from pathlib import Path
 from typing import Any, get_args
@@ -17,6 +15,7 @@ from unifews.core.described import Kind
 from unifews.core.graph import Graph
 from unifews.core.npy import open_array, write_array
 from unifews.core.reading import reading
+from unifews.core.store import check_checksum, described
 from unifews.core.work import check_finished
 from unifews.datasets.dataset import About, Dataset, Metric, SplitKind
 from unifews.datasets.splits import Split
@@ -51,7 +50,6 @@ def fill(place: Path, dataset: Dataset) -> None:
         if not (place / f"{name}.npy").exists():
             write_array(place / f"{name}.npy", array)
     meta = {
-        **KIND.header(),
         "name": dataset.name,
         "num_nodes": dataset.num_nodes,
         "num_edges": dataset.graph.num_edges,
@@ -59,9 +57,9 @@ def fill(place: Path, dataset: Dataset) -> None:
         "num_classes": dataset.num_classes,
         "splits": len(dataset.splits),
         "about": asdict(dataset.about),
-        "arrays": {name: _described(place / f"{name}.npy", array) for name, array in arrays.items()},
+        "arrays": {name: described(place / f"{name}.npy", array) for name, array in arrays.items()},
     }
-    (place / KIND.file).write_text(json.dumps(meta, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    KIND.write(place, meta)
 
 
 def open_dataset(path: str | PathLike[str], *, verify: bool = False) -> Dataset:
@@ -87,7 +85,7 @@ def _opened(folder: Path, verify: bool) -> Dataset:
             f"arrays or not of such a dataset. Copy or save it again."
         )
     arrays = {name: _open(folder, name, entry, verify) for name, entry in meta["arrays"].items()}
-    graph = Graph.open(folder / "graph", verify=verify)
+    graph = Graph.open(folder / "graph", verify=verify or None)
     if (graph.num_nodes, graph.num_edges) != (n, meta["num_edges"]):
         raise FileFormatError(
             f"{folder}/graph has {graph.num_nodes:,} nodes and {graph.num_edges:,} edges, but dataset.json says {n:,} and "
@@ -128,12 +126,6 @@ def _features(x: Any) -> dict[str, NDArray[Any]]:
     return {"x_indptr": rows.indptr, "x_indices": rows.indices, "x_data": rows.data}
 
 
-def _described(path: Path, array: NDArray[Any]) -> dict[str, Any]:
-    with path.open("rb") as file:
-        digest = file_digest(file, "sha256").hexdigest()
-    return {"dtype": array.dtype.name, "shape": list(array.shape), "bytes": path.stat().st_size, "sha256": digest}
-
-
 def _meta(folder: Path) -> dict[str, Any]:
     check_finished(folder, "dataset")
     meta = KIND.read(folder)
@@ -160,9 +152,7 @@ def _open(folder: Path, name: str, entry: Any, verify: bool) -> NDArray[Any]:
         )
     mapped = array.nbytes >= _MAP
     if verify or not mapped:
-        with path.open("rb") as file:
-            if file_digest(file, "sha256").hexdigest() != entry.get("sha256"):
-                raise FileFormatError(f"{path} has changed since it was written: its checksum differs. Copy or save it again.")
+        check_checksum(path, entry)
     return array if mapped else np.array(array)
 
 

@@ -18,6 +18,7 @@ _GRAPH = (
     "meta.json: format, version and counts, and the type and length of every array",
     "indptr: from 0 to the number of edges, nowhere decreasing",
     "indices: node numbers, ascending and without copies in each row, no self-loops",
+    "checksums of all files",
 )
 _DATASET = (
     "dataset.json: format, version and counts, and the type and length of every array",
@@ -67,7 +68,7 @@ def _verified(folder: Path, kind: str, graph: Graph, checked: tuple[str, ...]) -
 
 
 def _weights(graph: Graph) -> list[str]:
-    return ["weight: one for each edge"] if graph.is_weighted else []
+    return ["weight: one for each edge, positive and finite"] if graph.is_weighted else []
 
 
 def _arrays(folder: Path) -> list[Any]:
