@@ -42,6 +42,8 @@ def read(file: Path, dtype: np.dtype[Any], size: int, crc: int) -> NDArray[Any]:
 
 def checksum(file: Path, start: int = 0) -> int:
     """Of the contents from `start` on."""
+    if not file.exists():
+        raise damaged(file)
     crc = 0
     with file.open("rb") as data:
         data.seek(start)
@@ -99,6 +101,8 @@ def load(file: Path, arrays: Sequence[NDArray[Any]], crc: int) -> None:
 
 def rows(file: Path, first: int, last: int, width: int) -> NDArray[np.float32]:
     """Some rows of a file that holds nothing but float32 [n, width]."""
+    if not file.exists():
+        raise damaged(file)
     values = np.fromfile(file, np.float32, (last - first) * width, offset=4 * width * first)
     if len(values) != (last - first) * width:
         raise damaged(file)
