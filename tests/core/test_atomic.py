@@ -14,10 +14,11 @@ import pytest
 from things import KIND, got, put
 
 from unifews import Graph, powerlaw, save_dataset
-from unifews.core import atomic
+from unifews.core import atomic, spill
 from unifews.core.atomic import atomic_file, atomic_folder, restore, steady
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.folder import open_dataset
+from unifews.distributed.shared import Sheet
 from unifews.errors import FileFormatError, InputError, MissingFileError, UnifewsError
 
 
@@ -69,7 +70,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from unifews.core import atomic
+from unifews.core import atomic, spill
 import things
 if {renames}:
     atomic._exchange = lambda one, other: False
@@ -221,7 +222,7 @@ WRITER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from unifews.core import atomic
+from unifews.core import atomic, spill
 import things
 if {renames}:
     atomic._exchange = lambda one, other: False
@@ -315,3 +316,15 @@ def test_numbers_come_back(tmp_path):
     with atomic_file(tmp_path / "a.npy") as file:
         np.save(file, np.arange(3))
     assert np.load(tmp_path / "a.npy").tolist() == [0, 1, 2]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_files_of_a_working_folder_name_themselves(tmp_path):
+    """A file in a folder that is full: /dev/full takes nothing."""
+    file = tmp_path / "state-0"
+    file.symlink_to("/dev/full")
+    rows = [(np.arange(3), np.ones((3, 2)))]
+    for write in (lambda: spill.append(file, np.ones(9), 0), lambda: Sheet(file, (3, 2)).put(iter(rows))):
+        with pytest.raises(OSError, match="No space left") as error:
+            write()
+        assert error.value.filename == str(file)

@@ -360,6 +360,15 @@ def test_damage_after_the_hops_is_told(folder, by_block, monkeypatch, name, step
     assert not Path("p.npy").exists()
 
 
+@pytest.mark.parametrize("name", ["columns-0", "state", "basis", "coordinates-64"])
+def test_a_missing_working_file_is_told(folder, by_block, name):
+    stopped(MANY, 10)
+    for file in (folder / "p.npy.work").glob(f"{name}*"):
+        file.unlink()
+    with pytest.raises(FileFormatError, match=f"{name}.* is not as it was left by the interrupted call"):
+        propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
+
+
 def test_one_number_changed_in_the_manifest_is_told(folder, by_block):
     """The budget's own numbers decide what is pruned: nothing else would notice."""
     stopped(MANY, 10)

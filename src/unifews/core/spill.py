@@ -13,6 +13,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from unifews.core.atomic import naming
 from unifews.errors import FileFormatError
 
 HEADER = 128  # bytes of a .npy header for a vector or a matrix of any length
@@ -22,7 +23,7 @@ _PIECE = 8 << 20  # bytes that are written and summed up at a time
 def append(file: Path, array: NDArray[Any], crc: int) -> int:
     """Append the bytes of an array; the checksum of the file's contents, `crc` before."""
     data = np.ascontiguousarray(array).view(np.uint8).data
-    with file.open("ab") as out:
+    with naming(file), file.open("ab") as out:
         out.write(data)
     return zlib.crc32(data, crc)
 
@@ -41,6 +42,8 @@ def read(file: Path, dtype: np.dtype[Any], size: int, crc: int) -> NDArray[Any]:
 
 def checksum(file: Path, start: int = 0) -> int:
     """Of the contents from `start` on."""
+    if not file.exists():
+        raise damaged(file)
     crc = 0
     with file.open("rb") as data:
         data.seek(start)
@@ -74,7 +77,7 @@ def write_header(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, ke
 def save(file: Path, arrays: Sequence[NDArray[Any]]) -> int:
     """Write arrays one after the other, down to the disk; the checksum to note."""
     crc = 0
-    with file.open("wb") as out:
+    with naming(file), file.open("wb") as out:
         for piece in pieces(arrays):
             out.write(piece.data)
             crc = zlib.crc32(piece.data, crc)
@@ -98,6 +101,8 @@ def load(file: Path, arrays: Sequence[NDArray[Any]], crc: int) -> None:
 
 def rows(file: Path, first: int, last: int, width: int) -> NDArray[np.float32]:
     """Some rows of a file that holds nothing but float32 [n, width]."""
+    if not file.exists():
+        raise damaged(file)
     values = np.fromfile(file, np.float32, (last - first) * width, offset=4 * width * first)
     if len(values) != (last - first) * width:
         raise damaged(file)
@@ -107,7 +112,7 @@ def rows(file: Path, first: int, last: int, width: int) -> NDArray[np.float32]:
 def allocate(file: Path, size: int) -> None:
     """A new file of zeros that has its `size` bytes on the disk, so that a map of it can be written: pages of a map that find
     the disk full end the process by a signal, and here it is an error."""
-    with file.open("wb") as out:
+    with naming(file), file.open("wb") as out:
         try:
             if size:
                 os.posix_fallocate(out.fileno(), 0, size)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core import spill
+from unifews.core.atomic import naming
 from unifews.core.work import KIND, Work, folder_of, working
 from unifews.distributed.group import Group
 from unifews.distributed.launch import restarts
@@ -85,7 +86,7 @@ class Sheet:
     def put(self, rows: Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]) -> None:
         """Numbers of rows, ascending, and their values, some at a time; down to the disk."""
         step = 4 * self.shape[1]
-        with self.file.open("r+b") as out:
+        with naming(self.file), self.file.open("r+b") as out:
             for numbers, values in rows:
                 ends = np.flatnonzero(np.diff(numbers) != 1) + 1
                 for first, last in zip([0, *ends], [*ends, len(numbers)], strict=True):
