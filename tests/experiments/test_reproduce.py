@@ -490,3 +490,11 @@ def test_mistakes_are_told_before_anything_runs(tmp_path):
     wrong("reproduce", "hm", *kept, "--out", tmp_path / "file", says="is a file")
     wrong("reproduce", "hm", *kept, "--out", tmp_path, "--jobs", 0, says="--jobs is a whole number of at least 1")
     wrong("reproduce", "hm", "--ledger", tmp_path / "file", "--out", tmp_path / "file" / "x", says="cannot use")
+
+
+def test_a_smoke_run_is_headed_by_its_own_sizes():
+    record = {"spec": {"recipe": {"layers": 2, "width": 16, "epochs": 4}}}
+    experiment = plan.find("res_iter")
+    runs = [Done(planned=None, record=record), Done(planned=None, record=None)]
+    assert Outcome(experiment, "smoke", runs).shows.endswith("and Unifews; 2 layers of width 16, 4 epochs.")
+    assert Outcome(experiment, "small", runs).shows == experiment.shows

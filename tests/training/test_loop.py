@@ -13,9 +13,9 @@ from small import QUICK, small, with_test_labels
 from unifews.datasets.splits import Split
 from unifews.errors import InputError
 from unifews.nn.mlp import Mlp
-from unifews.training.loop import fit, predict
+from unifews.training.loop import climb, fit, predict
 from unifews.training.metrics import judge
-from unifews.training.recipe import WeightPruning
+from unifews.training.recipe import Recipe, WeightPruning
 
 DATA = small()
 SPLIT = DATA.split(263)
@@ -189,3 +189,41 @@ def test_read_only_labels_and_splits():
 def test_a_training_that_goes_astray_says_so():
     with pytest.raises(InputError, match=r"the loss of epoch \d+ is (nan|inf)\. Lower `lr`"):
         trained(recipe=replace(QUICK, lr=1e30))
+
+
+def scored(scores, *, ramp, patience, plateau=15):
+    """A training whose epochs have these validation scores, and count from number `ramp` on: best epoch, epochs, rates."""
+    model, rates, given = torch.nn.Linear(1, 1), [], iter(scores)
+    recipe = Recipe(epochs=len(scores), patience=patience, plateau=plateau)
+    best, epochs = climb(
+        model, recipe, lambda number, optimizer: 0.0, lambda: (next(given), 1.0), counts=lambda number: number >= ramp,
+        lowers=lambda number: number >= ramp, watch=lambda epoch: rates.append(epoch.lr),
+    )  # fmt: skip
+    return best, epochs, rates
+
+
+class TestPatienceAfterARamp:
+    UP, DIP, LATER = [50.0, 70, 75, 74], [60.0, 62] + [61.0] * 30, [65.0, 72, 80, 88]
+
+    def test_a_dip_while_weights_go_does_not_end_the_training(self):
+        scores = self.UP + self.DIP + self.LATER
+        best, epochs, rates = scored(scores, ramp=4, patience=10)
+        assert (best, epochs) == (len(scores) - 1, len(scores))
+        assert set(rates) == {Recipe.lr}  # nor does it lower the learning rate
+
+    def test_it_ends_once_scores_have_recovered_and_stand_still(self):
+        scores = self.UP + self.DIP + self.LATER + [87.0] * 40
+        best, epochs, _ = scored(scores, ramp=4, patience=10)
+        assert scores[best] == 88 and epochs == best + 1 + 10
+
+    def test_patience_starts_with_the_epoch_that_has_recovered(self):
+        """The best epoch may be an earlier one that was good by chance."""
+        scores = [80.0, 80, 70, 75, 72, 76.0] + [75.9] * 30
+        best, epochs, _ = scored(scores, ramp=2, patience=5)
+        assert (best, epochs) == (5, 5 + 1 + 5)
+
+    def test_without_a_ramp_it_is_as_ever(self):
+        assert scored([50.0, 60, *[59.0] * 30], ramp=0, patience=7)[:2] == (1, 1 + 1 + 7)
+
+    def test_epochs_before_the_target_never_win(self):
+        assert scored([90.0, 95, 40, 41], ramp=2, patience=1)[:2] == (3, 4)

@@ -39,7 +39,7 @@ def drawing(outcome: Outcome, name: str) -> dict[str, Any]:
         "experiment": experiment.title,
         "panel": "" if single else name,
         "place": _place(experiment.id, list(experiment.figures).index(name)),
-        "caption": experiment.shows,
+        "caption": outcome.shows,
         "kind": figure.kind,
         "columns": columns,
         "keys": keys,

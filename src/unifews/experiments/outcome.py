@@ -59,6 +59,16 @@ class Outcome:
     """The only ones that were asked for, if some were left out."""
 
     @property
+    def shows(self) -> str:
+        """What the experiment shows; at smoke scale with the sizes of its runs in place of the paper's."""
+        what, _, sizes = self.experiment.shows.rpartition(";")
+        if self.scale != "smoke" or "epochs" not in sizes:
+            return self.experiment.shows
+        recipes = [run.record["spec"]["recipe"] for run in self.runs if run.record and "spec" in run.record]
+        real = dict.fromkeys(f"{each['layers']} layers of width {each['width']}, {each['epochs']} epochs" for each in recipes)
+        return f"{what}; {' or '.join(real) or 'nothing was run'}."
+
+    @property
     def notes(self) -> list[str]:
         where = self.experiment.published
         source = f"Paper: {where.source}." if isinstance(where, Published) else f"Paper: {where}." if where else ""
@@ -186,7 +196,7 @@ class Outcome:
 
     def markdown(self) -> str:
         experiment = self.experiment
-        lines = [f"# {experiment.title}", "", experiment.shows, ""]
+        lines = [f"# {experiment.title}", "", self.shows, ""]
         lines += [f"`{self.command}`", ""]
         heads = self._heads()
         for name in experiment.quantities:

@@ -24,6 +24,7 @@ from unifews.training.recipe import Recipe, WeightPruning
 from unifews.training.run import Fitted
 
 _ROWS = 16_384  # of a matrix that are scored at a time
+_RECOVERED = 0.95  # of the best score before the target was reached: from then on a score that stands still ends the training
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,9 @@ def climb(
     """Epoch after epoch until validation no longer gets better; the model is left at its best one, settled.
 
     `learn` trains epoch number 0, 1, … and gives its loss; `look` gives validation score and loss, by which, in this order,
-    the best of the epochs that count is chosen. `lowers`: whether the learning rate is lowered where an epoch is no better.
+    the best of the epochs that count is chosen. Where epochs before them do not count, because weights are still being pruned,
+    patience, which ends the training and lowers the learning rate, starts with the first epoch that counts and has recovered:
+    its score is at least 0.95 times the best of those before. `lowers`: whether an epoch that is no better lowers the rate.
     `ends` is asked after every epoch with its score, before `counts`, whether it is the last.
     Returns the best epoch and how many there were.
     """
@@ -134,6 +137,7 @@ def climb(
     )
     pruned = [module for module in model.modules() if isinstance(module, PrunedWeight)]
     best, best_epoch = (-math.inf, -math.inf), -1
+    before, recovered = 0.0, -1  # the best score of epochs that do not count, and the first epoch that has come near it
     state: dict[str, Tensor] = {}
     for number in range(recipe.epochs):
         loss = learn(number, optimizer)
@@ -142,10 +146,14 @@ def climb(
                 f"training went astray: the loss of epoch {number + 1} is {loss}. Lower `lr`, which is {recipe.lr:g}."
             )
         score, val_loss = look()
-        over = ends(number, score)
-        if lowers(number):
+        over, counted = ends(number, score), counts(number)
+        if not counted:
+            before = max(before, score)
+        elif recovered < 0 and score >= _RECOVERED * before:
+            recovered = number
+        if lowers(number) and (recovered >= 0 or not counted):
             plateau.step(score)
-        if counts(number) and (score, -val_loss) > best:
+        if counted and (score, -val_loss) > best:
             best, best_epoch = (score, -val_loss), number
             state = {name: value.clone() for name, value in model.state_dict().items()}
         if watch:
@@ -153,7 +161,7 @@ def climb(
             lr = float(optimizer.param_groups[0]["lr"])
             with torch.random.fork_rng(devices=[]):
                 watch(Epoch(number, recipe.epochs, loss, score, best[0], kept, weights, lr))
-        if over or (recipe.patience and best_epoch >= 0 and number - best_epoch >= recipe.patience):
+        if over or (recipe.patience and recovered >= 0 and number - max(best_epoch, recovered) >= recipe.patience):
             break
     model.load_state_dict(state)
     for weight in pruned:

@@ -24,7 +24,7 @@ class Recipe:
     batch: int = 512
     epochs: int = 200
     patience: int = 20
-    """Epochs without a better validation score before stopping; 0 = never stop early."""
+    """Epochs without a better validation score before stopping, counted once pruned weights have recovered; 0 = never."""
     lr: float = 1e-3
     weight_decay: float = 1e-5
     plateau: int = 15

@@ -30,6 +30,7 @@ MODELS = (*DECOUPLED, *zoo.MODELS)
 _SEEDS = 2**63  # what torch's generator takes
 _WEIGHTS = "adr 22"  # by which rule layers share the weights that may stay
 _SETTLE = "adr 23"  # `settle` is about weights, no longer about edges
+_PATIENCE = "patience after recovery"  # when a training with a weight ramp may stop
 _RAMP = 15  # epochs a layer over which weights of a head go: a deep one learns nothing more once they have gone
 
 PAPER: dict[str, Any] = {"entries": "node", "basis": "input", "inherit": True, "weight_ramp": 1, "weight_feedback": False}
@@ -228,6 +229,7 @@ class TrainSpec:
         shared = self.is_layered and self.is_own and self.weight_sparsity and self.budget == "macs"
         rules = [_WEIGHTS] if shared else []  # a record of another rule is not this run
         rules += [_SETTLE] if self.is_layered and self.is_own and self.prunes_edges and self.settle < 1 else []
+        rules += [_PATIENCE] if self.weight_sparsity and self.recipe.patience else []
         text = json.dumps([settings, fingerprint(dataset), __version__, *rules], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
