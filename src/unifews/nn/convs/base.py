@@ -64,8 +64,6 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
     seen_width: int
     seen_edges = 0
     """Edges that `removed` was decided among; 0 = not known, after loading."""
-    call = 0
-    """Products of this layer before the one that runs, in one call of it."""
     unseen = 0.0
     """Share of the edges of this pass that were not among those, as far as `removed` tells."""
     decided: Tensor
@@ -101,7 +99,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         for name in ("decided", "delta", "columns", "removed", "nodes", "passes"):
             delattr(self, name)
         del self.session, self.path, self.seen_width
-        for name in ("seen_edges", "unseen", "relation", "call"):
+        for name in ("seen_edges", "unseen", "relation"):
             self.__dict__.pop(name, None)
         self.__class__ = self.stands_for
         self.fuse = self.inspector.implements("message_and_aggregate")
@@ -141,6 +139,11 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
     def supports(cls, conv: MessagePassing) -> bool:
         """Whether the fused path does what this layer does."""
         return True
+
+    @property
+    def call(self) -> int:
+        """Products of this layer before the one that runs, in one call of it."""
+        return 0
 
     def see_width(self, width: int) -> None:
         """What the messages of a layer are wide is sometimes known only when it runs."""
