@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -248,3 +249,21 @@ def test_one_threshold_for_several_products_is_noted(entries):
     model = uf.sparsify(pyg.TAGConv(F, 16), edge_sparsity=0.5, entries=entries)
     model(X, EDGES)
     assert any("makes several products" in note for note in uf.trace(model).notes)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", ["RGCNConv", "TAGConv", "GraphConv"])
+def test_calls_in_several_threads_do_not_see_each_other(name):
+    make, inputs, *_ = CASES[name]
+    torch.manual_seed(2)
+    model = uf.sparsify(make(), edge_sparsity=0.5, weight_sparsity=0.5, ramp=1)
+    model(*inputs)
+    model.eval()
+
+    def call(_):
+        with torch.no_grad():
+            return model(*inputs)
+
+    expected = call(0)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(torch.equal(found, expected) for found in pool.map(call, range(60)))

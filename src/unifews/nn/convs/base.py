@@ -65,8 +65,6 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
     seen_width: int
     seen_edges = 0
     """Edges that `removed` was decided among; 0 = not known, after loading."""
-    call = 0
-    """Products of this layer before the one that runs, in one call of it."""
     chosen = -1
     """Columns of the last decision, or of a state that was loaded."""
     unseen = 0.0
@@ -104,7 +102,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         for name in ("decided", "delta", "columns", "removed", "nodes", "passes"):
             delattr(self, name)
         del self.session, self.path, self.seen_width
-        for name in ("seen_edges", "unseen", "relation", "call", "chosen"):
+        for name in ("seen_edges", "unseen", "relation", "chosen"):
             self.__dict__.pop(name, None)
         self.__class__ = self.stands_for
         self.fuse = self.inspector.implements("message_and_aggregate")
@@ -156,6 +154,11 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
     def supports(cls, conv: MessagePassing) -> bool:
         """Whether the fused path does what this layer does."""
         return True
+
+    @property
+    def call(self) -> int:
+        """Products of this layer before the one that runs, in one call of it."""
+        return 0
 
     def see_width(self, width: int) -> None:
         """What the messages of a layer are wide is sometimes known only when it runs."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unifews.core.entry import BLOCK
 from unifews.nn.convs.base import PrunedConv, check_edges, is_pair
@@ -16,29 +18,49 @@ _SUMMING = ("add", "sum", "mean")
 """To these a message of zeros is no message (a mean counts it); others must not see it."""
 
 
+@dataclass(eq=False)
+class Run:
+    """One call of a layer; a call in another thread has its own."""
+
+    layer: nn.Module
+    given: Tensor | None
+    """The features of the senders."""
+    why: str
+    """Why a layer with a fused path goes by messages."""
+    masked: dict[str, Tensor]
+    """What the layer reads in place of these parameters."""
+    product: int = -1
+    edges: Edges | None = None
+    """Of the product."""
+    dropped: Tensor | None = None
+    """bool [messages]: those that are not aggregated; None = all are."""
+
+
+_running: ContextVar[Run | None] = ContextVar("_running", default=None)
+
+
 class ByMessages(PrunedConv):
     """PyG's own propagation, with `message` and `aggregate` intercepted."""
 
-    _edges: Edges
-    _dropped: Tensor | None
-    _given: Tensor | None = None
-    """The features of the senders, while the layer runs."""
-    why = ""
-    """Why this call of a layer with a fused path goes by messages."""
+    @property
+    def run(self) -> Run | None:
+        """The call of this layer that is going on."""
+        found = _running.get()
+        return found if found is not None and found.layer is self else None
+
+    @property
+    def call(self) -> int:
+        return 0 if self.run is None else max(self.run.product, 0)
 
     def notes(self) -> tuple[str, ...]:
-        if not self.why:
+        if self.run is None or not self.run.why:
             return ()
-        return (f"{self.path} is called with {self.why}: all its messages are made before some are taken out, so pruning its "
-                f"edges saves operations on paper only",)  # fmt: skip
+        return (f"{self.path} is called with {self.run.why}: all its messages are made before some are taken out, so pruning "
+                f"its edges saves operations on paper only",)  # fmt: skip
 
     def instead(self, why: str, *args: Any, **kwargs: Any) -> Any:
         """By messages, and the reason on record."""
-        self.why = why
-        try:
-            return self.by_messages(*args, **kwargs)
-        finally:
-            self.why = ""
+        return self._forward(why, {}, args, kwargs)
 
     def why_not_fused(self, x: Any, size: Any) -> str:
         """Why a pair of features, of senders and receivers, needs messages."""
@@ -52,34 +74,55 @@ class ByMessages(PrunedConv):
 
     def by_messages(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's own forward(x, …); `propagate` below prunes what it sends."""
+        return self._forward("", {}, args, kwargs)
+
+    def with_weights(self, masked: dict[str, Tensor], *args: Any) -> Any:
+        """`by_messages` with other tensors in place of these parameters, if the class reads them from `run`."""
+        return self._forward("", masked, args, {})
+
+    def _forward(self, why: str, masked: dict[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x: Any = args[0] if args else kwargs.get("x")
         given = x[0] if is_pair(x) else x
-        self._given, self.call = given if isinstance(given, Tensor) else None, -1
+        token = _running.set(Run(self, given if isinstance(given, Tensor) else None, why, masked))
         try:
             return self.stands_for.forward(self, *args, **kwargs)
         finally:
-            self._given = None
+            _running.reset(token)
 
     def propagate(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
         check_edges(edge_index, self.path)
         if edge_index.layout not in (torch.strided, torch.sparse_csr):
             edge_index = edge_index.to_sparse_csr()  # messages then come row by row
-        self._edges = self._ends(edge_index, size, kwargs)
-        self._dropped, self.call = None, self.call + 1
+        if self.run is None:  # called from outside of the layer's own forward
+            token = _running.set(Run(self, None, "", {}))
+            try:
+                return self.propagate(edge_index, size, **kwargs)
+            finally:
+                _running.reset(token)
+        run = self.run
+        run.edges, run.dropped, run.product = self._ends(edge_index, size, kwargs), None, run.product + 1
         out: Tensor = super().propagate(edge_index, size=size, **kwargs)
         return out
+
+    @property
+    def _known_run(self) -> Run:
+        assert self.run is not None, "messages are made in `propagate`"
+        return self.run
 
     def message(self, *args: Any, **kwargs: Any) -> Tensor:
         messages: Tensor = super().message(*args, **kwargs)
         rows = messages.movedim(self.node_dim, 0)  # one for each edge, whatever comes before them
         if not rows.numel():
             return messages
-        pruned = self._prune(rows.reshape(len(rows), -1), self._edges)
+        edges = self._known_run.edges
+        assert edges is not None
+        pruned = self._prune(rows.reshape(len(rows), -1), edges)
         return pruned.view_as(rows).movedim(0, self.node_dim)
 
     def aggregate(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if self._dropped is not None and "index" in kwargs:
-            stays = (~self._dropped).nonzero().flatten()
+        dropped = self._known_run.dropped
+        if dropped is not None and "index" in kwargs:
+            stays = (~dropped).nonzero().flatten()
             inputs, kwargs["index"] = inputs.index_select(self.node_dim, stays), kwargs["index"][stays]
             if "ptr" in kwargs:
                 kwargs["ptr"] = None
@@ -117,7 +160,7 @@ class ByMessages(PrunedConv):
             self.put_on_record(edges, flat, edges.count, edges.count * width, None, began)
             return flat
         sent = flat.detach()[at]
-        alive = session.alive(self, edges.adjacency, self._given)
+        alive = session.alive(self, edges.adjacency, self._known_run.given)
         keep, later = torch.ones_like(sent, dtype=torch.bool), None
         if pruning.entries == "unit":
             keep &= self._columns_of_call(sent)
@@ -132,7 +175,7 @@ class ByMessages(PrunedConv):
             stays = later | self.locked(edges)
             keep &= stays[:, None]
             if self.aggr not in _SUMMING:
-                self._dropped = torch.zeros_like(loops).index_put((at,), ~stays)
+                self._known_run.dropped = torch.zeros_like(loops).index_put((at,), ~stays)
         else:
             lanes = 1 if pruning.entries == "feature" else BLOCK
             blocks = -(-width // lanes)

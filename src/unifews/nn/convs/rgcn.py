@@ -73,12 +73,20 @@ class Relational(PrunedGeneric):
         masked = {"weight": self.weight_mask.prepare(sent)}
         if self.root_mask is not None:
             masked["root"] = self.root_mask.prepare(own)
-        self.__dict__.update(masked)  # what the layer reads in place of its parameters
-        try:
-            return self.by_messages(x, edge_index, edge_type)
-        finally:
-            for name in masked:
-                del self.__dict__[name]
+        return self.with_weights(masked, x, edge_index, edge_type)
+
+    @property
+    def weight(self) -> Tensor | None:
+        return self._masked("weight")
+
+    @property
+    def root(self) -> Tensor | None:
+        return self._masked("root")
+
+    def _masked(self, name: str) -> Tensor | None:
+        """What the layer multiplies by while it runs; else the parameter."""
+        own: Tensor | None = self._parameters[name]
+        return own if self.run is None else self.run.masked.get(name, own)
 
 
 @prunes(RGCNConv)
