@@ -412,7 +412,7 @@ def test_running_statistics_are_those_of_the_columns_that_are_sent(dropout):
         model.norm.momentum = 1e-12
         exact = model(x, edge_index)
     assert float((ours - exact).norm() / exact.norm()) < 0.1
-    assert float((ours.argmax(1) != exact.argmax(1)).float().mean()) <= 0.01
+    assert float((ours.argmax(1) != exact.argmax(1)).float().mean()) <= 0.03
     assert sum(changed) / len(changed) < 0.5
 
 

@@ -20,7 +20,7 @@ from unifews.propagation.tiles import Floats, cut
 
 _EDGES = 1 << 18  # that are timed at a time, at most about
 _ROWS = 256  # consecutive ones, so that neighbours of neighbouring nodes are found in the cache as in a whole hop
-_MOST = 1 << 16  # rows that are timed at a time
+_MOST = 16 << 20  # bytes of the rows that are timed at a time
 _TRIALS = 5
 _COPIES = 4  # of the values that an unpruned run writes beside its hops: two buffers of a tile, its sum, the result
 _BYTES = 4 << 20  # written to see how fast fresh memory is
@@ -36,7 +36,7 @@ def unpruned_seconds(op: Operator, features: int, values: Floats) -> float | Non
     if not m:
         return None
     q = _gathered(values, n)
-    step = max(-(-m // _EDGES), -(-n // _MOST))
+    step = max(-(-m // _EDGES), -(-n * 3 * q.itemsize * q.shape[1] // _MOST))
     hop = _Hop(op, q.shape[1], min(n, -(-n // step) + _ROWS))
     taken = []
     for trial in range(_TRIALS):

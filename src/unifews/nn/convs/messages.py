@@ -202,7 +202,9 @@ class ByMessages(PrunedConv):
         self.columns = every[at]
         self.choose_columns(sent.norm(dim=0))
         chosen = self.columns
-        self.columns = chosen if not self.call else torch.cat([every[: at.start], chosen, every[at.stop :]])
+        if self.call:
+            self.columns = torch.cat([every[: at.start], chosen, every[at.stop :]])
+            self.chosen = int(self.columns.sum())
         return chosen
 
 
