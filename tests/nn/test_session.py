@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 import pickle
 
 import pytest
@@ -346,6 +347,20 @@ def test_states_of_models_whose_columns_had_no_shape_yet():
     assert model.first.columns.shape == (32,) and not bool(model.first.decided)
     learn(model, lambda: model(x, edge_index).square().mean())
     assert_pruned(model, 6)
+
+
+def test_files_from_before_there_was_hysteresis(tmp_path):
+    """They go on as they began."""
+    x, edge_index = graph()
+    model = made(Encoder)
+    learn(model, lambda: model(x, edge_index).square().mean(), 3)
+    uf.save(model, tmp_path / "m")
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    del config["pruning"]["hysteresis"], config["pruning"]["norm_momentum"]
+    (tmp_path / "m" / "config.json").write_text(json.dumps(config))
+    again = uf.load(tmp_path / "m", into=Encoder())
+    assert (again.first.session.pruning.hysteresis, again.first.session.pruning.norm_momentum) == (1.0, None)
+    assert torch.equal(again.eval()(x, edge_index), model.eval()(x, edge_index))
 
 
 def test_copies_and_pickles_are_models_of_their_own():
