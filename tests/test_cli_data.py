@@ -129,7 +129,7 @@ class TestConvertThroughFiles:
         graph = uf.Graph.open("ring")
         assert graph.num_nodes == 20 and graph.is_symmetric and not Path("ring.work").exists()
         report = told("data", "convert", "--edges", "edges.csv", "-e", "edges.csv", "--out", "twice", "--directed")
-        assert (report["num_edges"], report["merged_duplicates"], report["symmetric"]) == (12, 12, None)
+        assert (report["num_edges"], report["merged_duplicates"], report["symmetric"]) == (12, 12, False)
 
     def test_a_dataset_is_the_same_with_and_without(self, files):
         report = told("data", "convert", *OPTIONS, "--split", "split.csv", "--out", "a", "--name", "ring")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from tiny import FOLDER, assert_same, known, needs_data, record_for, tiny
 
-from unifews.datasets import node_order
 from unifews.datasets.folder import save_dataset
 from unifews.datasets.load import conform, load_dataset
-from unifews.datasets.node_order import digest
-from unifews.datasets.records import RECORDS
+from unifews.datasets.node_order import by_content, digest
 
 
 def shuffled(dataset, order):
@@ -36,21 +35,35 @@ def test_an_unknown_order_is_noted_and_the_known_one_is_not(monkeypatch):
     assert "its nodes are in another order than the known one of tiny" in notes[-1]
 
 
+def test_sorted_by_content_whatever_the_order_was():
+    dataset = tiny(sparse=True)
+    expected = by_content(dataset)
+    assert digest(by_content(expected)) == digest(expected)
+    for seed in range(20):
+        order = np.random.default_rng(seed).permutation(24)
+        other = by_content(shuffled(dataset, order))
+        assert digest(other) == digest(expected)
+        assert (other.x != expected.x).nnz == 0
+
+
+def test_stored_splits_follow_their_nodes():
+    dataset = tiny(sparse=True)
+    found = by_content(dataset)
+    for before, after in zip(dataset.splits, found.splits, strict=True):
+        for one, other in zip(before, after, strict=True):
+            rows = [sorted(map(tuple, data.x[part].toarray())) for data, part in ((dataset, one), (found, other))]
+            assert rows[0] == rows[1]
+
+
 @needs_data
-def test_a_cache_of_before_in_the_order_of_cora_content_is_brought_into_planetoid_s(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["cora", "cora-lcc"])
+def test_cora_from_a_shuffled_copy_draws_the_same_split(tmp_path, monkeypatch, name):
     monkeypatch.setenv("UNIFEWS_DATA", str(FOLDER))
-    expected = load_dataset("cora")
+    expected = load_dataset(name)
     monkeypatch.delenv("UNIFEWS_DATA")
-    order = np.frombuffer(node_order.decompress(node_order.b85decode("".join(node_order._CORA))), dtype="<u2")
-    note = "nodes in the order of cora.content, another than Planetoid's, and without the public split"
-    old = shuffled(expected, np.argsort(order))
-    save_dataset(replace(old, about=replace(old.about, notes=(note,))), tmp_path / "cora")
-    found = load_dataset("cora", cache=tmp_path)
-    assert_same(found, expected)
-    assert found.about.notes == RECORDS["cora"].notes
-    assert np.array_equal(load_dataset("cora-lcc", cache=tmp_path).split(42).train, _lcc(monkeypatch).split(42).train)
-
-
-def _lcc(monkeypatch):
-    monkeypatch.setenv("UNIFEWS_DATA", str(FOLDER))
-    return load_dataset("cora-lcc")
+    order = np.random.default_rng(5).permutation(expected.num_nodes)
+    save_dataset(shuffled(expected, order), tmp_path / name)
+    found = load_dataset(name, cache=tmp_path)
+    assert_same(found, replace(expected, splits=()))
+    for ours, theirs in zip(found.split(42), expected.split(42), strict=True):
+        np.testing.assert_array_equal(ours, theirs)

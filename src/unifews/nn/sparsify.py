@@ -63,7 +63,7 @@ def sparsify(
         ramp: training passes over which the share of weights grows to `weight_sparsity`.
         feedback: whether removed weights go on learning while they may come back (docs/adr/0012).
         hysteresis: where a BatchNorm has a momentum below .5, a column that is sent is replaced only by one this many
-            times as large (``entries="unit"`` and `edge_sparsity`); 1 decides from scratch in every pass (docs/adr/0023).
+            times as large (``entries="unit"`` and `edge_sparsity`); 1 decides from scratch in every pass (docs/adr/0024).
         norm_momentum: while training runs on one and the same graph, BatchNorm's running statistics follow with at least this
             momentum; None leaves it as it is.
         inplace: change `model` itself.
