@@ -129,6 +129,24 @@ def test_an_index_outside_a_scipy_matrix(tmp_path, kind, number):
             read(tmp_path / "a.npz")
 
 
+@pytest.mark.parametrize("kind", ["csr", "csc", "bsr"])
+@pytest.mark.parametrize("place, number", [(slice(4, None), 0), (-1, -1), (-1, 99), (2, 5), (0, 1), (slice(None), 1.5)])
+def test_offsets_that_fall_or_lead_outside(tmp_path, kind, place, number):
+    """Where the last one is 0, scipy looks at none of the others, and its kernels read and write outside."""
+    matrix = sp.eye_array(6, format=kind, dtype=np.float32)
+    offsets = matrix.indptr.astype(type(number) if isinstance(number, float) else matrix.indptr.dtype)
+    offsets[place] = number
+    parts = dict(indices=matrix.indices, indptr=offsets, data=matrix.data)
+    np.savez(tmp_path / "a.npz", format=kind.encode(), shape=matrix.shape, **parts)
+    for read in (read_graph, read_matrix):
+        with pytest.raises(FileFormatError, match=r"a\.npz cannot be read as a scipy sparse matrix.*indptr"):
+            read(tmp_path / "a.npz")
+    if kind == "csr":
+        np.savez(tmp_path / "b.npz", x_shape=matrix.shape, **{f"x_{name}": array for name, array in parts.items()})
+        with pytest.raises(FileFormatError, match=r"b\.npz cannot be read as compressed rows.*indptr"):
+            read_matrix(tmp_path / "b.npz")
+
+
 def test_every_format_of_scipy(tmp_path):
     expected = np.float32([[0, 1, 0], [2, 0, 0], [0, 0.5, 0]])
     for kind in ("csr", "csc", "bsr", "dia", "coo"):

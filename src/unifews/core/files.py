@@ -21,6 +21,7 @@ from unifews.core.graph import Graph
 from unifews.core.npy import open_array, whole_number, write_array
 from unifews.core.proportion import check_proportion
 from unifews.core.reading import check_memory, reading
+from unifews.core.sparse import compressed
 from unifews.core.work import check_finished
 from unifews.errors import FileFormatError, InputError, MissingFileError, ShapeError
 
@@ -138,9 +139,7 @@ def _matrix_of(arrays: Archive) -> Any:
 
         data, indices, indptr = (arrays[part] for part in parts[:3])
         with reading(arrays.path, "compressed rows x_indptr, x_indices, x_data, x_shape"):
-            matrix = csr_array((_real(data, arrays), indices, indptr), shape=_shape(arrays, "x_shape"))
-            matrix.check_format(full_check=True)
-            return matrix
+            return compressed(csr_array, _real(data, arrays), indices, indptr, _shape(arrays, "x_shape"))
     raise FileFormatError(
         f"{arrays.path} holds no feature matrix: it has {arrays.listed()}, and features are x, "
         f"scipy's save_npz, or x_indptr, x_indices, x_data, x_shape."
@@ -169,9 +168,7 @@ def _scipy_matrix(arrays: Archive) -> Any:
         check_memory(arrays.path, 8 * sum(shape), f"a sparse matrix of shape {list(shape)}")
         if name in ("csr", "csc", "bsr"):
             kind = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array}[name]
-            matrix = kind((data, arrays["indices"], arrays["indptr"]), shape=shape)
-            matrix.check_format(full_check=True)
-            return matrix
+            return compressed(kind, data, arrays["indices"], arrays["indptr"], shape)
         if name == "dia":
             return sp.dia_array((data, arrays["offsets"]), shape=shape)
         if name == "coo":

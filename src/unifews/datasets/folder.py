@@ -15,6 +15,7 @@ from unifews.core.described import Kind
 from unifews.core.graph import Graph
 from unifews.core.npy import open_array, write_array
 from unifews.core.reading import reading
+from unifews.core.sparse import compressed
 from unifews.core.store import check_checksum, described
 from unifews.core.work import check_finished
 from unifews.datasets.dataset import About, Dataset, Metric, SplitKind
@@ -162,9 +163,7 @@ def _matrix(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> Any:
     from scipy.sparse import csr_array
 
     indptr, indices, data = (arrays[name] for name in _SPARSE)
-    matrix = csr_array((data, indices, indptr), shape=(meta["num_nodes"], meta["num_features"]))
-    matrix.check_format(full_check=True)  # sparse features are small enough to look at every index
-    return matrix
+    return compressed(csr_array, data, indices, indptr, (meta["num_nodes"], meta["num_features"]))
 
 
 def _about(meta: dict[str, Any]) -> About:

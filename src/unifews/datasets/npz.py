@@ -20,6 +20,7 @@ from unifews.core.archive import Archive
 from unifews.core.files import read_graph, read_matrix
 from unifews.core.graph import Graph
 from unifews.core.reading import reading
+from unifews.core.sparse import compressed
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError, InputError
@@ -73,9 +74,8 @@ def _benchmark(arrays: Archive) -> tuple[Graph, Any, NDArray[Any]]:
 
     graph = Graph.from_csr(arrays["adj_indptr"], arrays["adj_indices"]).undirected()
     rows, columns = (int(side) for side in arrays["attr_shape"])
-    parts = (arrays["attr_data"].astype(np.float32), arrays["attr_indices"], arrays["attr_indptr"])
-    x = csr_array(parts, shape=(rows, columns))
-    x.check_format(full_check=True)
+    data = arrays["attr_data"].astype(np.float32)
+    x = compressed(csr_array, data, arrays["attr_indices"], arrays["attr_indptr"], (rows, columns))
     return graph, x, arrays["labels"]
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from unifews.core.graph import Graph
 from unifews.core.reading import reading
+from unifews.core.sparse import compressed
 from unifews.datasets import pickles
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.splits import Split
@@ -71,10 +72,9 @@ def _sparse(rows: Any) -> Any:
     if not isinstance(rows, pickles.Rows):
         raise TypeError(f"features are {type(rows).__name__}, not a sparse matrix")
     state = rows.state
-    shape = tuple(int(side) for side in state["_shape"])
-    matrix = csr_array((state["data"], state["indices"], state["indptr"]), shape=shape, dtype=np.float32)
-    matrix.check_format(full_check=True)
-    return matrix
+    height, width = (int(side) for side in state["_shape"])
+    data, indices, indptr = (state[name] for name in ("data", "indices", "indptr"))
+    return compressed(csr_array, data, indices, indptr, (height, width)).astype(np.float32)
 
 
 def loads(content: bytes, file: str = "the file") -> Any:
