@@ -431,10 +431,19 @@ class TestFolder:
                 Graph.open(folder, verify=verify)
         assert Graph.open(folder, verify=False).weight[3] == weight[3]
 
+    def test_a_change_of_meta_is_found_by_its_checksum(self, folder):
+        meta = json.loads((folder / "meta.json").read_text())
+        (folder / "meta.json").write_text(json.dumps({**meta, "merged_duplicates": 5}))
+        for verify in (None, True):
+            with pytest.raises(FileFormatError, match=r"meta.json has changed since it was written"):
+                Graph.open(folder, verify=verify)
+        assert Graph.open(folder, verify=False).merged_duplicates == 5
+
     def test_a_folder_of_an_earlier_release_has_no_checksums(self, folder):
         meta = json.loads((folder / "meta.json").read_text())
         for entry in meta["arrays"].values():
             del entry["bytes"], entry["sha256"]
+        del meta["sha256"]
         (folder / "meta.json").write_text(json.dumps(meta))
         assert Graph.open(folder, verify=True).num_edges == 6
 
@@ -444,6 +453,6 @@ class TestFolder:
             Graph.from_edge_index(np.array(edges)).save(tmp_path / name)
             meta = json.loads((tmp_path / name / "meta.json").read_text())
             (tmp_path / name / "meta.json").write_text(json.dumps({**meta, "symmetric": said}))
-            graph = Graph.open(tmp_path / name)
+            graph = Graph.open(tmp_path / name, verify=False)
             assert graph.is_symmetric is found
             assert graph.undirected().num_edges == 4

@@ -55,7 +55,7 @@ def test_a_folder_that_is_no_dataset_is_never_replaced(tmp_path):
 
 
 def test_a_failure_half_way_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder, "_described", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(folder, "described", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space left"):
         save_dataset(tiny(), tmp_path / "a")
     assert not list(tmp_path.iterdir())

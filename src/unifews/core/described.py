@@ -44,8 +44,8 @@ class Kind(NamedTuple):
         """True for a folder whose JSON file says it is of this kind, whatever its state."""
         return self._meta(folder) is not None
 
-    def read(self, folder: Path, *, verify: bool = True) -> dict[str, Any]:
-        """What the JSON file says, of a folder of this kind and version; `verify` compares its checksum, if it has one."""
+    def read(self, folder: Path) -> dict[str, Any]:
+        """What the JSON file says, of a folder of this kind and version."""
         meta = self._meta(folder)
         if meta is None and not folder.is_dir():
             kept = moved_aside(folder)
@@ -61,12 +61,15 @@ class Kind(NamedTuple):
                 f"{folder} has format version {meta.get('version')!r}, and this release reads version {self.version}. "
                 f"Upgrade unifews, or save the {self.noun} again."
             )
-        if verify and CHECKSUM in meta and meta[CHECKSUM] != checksum_of(meta):
+        return meta
+
+    def check(self, folder: Path, meta: dict[str, Any]) -> None:
+        """Compare what `read` gave with its own checksum, if it has one: those of earlier releases have none."""
+        if CHECKSUM in meta and meta[CHECKSUM] != checksum_of(meta):
             raise FileFormatError(
                 f"{folder}/{self.file} has changed since it was written: its checksum differs. Copy or save the {self.noun} "
                 f'again; if you have edited it, remove its "{CHECKSUM}".'
             )
-        return meta
 
     def _meta(self, folder: Path) -> dict[str, Any] | None:
         """The JSON file of a folder of this kind; None if it is of another."""

@@ -82,7 +82,7 @@ def read(folder: Path, *, verify: bool | None = None) -> Stored:
 
 
 def _read(folder: Path, verify: bool | None) -> Stored:
-    meta = _meta(folder, verify is not False)
+    given, meta = _meta(folder)
     n, m = meta["num_nodes"], meta["num_edges"]
     indptr = _open(folder, "indptr", (n + 1,), np.int64)
     indices = _open(folder, "indices", (m,), csr.index_dtype(n))
@@ -98,6 +98,8 @@ def _read(folder: Path, verify: bool | None) -> Stored:
     seen = csr.examine(indptr, indices, weight)
     if not seen.is_canonical:
         raise _unsound(folder, stored, seen)
+    if verify is not False:
+        KIND.check(folder, given)
     arrays = _arrays(stored)
     if verify or (verify is None and sum(array.nbytes for array in arrays.values()) <= SMALL):
         for name in arrays:
@@ -126,9 +128,11 @@ def _unsound(folder: Path, stored: Stored, seen: Examined) -> FileFormatError:
     )
 
 
-def _meta(folder: Path, verify: bool) -> dict[str, Any]:
+def _meta(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What meta.json holds, and that with defaults for what folders of earlier releases lack."""
     work.check_finished(folder, "graph")
-    meta: dict[str, Any] = {"dropped_self_loops": 0, "merged_duplicates": 0, "arrays": {}} | KIND.read(folder, verify=verify)
+    given = KIND.read(folder)
+    meta: dict[str, Any] = {"dropped_self_loops": 0, "merged_duplicates": 0, "arrays": {}} | given
     counts = [meta.get(name) for name in ("num_nodes", "num_edges", "dropped_self_loops", "merged_duplicates")]
     whole = all(type(value) is int and 0 <= value < 2**63 for value in counts)
     if not whole or not 1 <= meta["num_nodes"] <= MAX_NODES or type(meta.get("weighted")) is not bool:
@@ -138,7 +142,7 @@ def _meta(folder: Path, verify: bool) -> dict[str, Any]:
         )
     if not isinstance(meta["arrays"], dict):
         raise FileFormatError(f"{folder}/meta.json is damaged: `arrays` must be a table. Copy or save the graph again.")
-    return meta
+    return given, meta
 
 
 def _open(folder: Path, name: str, shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:

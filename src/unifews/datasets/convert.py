@@ -170,9 +170,11 @@ def build_graph(
         if tables:
             parts.append(parse(work, tables, chunk, progress))
         source = parts[0] if len(parts) == 1 else Joined(parts)
-    found = next((part.num_nodes for part in parts if isinstance(part, Arrays) and part.num_nodes is not None), None)
-    nodes = found if num_nodes is None else num_nodes
-    return builder.build(work, "graph", source, limits, num_nodes=nodes, undirected=undirected, progress=progress)
+    if num_nodes is None:
+        with work.reading():
+            stated = (part.count_nodes() for part in parts if isinstance(part, Arrays))
+            num_nodes = next((nodes for nodes in stated if nodes is not None), None)
+    return builder.build(work, "graph", source, limits, num_nodes=num_nodes, undirected=undirected, progress=progress)
 
 
 def build_numbered(

@@ -104,6 +104,7 @@ def _opened(folder: Path, verify: bool) -> Dataset:
             raise FileFormatError(
                 f"{folder} has {found:,} {what}, but dataset.json says {meta[f'num_{what}']:,}. Copy or save it again."
             )
+    KIND.check(folder, meta)
     return dataset
 
 

@@ -25,6 +25,7 @@ from unifews.core.ids import as_ids, encoded, factorize
 from unifews.core.idtables import stream_ids
 from unifews.core.lines import START
 from unifews.core.npy import open_array, whole_number
+from unifews.core.proportion import check_proportion
 from unifews.core.work import Work
 from unifews.datasets.member import members, open_member
 from unifews.errors import FileFormatError, InputError, ShapeError
@@ -53,8 +54,14 @@ class Arrays:
         if source.ndim != 1 or source.shape != target.shape:
             raise ShapeError(f"{path} has edges of shape {list(self._pairs().shape)}; they are [2, m], sources above targets.")
         if weight is not None and weight.shape != source.shape:
-            raise ShapeError(f"{path} has {len(weight):,} weights for {len(source):,} edges; each has one.")
+            raise ShapeError(f"{path} has weights of shape {list(weight.shape)} for {len(source):,} edges; each has one.")
         self._size = len(source)
+
+    def count_nodes(self) -> int | None:
+        """The number of nodes that the file states, if it is in proportion to its edges: a file may be damaged."""
+        if self.num_nodes is not None:
+            check_proportion(self.num_nodes, self._size, str(self._path))
+        return self.num_nodes
 
     def __len__(self) -> int:
         return -(-self._size // self._chunk)
