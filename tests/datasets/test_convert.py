@@ -449,7 +449,9 @@ def test_a_number_of_nodes_that_is_given_is_not_questioned():
         convert_edges("e.csv", "g")
     assert convert_edges("e.csv", "g", num_nodes=1_100_001).num_nodes == 1_100_001
     np.savez("e.npz", edge_index=[[0], [1_100_000]], num_nodes=1_200_000)
-    assert convert_edges("e.npz", "h").num_nodes == 1_200_000
+    with pytest.raises(GraphError, match="1 edge, but node numbers up to 1,199,999"):  # the file may be damaged
+        convert_edges("e.npz", "h")
+    assert convert_edges("e.npz", "h", num_nodes=1_200_000).num_nodes == 1_200_000
     Path("many.csv").write_text("".join(f"{i},{i + 1}\n" for i in range(0, 1_100_000, 50)))  # of 100 nodes, 96 are isolated
     assert convert_edges("many.csv", "m").num_nodes == 1_099_952
     for wrong in (2.5, True, "7", float("nan")):
@@ -476,7 +478,7 @@ def test_other_files_that_hold_no_edges():
     for name, error, sentence in (
         ("e.npy", ShapeError, r"shape \[3, 4\]; edges are \[2, m\]"),
         ("e.npz", FileFormatError, "holds no edges: it has x, and edges are edge_index"),
-        ("w.npz", ShapeError, "499 weights for 500 edges"),
+        ("w.npz", ShapeError, r"weights of shape \[499\] for 500 edges"),
         ("half.npy", InputError, r"edge 0 of half.npy names node \d+.5; nodes are whole numbers"),
         ("words.npy", InputError, r"values; nodes are numbered from 0. For identifiers, pass ids=True"),
         ("far.npy", InputError, r"edge 0 of far.npy names node 18446744073709551615; nodes are whole numbers below 2\^63"),
