@@ -11,6 +11,7 @@ from tiny import assert_same, tiny
 
 from unifews.datasets import folder
 from unifews.datasets.folder import open_dataset, save_dataset
+from unifews.datasets.generate import powerlaw
 from unifews.errors import FileFormatError, InputError, MissingFileError
 
 
@@ -115,3 +116,8 @@ def test_a_changed_number_is_found_by_its_checksum(tmp_path, monkeypatch):
 def test_no_folder(tmp_path):
     with pytest.raises(MissingFileError, match="there is no dataset folder"):
         open_dataset(tmp_path / "a")
+
+
+def test_what_is_no_dataset_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"this is a Generated; make one with uf.Dataset\(name, graph, x, y\)"):
+        save_dataset(powerlaw(50, 200, num_features=4, num_classes=2), tmp_path / "a")

@@ -34,6 +34,10 @@ def save_dataset(dataset: Dataset, path: str | PathLike[str], *, overwrite: bool
 
     An existing dataset is replaced only with `overwrite=True`, and nothing else is ever replaced.
     """
+    if not isinstance(dataset, Dataset):
+        raise InputError(
+            f"save_dataset takes a Dataset, and this is a {type(dataset).__name__}; make one with uf.Dataset(name, graph, x, y)."
+        )
     folder = Path(path)
     check_replaceable(folder)
     with atomic_folder(folder, overwrite=overwrite) as place:
