@@ -36,7 +36,8 @@ def save_dataset(dataset: Dataset, path: str | PathLike[str], *, overwrite: bool
     """
     if not isinstance(dataset, Dataset):
         raise InputError(
-            f"save_dataset takes a Dataset, and this is a {type(dataset).__name__}; make one with uf.Dataset(name, graph, x, y)."
+            f"save_dataset takes a Dataset, and this is a {type(dataset).__name__}; make one with "
+            f"uf.Dataset(name, graph, x, y)."
         )
     folder = Path(path)
     check_replaceable(folder)
