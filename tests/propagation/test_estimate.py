@@ -40,7 +40,7 @@ def test_an_unpruned_run_is_compared_with_nothing(how):
 @pytest.mark.parametrize("step", ["whole", "some"])
 def test_it_reads_the_values_and_leaves_them_alone(scheme, width, step, monkeypatch):
     if step == "some":
-        monkeypatch.setattr(estimate, "_EDGES", 500)
+        monkeypatch.setattr(estimate, "_SMALL", 500)
         monkeypatch.setattr(estimate, "_ROWS", 16)
     raw = np.random.default_rng(3).standard_normal(400 * width + 1).astype(np.float32)
     values = raw[1:].reshape(400, width)  # not at the start of a cache line
@@ -55,7 +55,7 @@ def test_a_graph_without_edges_is_not_timed():
 
 
 def test_a_few_rows_are_timed_of_a_graph_with_many(monkeypatch):
-    monkeypatch.setattr(estimate, "_MOST", 64)
+    monkeypatch.setattr(estimate, "_SMALL", 64)
     monkeypatch.setattr(estimate, "_ROWS", 8)
     rows = [estimate._some(400, 7, trial) for trial in range(7)]
     assert all(len(each) <= 64 for each in rows)
@@ -100,8 +100,8 @@ def test_rotating_back_counts(monkeypatch):
 
 
 def test_what_is_slower_is_said_in_the_run_itself(monkeypatch):
-    monkeypatch.setattr(inmemory, "unpruned_seconds", lambda op, features, values: 1e-9)
+    monkeypatch.setattr(inmemory, "unpruned_seconds", lambda *_: 1e-9)
     monkeypatch.setattr("unifews.core.trace._NOTICED", 0.0)
     assert "times as long as unpruned" in str(uf.propagate(MADE.graph, MADE.x, hops=3, edge_sparsity=0.5).trace)
-    monkeypatch.setattr(inmemory, "unpruned_seconds", lambda op, features, values: 1e9)
+    monkeypatch.setattr(inmemory, "unpruned_seconds", lambda *_: 1e9)
     assert "times as long as unpruned" not in str(uf.propagate(MADE.graph, MADE.x, hops=3, edge_sparsity=0.5).trace)

@@ -13,7 +13,7 @@ from typing import Any
 from unifews.core.sizes import in_words
 
 _SLOWER = 1.2  # times the unpruned run's estimated seconds, and
-_NOTICED = 0.05  # seconds more: from both on, a pruned run is said to be slower
+_NOTICED = 0.1  # seconds more: from both on, a pruned run is said to be slower
 
 
 @dataclass(frozen=True)

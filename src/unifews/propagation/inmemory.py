@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -95,7 +95,7 @@ def in_memory(
     op: Operator, x: Any, budget: Budget | None, wish: Wish, progress: Callable[[int, int], None] | None, began: float
 ) -> Propagated:  # fmt: skip
     """`propagate`, once its arguments are checked; `began` is when it was called."""
-    called, busy = began, process_time()
+    called = began
     features = Features(x, op.graph.num_nodes)
     _check_rank(wish.rank, features.f)
     setup, began = perf_counter() - began, perf_counter()
@@ -137,9 +137,9 @@ def in_memory(
             bound, least, extra = sampled(op, features, values, axes, exponent)
             macs += extra
     hops = _hops(outcome, frame, op, remainder) if wish.every_hop else None
-    ended, busy = perf_counter(), process_time() - busy
-    setup += ended - began - sum(hop.seconds for hop in outcome.hops) - view.seconds
-    whole = unpruned_seconds(op, features.f, values) if budget or wish.max_error or frame.basis else None
+    setup += perf_counter() - began - sum(hop.seconds for hop in outcome.hops) - view.seconds
+    pruned = budget or wish.max_error or frame.basis
+    whole = unpruned_seconds(op, features.f, values, perf_counter() - called) if pruned else None
     trace = Trace(
         tuple(outcome.hops),
         requested=str(budget) if budget else f"max error {wish.max_error:g}" if wish.max_error else "unpruned",
@@ -152,7 +152,7 @@ def in_memory(
         notes=_notes(budget, exponent, view, outcome, runs, wish.sampled),
         error_bound=bound,
         relative_error_bound=None if bound is None else _relative(bound, values, least),
-        unpruned_seconds=None if whole is None or not busy else whole * (ended - called) / busy,
+        unpruned_seconds=whole,
     )
     return Propagated(values, axes, trace, exponent, hops, _caller_kind(features), remainder)
 
