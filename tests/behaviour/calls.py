@@ -180,7 +180,7 @@ _layers("several_hops_in_a_layer", Hops)
 def a_checkpoint(place: Path) -> Values:
     model, found = trained(lambda: pyg.GCN(WIDTH, 16, 2, 3))
     uf.save(model, place / "training")
-    again = uf.load(place / "training", into=trained(lambda: pyg.GCN(WIDTH, 16, 2, 3))[0])
+    again = uf.load(place / "training", into=pyg.GCN(WIDTH, 16, 2, 3))
     with torch.no_grad():
         return found | {"again": again.eval()(torch.from_numpy(DATA.x), edges()).numpy()}
 
