@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from frozen_models import graph
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
-from torch_geometric.nn import GAE, GATv2Conv, GCN2Conv, GCNConv, GINConv, GraphConv, SAGEConv
+from torch_geometric.nn import GAE, GCN, GATv2Conv, GCN2Conv, GCNConv, GINConv, GraphConv, SAGEConv
 
 import unifews as uf
 from unifews.errors import InputError
@@ -496,3 +497,22 @@ def test_the_momentum_of_a_norm_is_raised_on_one_graph_only_and_given_back():
 def test_mistakes(how, message):
     with pytest.raises(InputError, match=message):
         uf.sparsify(Encoder(), edge_sparsity=0.5, **how)
+
+
+@pytest.mark.parametrize("entries", ["block", "feature", "node", "unit"])
+def test_several_threads_evaluate_one_model(entries):
+    """A pass keeps what its layers have left; that of another thread is another one."""
+    torch.manual_seed(0)
+    edge_index, inputs = torch.randint(0, 300, (2, 3000)), [torch.randn(300, 20) for _ in range(4)]
+    model = uf.sparsify(GCN(20, 48, 3, 4), edge_sparsity=0.5, entries=entries)
+    model(inputs[0], edge_index).sum().backward()
+    model.eval()
+    with torch.no_grad():
+        expected = [model(x, edge_index) for x in inputs]
+
+    def agrees(number):
+        with torch.no_grad():
+            return torch.equal(model(inputs[number % 4], edge_index), expected[number % 4])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(agrees, range(60)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
+from threading import enumerate as threads_alive
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 _FAST = 0.5  # momentum of running statistics that are those of the last few passes
 Graph = weakref.ref[Adjacency] | None
+_THREADS = 64  # passes that are kept before those of threads that have ended are dropped
 
 
 @dataclass(eq=False)
@@ -65,10 +68,10 @@ class Session:
         self.requested = str(pruning)
         self.notes: tuple[str, ...] = ()
         """On the model, for every trace."""
-        self.now: Pass | None = None
-        """The pass that is going on, or the last one."""
+        self._passes: dict[int, Pass] = {}  # by thread: several may evaluate one model at a time
+        self._last: Pass | None = None
         self._trained: Pass | None = None  # the last training pass, which goes on after what is evaluated in between
-        self._inside = False
+        self._inside: set[int] = set()  # threads in a call of the whole model
         self._depth: dict[PrunedConv, int] = {}
         """Layers before each in its chain of inheritance, where it has run."""
         self._shares: list[float] | None = None
@@ -78,7 +81,23 @@ class Session:
         self._graphs: tuple[Graph, Graph] = (None, None)  # of the last two training passes
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_graphs": (None, None)}
+        return {**vars(self), "_graphs": (None, None), "_passes": {}, "_inside": set()}
+
+    @property
+    def now(self) -> Pass | None:
+        """The pass that is going on in this thread, or the last one; of a thread that has none, the last one of any."""
+        return self._passes.get(get_ident(), self._last)
+
+    @now.setter
+    def now(self, value: Pass | None) -> None:
+        self._last = value
+        if value is None:
+            self._passes.clear()
+            return
+        if len(self._passes) > _THREADS:
+            alive = {thread.ident for thread in threads_alive()}
+            self._passes = {number: each for number, each in list(self._passes.items()) if number in alive}
+        self._passes[get_ident()] = value
 
     @property
     def prunes(self) -> bool:
@@ -133,15 +152,15 @@ class Session:
     def call(self, model: nn.Module, args: Any) -> None:
         """The whole model is called: a pass, whatever its layers do."""
         self.begin(model)
-        self._inside = True
+        self._inside.add(get_ident())
 
     def returned(self, model: nn.Module, args: Any, out: Any) -> None:
-        self._inside = False
+        self._inside.discard(get_ident())
 
     def enter(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A layer is called, by the model or from outside of it."""
         in_backward = torch._C._current_graph_task_id() != -1  # what a checkpoint makes again belongs to the pass it is of
-        if not self._inside and not in_backward:
+        if get_ident() not in self._inside and not in_backward:
             training = is_training(layer)
             if training and self._trained is not None and self._trained is not self.now:
                 self.now = self._trained  # something was evaluated since
@@ -157,7 +176,7 @@ class Session:
         is given what was made in this pass, as a layer that is used several times in a row. Where nothing is recorded of how
         values are made, it may be called as often as in training.
         """
-        now = self.now
+        now = self._passes.get(get_ident())
         if now is None or now.training != training:
             return True
         if layer not in now.ran:
