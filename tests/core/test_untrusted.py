@@ -124,6 +124,8 @@ def test_the_constructor_and_unchecked_rows_are_checked_too(indptr, indices, err
 
 
 def test_the_constructor_refuses_arrays_of_other_types():
+    with pytest.raises(InputError, match=r"`indptr` is a list; .* Graph.from_csr converts"):
+        uf.Graph([0, 1, 2], [1, 0])
     with pytest.raises(InputError, match=r"`indices` is int64 \[2\]; .* contiguous int32 vector"):
         uf.Graph(np.array([0, 1, 2]), np.array([1, 0]))
     with pytest.raises(ShapeError, match="`weight` has 1 numbers"):
