@@ -57,7 +57,8 @@ class Graph:
             array = getattr(self, name)
             if array is not None:
                 if not isinstance(array, np.ndarray):
-                    raise InputError(f"`{name}` is a {type(array).__name__}; Graph keeps numpy arrays. Graph.from_csr converts.")
+                    kind = type(array).__name__
+                    raise InputError(f"`{name}` is a {kind}; Graph keeps numpy arrays. Graph.from_csr converts.")
                 view = array.view()
                 view.flags.writeable = False
                 object.__setattr__(self, name, view)
