@@ -16,7 +16,7 @@ HEAD = """\
 *Written by `make docs` from the commands themselves; edit `src/unifews/cli` instead.*
 
 Results go to stdout (`--json` for machines), progress and notes to stderr. Exit code 0: done. 2: a mistake in the call or a
-file, told in one sentence on stderr. 130: interrupted by Ctrl-C; 143: by SIGTERM. Output files are complete or absent.
+file, reported in one sentence on stderr. 130: interrupted by Ctrl-C; 143: by SIGTERM. Output files are complete or absent.
 `UNIFEWS_DEBUG=1` shows tracebacks, `UNIFEWS_KERNELS=base` (or another of those that `unifews --version` lists) picks the
 instruction set.
 """

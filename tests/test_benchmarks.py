@@ -17,6 +17,7 @@ RUNS = {
     "freed": [""],
     "inference": ["--models {here}"],
     "iterative": ["--ledger {here} --models gcn,gcnii"],
+    "opening": [""],
     "propagation": [""],
     "scale": ["grow --folder {here}", "memory --folder {here}", "kill --folder {here}", "workers --folder {here}"],
     "training": ["--skip {skipped}"],

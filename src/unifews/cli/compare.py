@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unifews.cli import live, output
-from unifews.cli.desk import tell_skipped
+from unifews.cli.desk import report_skipped
 from unifews.cli.run import Interrupted, own_process
 from unifews.errors import InputError
 
@@ -72,7 +72,7 @@ def compare(
     from unifews.report import rivals
     from unifews.training.ledger import Ledger
 
-    tell_skipped(Ledger(ledger))
+    report_skipped(Ledger(ledger))
     try:
         with live.cells("loading") as progress:
             found = run(

@@ -47,7 +47,7 @@ class Desk:
         self.speaks = hands is None or hands.is_first
         self.book: Ledger | None = Ledger(path) if keep else None
         if self.book and self.speaks:
-            tell_skipped(self.book)
+            report_skipped(self.book)
         self.files: list[Path] = []
         self.trained: Run | None = None
         """The last run that was trained here, with its model."""
@@ -136,7 +136,7 @@ class Desk:
         self.files.append(path)
 
 
-def tell_skipped(book: Ledger) -> None:
+def report_skipped(book: Ledger) -> None:
     """Report which lines of a ledger are skipped: a run that was kept should not be forgotten without a word."""
     skipped = book.skipped()
     for number, why in skipped[:_MANY]:

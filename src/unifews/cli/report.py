@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from unifews.cli import output
-from unifews.cli.desk import tell_skipped
+from unifews.cli.desk import report_skipped
 
 
 def report(
@@ -33,7 +33,7 @@ def report(
     for path in material.passed_over:
         output.note(f"{path} is neither a ledger nor an exhibit; it is left out.")
     for ledger in material.ledgers:
-        tell_skipped(ledger)
+        report_skipped(ledger)
     write_book(material, out, title)
     if as_json:
         exhibits = [exhibit.id for exhibit in material.exhibits]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unifews.cli import live, output
-from unifews.cli.desk import tell_skipped
+from unifews.cli.desk import report_skipped
 from unifews.cli.run import Interrupted, own_process
 from unifews.errors import InputError, unknown_name
 
@@ -80,7 +80,7 @@ def _run(
             output.note(f"{outcome.experiment.id} is done: {paths[0]}")
 
     jobs = threads_to_use(None) if jobs is None else jobs
-    tell_skipped(Ledger(ledger))
+    report_skipped(Ledger(ledger))
     try:
         with live.cells("loading") as progress:
             outcomes = reproduce(

@@ -123,8 +123,8 @@ def _exit_code(run: Callable[[], Any]) -> int:
             raise
         if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
             wanted = _NO_MEMORY.search(str(error))
-            told = wanted[0] if wanted else str(error).strip().rstrip(".") or "an allocation failed"
-            return _fail(f"there is not enough memory for this: {told}.")
+            reason = wanted[0] if wanted else str(error).strip().rstrip(".") or "an allocation failed"
+            return _fail(f"there is not enough memory for this: {reason}.")
         return _fail(
             f"this is a bug in unifews, {type(error).__name__}: {error}. UNIFEWS_DEBUG=1 shows where; please report it.", 1
         )
