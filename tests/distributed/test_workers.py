@@ -12,11 +12,11 @@ from torchrun import torchrun
 
 import unifews as uf
 from unifews import Graph, propagate
-from unifews.core.budget import Target
-from unifews.core.work import folder_of
 from unifews.distributed import columns
 from unifews.errors import InputError
 from unifews.propagation import local
+from unifews.propagation.budget import Target
+from unifews.storage.journal import folder_of
 
 HERE = Path(__file__).parent
 COLUMNS = [name for name in CASES if name.startswith("columns")]

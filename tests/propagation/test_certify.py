@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,10 +14,11 @@ from commands import fine, wrong
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from oracle import dense, keep_of, off_diagonal
+from real_data import FOLDER
 
 import unifews as uf
-from unifews.core.files import read_graph, read_matrix
 from unifews.errors import InputError
+from unifews.io.graphs import read_graph, read_matrix
 from unifews.propagation import certify
 from unifews.propagation.certify import Prices
 from unifews.propagation.operator import Operator
@@ -338,7 +337,6 @@ LOOSEST = {
     "cora-lcc": (10, 15), "citeseer": (10, 10), "pubmed": (10, 40), "photo": (15, 40), "actor": (30, 50),
     "chameleon-filtered": (20, 100), "cornell": (20, 100), "texas": (20, 150), "wisconsin": (20, 120), "minesweeper": (10, 10),
 }  # fmt: skip
-FOLDER = Path(os.environ.get("UNIFEWS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
 
 @pytest.fixture(scope="module", params=LOOSEST)

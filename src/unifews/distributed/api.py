@@ -9,24 +9,25 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.atomic import check_place
 from unifews.core.diffusion import Diffusion
 from unifews.core.entry import Entries
 from unifews.core.graph import Graph
-from unifews.core.npy import open_array
 from unifews.core.schemes import Scheme, resolve
-from unifews.core.work import fingerprint, known_by
 from unifews.distributed.columns import by_columns
 from unifews.distributed.group import Group, workers
 from unifews.distributed.nodes import by_nodes
 from unifews.distributed.shared import Order, shared
 from unifews.errors import GraphError, InputError, unknown_name
 from unifews.kernels import threads_to_use
-from unifews.propagation.api import Axes, Progress, budget_of, check_choice, posed
+from unifews.propagation.api import Axes, budget_of, check_choice, posed
 from unifews.propagation.assembly import RESULT, trace_of
 from unifews.propagation.operator import Operator
-from unifews.propagation.plan import Needs
+from unifews.propagation.planner import Needs
 from unifews.propagation.result import Propagated
+from unifews.resources import Progress
+from unifews.storage.atomic import check_place
+from unifews.storage.journal import fingerprint, known_by
+from unifews.storage.npy import open_array
 
 
 def propagate(

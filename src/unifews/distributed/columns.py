@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
@@ -11,23 +10,23 @@ from time import perf_counter
 
 import numpy as np
 
-from unifews.core import spill
-from unifews.core.budget import Budget, Target
 from unifews.core.trace import HopTrace
-from unifews.core.work import Work, folder_of, working
 from unifews.distributed.result import Rows, frame_of, write
 from unifews.distributed.shared import SharedWork, Tell, later
 from unifews.kernels import LANES, MAX_BLOCKS
 from unifews.propagation import local
 from unifews.propagation.assembly import Assembly, Done
+from unifews.propagation.budget import Budget, Target
 from unifews.propagation.checkpoint import Checkpoint, resumed, told, whole
 from unifews.propagation.engines import BlockEngine
 from unifews.propagation.operator import stationary
-from unifews.propagation.plan import Needs
+from unifews.propagation.planner import Needs
 from unifews.propagation.tiles import Shape
 from unifews.propagation.view import View
+from unifews.resources import Progress
+from unifews.storage import state_files
+from unifews.storage.journal import Work, folder_of, working
 
-Progress = Callable[[int, int], None]
 _COORDINATES = "coordinates"
 
 
@@ -106,8 +105,8 @@ def _one(common: SharedWork, needs: Needs, view: View, shape: Shape, budget: Bud
         file = work.folder / _COORDINATES
         kept = work.get("done")
         if kept:
-            if spill.checksum(file) != kept["crc"]:
-                raise spill.damaged(file)
+            if state_files.checksum(file) != kept["crc"]:
+                raise state_files.damaged(file)
             return Done.of_dict(kept)
         state = Checkpoint(work, shape, needs.careful)
         if budget is None:
@@ -115,7 +114,7 @@ def _one(common: SharedWork, needs: Needs, view: View, shape: Shape, budget: Bud
         else:
             engine = BlockEngine(op, view, [shape], needs.inherit, by_feature=needs.by_feature)
             outcome = local.run(op, engine, budget, False, tell, state)
-        done = Done.of(outcome, spill.save(file, [outcome.values]))
+        done = Done.of(outcome, state_files.save(file, [outcome.values]))
         work.keep(done=done.to_dict(), state=None)
         Checkpoint.clear(work)
         return done
@@ -141,5 +140,5 @@ def _rows(common: SharedWork, needs: Needs, shapes: list[Shape]) -> Rows:
     """This worker's share of the rows, with all their columns."""
     files = [folder_of(_name(common, shape)) / _COORDINATES for shape in shapes]
     for first, last in needs.features.chunks()[common.group.rank :: common.group.size]:
-        read = [spill.rows(file, first, last, shape.width) for file, shape in zip(files, shapes, strict=True)]
+        read = [state_files.rows(file, first, last, shape.width) for file, shape in zip(files, shapes, strict=True)]
         yield np.arange(first, last), read

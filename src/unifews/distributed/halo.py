@@ -20,7 +20,7 @@ from unifews.core.graph import Graph
 from unifews.core.trace import HopTrace
 from unifews.distributed.partition import Part
 from unifews.kernels import LANES, native
-from unifews.kernels.reference import MARGIN
+from unifews.kernels.reference_hops import MARGIN
 from unifews.propagation.engines import BlockEngine
 from unifews.propagation.features import Floats
 from unifews.propagation.operator import Operator

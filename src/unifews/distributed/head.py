@@ -19,18 +19,18 @@ from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce  # a sum with a gradient
 from torch.nn.parallel import DistributedDataParallel
 
-from unifews.core.npy import open_array
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.load import load_dataset
 from unifews.distributed.group import Group, workers
 from unifews.errors import InputError
 from unifews.nn.mlp import Mlp
+from unifews.storage.npy import open_array
 from unifews.training import api
 from unifews.training.api import Watch
 from unifews.training.fingerprint import fingerprint
 from unifews.training.hands import Hands, loss_of
 from unifews.training.ledger import Ledger
-from unifews.training.run import Run
+from unifews.training.result import Run
 from unifews.training.spec import TrainSpec
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -11,11 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core import spill
-from unifews.core.budget import Budget, Target
 from unifews.core.diffusion import Diffusion
 from unifews.core.trace import HopTrace
-from unifews.core.work import Work, working
 from unifews.distributed.group import Group
 from unifews.distributed.halo import PartEngine, PartOperator, PartView, refresh_whole
 from unifews.distributed.partition import Owners, Part, metis, ranges
@@ -23,12 +19,14 @@ from unifews.distributed.result import Rows, frame_of, write
 from unifews.distributed.shared import SharedWork, later
 from unifews.propagation import local
 from unifews.propagation.assembly import Assembly, Done, Frame
+from unifews.propagation.budget import Budget, Target
 from unifews.propagation.checkpoint import Checkpoint, plain, resumed, told, whole
 from unifews.propagation.operator import stationary
-from unifews.propagation.plan import Needs
+from unifews.propagation.planner import Needs
 from unifews.propagation.tiles import Shape, cut
-
-Progress = Callable[[int, int], None]
+from unifews.resources import Progress
+from unifews.storage import state_files
+from unifews.storage.journal import Work, working
 
 
 def by_nodes(common: SharedWork, needs: Needs, way: str | NDArray[Any], progress: Progress | None) -> None:
@@ -61,10 +59,10 @@ def _owners(common: SharedWork, needs: Needs, way: str | NDArray[Any]) -> Owners
     if crc is None:
         with group.agreed():
             if group.rank == 0:
-                common.keep(owners=spill.save(file, [metis(graph, group.size)]))
+                common.keep(owners=state_files.save(file, [metis(graph, group.size)]))
         crc = common.get("owners")
     with group.agreed():
-        spill.load(file, [worker], crc)
+        state_files.load(file, [worker], crc)
         return Owners.given(worker, graph.num_nodes, group.size)
 
 
@@ -103,7 +101,7 @@ class _Run:
                 following = budgets[-number - 2]
                 assert following is not None
                 following.inherit(own)
-            crc = spill.save(_coordinates(self.work, shape.column), [np.ascontiguousarray(outcome.values)])
+            crc = state_files.save(_coordinates(self.work, shape.column), [np.ascontiguousarray(outcome.values)])
             each = Done.of(outcome, crc, traffic)
             done.append(replace(each, peak=self.group.most(each.peak)))
             kept = {"column": shape.column, "done": done[-1].to_dict(), "budgets": [told(budget) for budget in budgets]}
@@ -148,7 +146,7 @@ def _rows(work: Work, part: Part, needs: Needs, shapes: list[Shape]) -> Rows:
         last = min(first + step, part.owned)
         yield (
             part.nodes[first:last],
-            [spill.rows(file, first, last, shape.width) for file, shape in zip(files, shapes, strict=True)],
+            [state_files.rows(file, first, last, shape.width) for file, shape in zip(files, shapes, strict=True)],
         )
 
 
@@ -175,7 +173,7 @@ class _Together(Checkpoint):
             return None
         (kept,) = self.states
         with self.group.agreed():
-            spill.load(self._file(kept["slot"]), arrays, kept["crc"])
+            state_files.load(self._file(kept["slot"]), arrays, kept["crc"])
         return {**kept, "hops": [HopTrace(**hop) for hop in kept["hops"]]}
 
     def save(self, arrays: list[NDArray[Any]], hops: list[HopTrace], facts: dict[str, Any]) -> None:
@@ -186,7 +184,7 @@ class _Together(Checkpoint):
         slot = 1 - kept[-1]["slot"] if kept else 0
         state = {
             "column": self.shape.column, "slot": slot, "hops": [plain(hop) for hop in hops],
-            "crc": spill.save(self._file(slot), arrays), "budgets": [told(budget) for budget in self.budgets], **facts,
+            "crc": state_files.save(self._file(slot), arrays), "budgets": [told(budget) for budget in self.budgets], **facts,
         }  # fmt: skip
         self.work.keep(states=[*kept[-1:], state])
         self.since = perf_counter()
@@ -205,6 +203,6 @@ def _agreed(group: Group, work: Work, columns: list[int]) -> tuple[list[Done], l
     done = [Done.of_dict(each["done"]) for each in groups[:finished]]
     with group.agreed():
         for each, column in zip(done, columns, strict=False):
-            if spill.checksum(_coordinates(work, column)) != each.crc:
-                raise spill.damaged(_coordinates(work, column))
+            if state_files.checksum(_coordinates(work, column)) != each.crc:
+                raise state_files.damaged(_coordinates(work, column))
     return done, going_on

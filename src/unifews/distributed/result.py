@@ -11,7 +11,7 @@ from unifews.core.trace import HopTrace
 from unifews.distributed.shared import SharedWork, Sheet
 from unifews.propagation.assembly import RESULT, Assembly, Frame
 from unifews.propagation.features import Floats
-from unifews.propagation.plan import Needs
+from unifews.propagation.planner import Needs
 
 Rows = Iterator[tuple[NDArray[np.int64], list[Floats]]]
 """Numbers of rows, and their coordinates in each group of columns."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from unifews.core.budget import check_sparsity, check_threshold
+from unifews.core.checks import check_sparsity, check_threshold
 from unifews.core.diffusion import Diffusion
 from unifews.core.graph import Graph
 from unifews.core.schemes import Appnp, Scheme, Sgc, resolve
 from unifews.core.trace import Trace
 from unifews.errors import GraphError, InputError
-from unifews.methods.contract import Progress
 from unifews.methods.registry import Card
 from unifews.propagation.features import Features, Floats
 from unifews.propagation.result import Propagated
+from unifews.resources import Progress
 
 CLOSE = 0.01
 """How near a share asked for counts as met."""

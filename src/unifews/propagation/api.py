@@ -11,27 +11,26 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from unifews.core.budget import Absolute, Budget, Relative, Target, check_error, check_sparsity, check_threshold
+from unifews.core.checks import check_error, check_sparsity, check_threshold
 from unifews.core.diffusion import Diffusion
 from unifews.core.entry import Entries
 from unifews.core.graph import Graph
-from unifews.core.memory import resident
-from unifews.core.pages import Pages
 from unifews.core.schemes import Scheme, resolve
-from unifews.core.sizes import as_bytes
-from unifews.core.work import known_by
 from unifews.errors import GraphError, InputError, unknown_name
 from unifews.kernels import threads_to_use
 from unifews.propagation.basis import GRAM_LIMIT
+from unifews.propagation.budget import Absolute, Budget, Relative, Target
 from unifews.propagation.features import Features
 from unifews.propagation.inmemory import Wish, in_memory
 from unifews.propagation.operator import Operator
 from unifews.propagation.outofcore import Order, beyond_memory
-from unifews.propagation.plan import Needs, Plan
+from unifews.propagation.planner import Needs, Plan
 from unifews.propagation.result import Propagated
+from unifews.resources import Progress, parse_bytes, resident
+from unifews.storage.journal import known_by
+from unifews.storage.pages import Pages
 
 Axes = Literal["principal", "input"]
-Progress = Callable[[int, int], None]
 
 
 def propagate(
@@ -89,7 +88,7 @@ def propagate(
         deflate: carry the stationary part of the features exactly and prune only the rest; on unless ``basis="input"``.
         inherit: an entry once removed stays removed (the paper's progressive form).
         every_hop: also keep the embedding of every hop.
-        focus: with `edge_sparsity`, how much of the budget goes to early hops; see `unifews.core.budget.Target`.
+        focus: with `edge_sparsity`, how much of the budget goes to early hops; see `unifews.propagation.budget.Target`.
         progress: called with (steps done, steps in all).
         threads: kernel threads, all cores unless given; the result does not depend on it.
         out: with `memory`, write the embedding to this ``.npy`` file and never hold it, or all features, in memory: graph,
@@ -125,7 +124,7 @@ def propagate(
     allowed = None if max_error is None else check_error("max_error", max_error)
     op = Operator(diffusion, scheme, hops, threads_to_use(threads))
     if out is not None and memory is not None:
-        order = Order(Path(out), as_bytes(memory, "memory"), taken, overwrite, again, plan)
+        order = Order(Path(out), parse_bytes(memory, "memory"), taken, overwrite, again, plan)
         asked = {
             "edge_sparsity": _number(edge_sparsity), "threshold": _number(threshold), "entries": entries, "basis": basis,
             "inherit": bool(inherit),
@@ -189,7 +188,7 @@ def _check_beyond_memory(
         raise InputError(f"`{given}` is for propagating beyond memory, from files to a file; give {missing} too.")
     if Path(out).suffix != ".npy":
         raise InputError(f"`out` is {str(out)!r}; it must end in .npy, the format it is written in.")
-    as_bytes(memory, "memory")
+    parse_bytes(memory, "memory")
     refused = {
         "entries='node'": (entries == "node", "decides by all columns of a node at once", "write entries='block'"),
         "relative_threshold": (relative_threshold is not None, "compares with the mean over all columns", "write threshold=δ"),

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core import spill
 from unifews.core.trace import HopTrace, Trace, Traffic
-from unifews.core.work import Work
 from unifews.kernels import describe
 from unifews.propagation import local
 from unifews.propagation.basis import Basis, principal, stationary_mean
 from unifews.propagation.checkpoint import plain
 from unifews.propagation.features import Floats
 from unifews.propagation.operator import stationary
-from unifews.propagation.plan import Needs
+from unifews.propagation.planner import Needs
 from unifews.propagation.result import rotate_back
+from unifews.storage import state_files
+from unifews.storage.journal import Work
 
 RESULT = "embedding.npy"
 
@@ -61,11 +61,11 @@ class Frame:
         facts, file = work.get("basis"), work.folder / "basis"
         if facts is None:
             result = cls.found(needs)
-            crc = spill.save(file, result.arrays())
+            crc = state_files.save(file, result.arrays())
             work.keep(basis={"macs": result.macs, "seconds": result.seconds, "crc": crc})
             return result
         result = cls.room(needs)
-        spill.load(file, result.arrays(), facts["crc"])
+        state_files.load(file, result.arrays(), facts["crc"])
         result.macs, result.seconds = facts["macs"], facts["seconds"]
         return result
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.budget import Budget, MaxError
 from unifews.errors import InputError
 from unifews.propagation import local
 from unifews.propagation.basis import Basis, stationary_mean
+from unifews.propagation.budget import Budget, MaxError
 from unifews.propagation.certify import Prices, joined, left_out, norm_of
 from unifews.propagation.operator import Operator, stationary
 from unifews.propagation.tiles import Floats

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from unifews.core.budget import Budget, Target
 from unifews.core.entry import Entries
 from unifews.core.trace import Trace
 from unifews.errors import InputError
@@ -18,6 +17,7 @@ from unifews.kernels import describe
 from unifews.propagation import local
 from unifews.propagation.basis import VERY_WIDE, Basis, principal, stationary_mean
 from unifews.propagation.bounded import bounded
+from unifews.propagation.budget import Budget, Target
 from unifews.propagation.certify import Prices, joined, left_out, norm_of
 from unifews.propagation.estimate import unpruned_seconds
 from unifews.propagation.features import Features, Floats

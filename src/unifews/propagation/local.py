@@ -11,18 +11,17 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.budget import Absolute, Budget, Cost, Messages, Target
 from unifews.core.entry import Entries
 from unifews.core.trace import HopTrace
 from unifews.kernels import native
+from unifews.propagation.budget import Absolute, Budget, Cost, Messages, Target
 from unifews.propagation.certify import Price, Prices, certificate
 from unifews.propagation.engines import BlockEngine, Carried, Engine, NodeEngine, finish, take
 from unifews.propagation.operator import HUGE, Operator
 from unifews.propagation.tiles import Floats, Shape, Tile, cut
 from unifews.propagation.view import View
+from unifews.resources import Progress
 from unifews.theory.certificate import Certificate
-
-Progress = Callable[[int, int], None]
 
 LARGE = 512 << 20  # bytes of values from which saving memory is worth a second pass over the edges
 PILOT_HOPS = 3  # hops of one column that tell how fast a group of columns fades

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from unifews.core.budget import check_sparsity
+from unifews.core.checks import check_sparsity
 from unifews.errors import InputError
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from unifews.core.budget import check_sparsity, check_threshold
+from unifews.core.checks import check_sparsity, check_threshold
 from unifews.core.diffusion import Diffusion
 from unifews.errors import InputError
 from unifews.theory.similarity import edge_factors
