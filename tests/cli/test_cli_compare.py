@@ -14,7 +14,7 @@ import pytest
 from commands import call, fine, work_in, wrong
 
 import unifews as uf
-from unifews.cli import live
+from unifews.cli import console
 from unifews.datasets.folder import save_dataset
 from unifews.datasets.gencat import gencat
 from unifews.errors import InputError
@@ -155,7 +155,7 @@ class TestTheCommand:
             r"random +0\.8.* 20\.0%",
         ]:
             assert re.search(pattern, out), pattern
-        assert "GCN on mine, 2 seeds: 300 nodes" in out and "kept in runs" in out and out.count("best") >= 2
+        assert "GCN on mine, 2 seeds: 300 nodes" in out and "runs are stored in runs" in out and out.count("best") >= 2
 
     def test_nothing_is_trained_twice(self, none_trained):
         first = told("mine", *TWO, *SMALL)
@@ -246,8 +246,8 @@ class TestMistakes:
     "seconds, words", [(None, ""), (0, ""), (3, "3 s"), (600, "10 min"), (9000, "2.5 h")]
 )  # fmt: skip
 def test_the_time_left_in_words(seconds, words):
-    assert words in live.time_left(seconds) and bool(words) == bool(live.time_left(seconds))
+    assert words in console.time_left(seconds) and bool(words) == bool(console.time_left(seconds))
 
 
 def test_help_names_the_defaults():
-    assert "all that can do this model unless given" in " ".join(call("compare", "--help").out.split())
+    assert "all for this model" in " ".join(call("compare", "--help").out.split())

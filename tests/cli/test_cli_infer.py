@@ -120,13 +120,13 @@ class TestSpeed:
         assert report["nodes_per_second"] == pytest.approx(3 / report["seconds"]["predict"])
 
     def test_many_nodes_are_predicted_in_one_go(self, monkeypatch):
-        monkeypatch.setattr(infer, "_FEW", 2)
+        monkeypatch.setattr(infer, "_SINGLE_NODES", 2)
         report = told("model", "mine", "--nodes", "1,5,7", "--out", "p.csv")
         assert report["latency"] is None and report["nodes_per_second"] > 0
 
     def test_what_is_printed(self):
         said = fine("infer", "model", "mine", "--nodes", "1,5,7", "--out", "p.csv").out
-        for part in ("12 features to 3 scores", "300 nodes", "3 nodes one at a time: median", "95th percentile", "a second"):
+        for part in ("12 features to 3 scores", "300 nodes", "3 nodes one at a time: median", "95th percentile", "per second"):
             assert part in said
         assert "wrote p.csv: node, class of 3 nodes" in said
         assert "predicted 300 nodes in" in fine("infer", "model", "mine", "--out", "p.npy", "--threads", 1).out
@@ -138,7 +138,7 @@ class TestMistakes:
             raise AssertionError("the output is checked before any work")
 
         monkeypatch.setattr(infer, "_open", never)
-        wrong("infer", "model", "mine", "--out", "p.txt", says="must end in .parquet, .csv or .npy")
+        wrong("infer", "model", "mine", "--out", "p.txt", says="must end in .parquet or .csv or .npy")
         wrong("infer", "model", "mine", "--out", "none/p.csv", says="there is no folder none")
         Path("there.csv").write_text("mine")
         wrong("infer", "model", "mine", "--out", "there.csv", says="already exists; add --overwrite")
@@ -167,8 +167,8 @@ class TestMistakes:
         ("-1", "--nodes names -1, but mine has nodes 0 to 299"),
         ("1;2", "--nodes 1;2 is neither node numbers, as in 1,5,7, nor a file"),
         ("1,", "neither node numbers"),
-        ("9" * 30, "no node of any graph"),
-        ("words.txt", "nodes are whole numbers"),
+        ("9" * 30, "larger than any node number"),
+        ("words.txt", "nodes are integers"),
         ("two.txt", "has 2 columns"),
         ("short.npy", "has 3 flags, but mine has 300 nodes"),
     ])  # fmt: skip
@@ -181,9 +181,9 @@ class TestMistakes:
     def test_data(self):
         np.savetxt("edges.csv", DATA.graph.to_edge_index().T, fmt="%d", delimiter=",")
         wrong("infer", "model", "edges.csv", "--out", "p.csv", says="holds no features; give them with --features")
-        wrong("infer", "model", "mine", "--undirected", "--out", "p.csv", says="--undirected is about a graph file")
+        wrong("infer", "model", "mine", "--undirected", "--out", "p.csv", says="--undirected is for graph files")
         wrong("infer", "model", "nowhere", "--out", "p.csv", says="no dataset named 'nowhere'")
-        wrong("infer", "model", "mine", "--threads", 0, "--out", "p.csv", says="--threads is at least 1")
+        wrong("infer", "model", "mine", "--threads", 0, "--out", "p.csv", says="--threads must be at least 1")
 
 
 class TestSaving:
@@ -202,17 +202,17 @@ class TestSaving:
     def test_a_run_of_the_ledger_is_trained_again_for_its_model(self):
         fine("train", "mine", "--model", "gcn", *HEAD, *PRUNED)
         again = fine("train", "mine", "--model", "gcn", *HEAD, *PRUNED, "--save", "saved", "--json")
-        assert "which holds no models; it is trained again for --save" in again.err
+        assert "which stores no models; training again for --save" in again.err
         assert json.loads(again.out)["model"]["path"] == "saved"
         assert len(Ledger("runs").records()) == 2  # unpruned and sparsified, each once
         assert torch.isfinite(uf.load("saved")(DATA.x, DATA.graph)).all()
 
     def test_mistakes_are_found_before_the_training(self):
         for arguments, says in [
-            (["--save", "mine"], "mine already exists; give --save another name"),
+            (["--save", "mine"], "mine already exists; choose another --save"),
             (["--save", "none/saved"], "there is no folder none"),
-            (["--save", "saved", "--model", "gcn", "--task", "links"], "--save writes models that classify nodes"),
-            (["--save", "saved", "--model", "sgc", "--method", "ndls"], "--save writes models that unifews has pruned"),
+            (["--save", "saved", "--model", "gcn", "--task", "links"], "--save writes node classifiers"),
+            (["--save", "saved", "--model", "sgc", "--method", "ndls"], "--save writes models pruned by unifews"),
         ]:
             wrong("train", "mine", *arguments, says=says)
         assert not Path("runs").exists()

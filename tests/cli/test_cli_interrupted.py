@@ -18,7 +18,7 @@ import pytest
 from commands import work_in
 
 from unifews import cli, save_dataset
-from unifews.cli.run import Termination
+from unifews.cli.errors import Termination
 from unifews.datasets.gencat import gencat
 from unifews.training.api import train
 from unifews.training.ledger import Ledger
@@ -79,12 +79,12 @@ def test_sigterm_keeps_what_is_done_and_says_how_to_go_on():
     data = gencat(3000, 9000, features=64, classes=3, seed=7, name="wide")
     data.graph.save("graph")
     np.save("x.npy", np.asarray(data.x, dtype=np.float32))
-    call = ["propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--hops", 4000, "--memory", "2GB", "--careful"]
+    call = ["propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--hops", 4000, "--memory", "2GB", "--checkpoint-every-hop"]
     process = start(*call)
     until(lambda: list(Path().glob("p.npy.work/state-*")))
     code, out, err = stopped(process)
     assert code == 143 and out == ""
-    assert "interrupted; what is done is kept in p.npy.work, and the same command goes on with it." in err
+    assert "interrupted; finished work is in p.npy.work, run the same command to resume." in err
     assert Path("p.npy.work/manifest.json").exists() and not Path("p.npy").exists()
 
 
@@ -93,7 +93,7 @@ def test_sigterm_while_training_keeps_finished_seeds():
     until(lambda: list(Path("runs").glob(".*.partial.json")))
     code, out, err = stopped(process)
     assert (code, out) == (143, "") and err.count("\n") == 1
-    assert "interrupted; what was finished is in runs, and the same command goes on from there." in err
+    assert "interrupted; finished runs are in runs, run the same command to resume." in err
     assert list(Path("runs").glob(".*.partial.json")) and not Ledger("runs").records()
 
 
@@ -118,7 +118,7 @@ def test_sigterm_ends_the_processes_of_a_comparison():
     until(lambda: len(list(Path("runs").glob(".*.lock"))) == 2)  # both are at work
     code, out, err = stopped(process, group=True)
     assert (code, out) == (143, "")
-    assert "unifews: interrupted; what was finished is in runs, and the same command goes on from there." in err
+    assert "unifews: interrupted; finished runs are in runs, run the same command to resume." in err
     until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
 
 
@@ -236,4 +236,4 @@ def test_memory_that_is_not_there_is_no_bug(monkeypatch, error, says):
 
     monkeypatch.setattr(cli.propagate, "_dataset", fail)
     told = commands.wrong("propagate", "mine", "-o", "p.npy", says=says)
-    assert told == f"unifews: there is not enough memory for this: {says}.\n"
+    assert told == f"unifews: not enough memory: {says}.\n"

@@ -14,7 +14,7 @@ import torch
 from commands import call, fine, spawn, work_in, wrong
 
 import unifews as uf
-from unifews.cli import live
+from unifews.cli import console
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.folder import save_dataset
 from unifews.datasets.gencat import gencat
@@ -77,7 +77,7 @@ class TestRuns:
     def test_what_is_taken_from_another_run_is_said_and_again_trains_all(self):
         fine("train", "mine", *SMALL[:-1], 1)
         assert "has 1 of the 2 seeds of the unpruned run" in fine("train", "mine", *SMALL).err
-        assert "from another run" not in fine("train", "mine", *SMALL, "--again").err
+        assert "from another run" not in fine("train", "mine", *SMALL, "--restart").err
 
     def test_a_record_without_what_a_seed_needs_is_passed_over(self):
         fine("train", "mine", *GCN[:-1], 1)
@@ -90,7 +90,7 @@ class TestRuns:
         assert len(lines()) == 2
 
     def test_the_former_name_of_the_ledger_is_still_understood(self):
-        assert "--runs is deprecated and will go; write --ledger." in fine("train", "mine", *SMALL, "--runs", "there").err
+        assert "warning: --runs is deprecated and will be removed in version 0.3; use --ledger." in fine("train", "mine", *SMALL, "--runs", "there").err
         assert len(Ledger("there").records()) == 1 and not Path("runs").exists()
         fine("train", "mine", *SMALL, "--ledger", "there/other.jsonl")
         assert len(Ledger("there/other.jsonl").records()) == 1
@@ -240,17 +240,17 @@ class TestLayers:
         record = told("mine", *GCN, *PRUNED)["runs"][1]
         text = Path(f"runs/{record['id']}.toml").read_text()
         assert "hops" not in text and "batch" not in text and 'entries = "unit"' in text
-        assert told("--run-file", f"runs/{record['id']}.toml", "--again")["runs"][1]["id"] == record["id"]
+        assert told("--run-file", f"runs/{record['id']}.toml", "--restart")["runs"][1]["id"] == record["id"]
 
     @pytest.mark.parametrize(
         "options, says",
         [
             (["--model", "gcn", "--hops", 3], "--hops is about propagating once before training"),
             (["--model", "gcn", "--batch", 32], "trained on the whole graph at once"),
-            (["--heads", 4], "--heads belongs to --model gat"),
-            (["--model", "sage", "--alpha", 0.1], "--alpha belongs to --model gcnii or appnp"),
+            (["--heads", 4], "--heads belongs to --model 'gat'"),
+            (["--model", "sage", "--alpha", 0.1], "--alpha belongs to --model 'gcnii' or 'appnp'"),
             (["--model", "gat", "--width", 10], "8 heads cannot share a width of 10 evenly"),
-            (["--model", "gcn", "--node-lock"], "it needs pruned edges, with --entries node"),
+            (["--model", "gcn", "--node-lock"], "it needs pruned edges, with --entries 'node'"),
         ],
     )
     def test_what_a_model_does_not_have(self, options, says):
@@ -262,8 +262,8 @@ class TestAgain:
         first = told("mine", *SMALL, *PRUNED)
         result = fine("train", "mine", *SMALL, *PRUNED, "--json")
         assert json.loads(result.out) == first and len(lines()) == 2
-        assert result.err.count("note: the ") == 2 and "--again repeats it" in result.err
-        assert json.loads(fine("train", "mine", *SMALL, *PRUNED, "--again", "--json").out) != first and len(lines()) == 4
+        assert result.err.count("note: the ") == 2 and "--restart repeats it" in result.err
+        assert json.loads(fine("train", "mine", *SMALL, *PRUNED, "--restart", "--json").out) != first and len(lines()) == 4
 
     def test_the_baseline_is_shared(self):
         told("mine", *SMALL, *PRUNED)
@@ -286,12 +286,12 @@ class TestAgain:
             if number == 1:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(live, "training", lambda *args: SimpleContext(stop))
+        monkeypatch.setattr(console, "training_progress", lambda *args: SimpleContext(stop))
         result = call("train", "mine", *SMALL)
-        assert result.code == 130 and "what was finished is in runs, and the same command goes on" in result.err
+        assert result.code == 130 and "finished runs are in runs, run the same command to resume" in result.err
         assert lines() == [] and len(list(Path("runs").glob(".*.partial.json"))) == 1
         seen.clear()
-        monkeypatch.setattr(live, "training", lambda *args: SimpleContext(lambda number, epoch: seen.append((number, 0))))
+        monkeypatch.setattr(console, "training_progress", lambda *args: SimpleContext(lambda number, epoch: seen.append((number, 0))))
         record = told("mine", *SMALL)["runs"][0]
         assert {number for number, _ in seen} == {1}
         monkeypatch.undo()
@@ -350,7 +350,7 @@ class TestRunFile:
             ("dataset = 3", ["in run.toml", "`dataset`"]),
             ("edge_threshold = inf", ["in run.toml", "infinite"]),
             ("hops = ", ["run.toml is no run file", "Invalid value"]),
-            ("# nothing", ["no dataset is named", "unifews train cora"]),
+            ("# nothing", ["no dataset is given", "unifews train cora"]),
         ],
     )
     def test_mistakes_in_it(self, text, says):
@@ -369,7 +369,7 @@ def test_a_line_of_the_ledger_that_was_cut_off_is_told():
         file.write('{"id": "b", "sc')
     assert "note: line 2 of runs/ledger.jsonl is cut off" in fine("train", "mine", *SMALL).err
     again = fine("train", "mine", *SMALL).err
-    assert again.count("is cut off") == 1 and "is in runs/ledger.jsonl; --again repeats it" in again
+    assert again.count("is cut off") == 1 and "is in runs/ledger.jsonl; --restart repeats it" in again
 
 
 class TestMistakes:
@@ -378,7 +378,7 @@ class TestMistakes:
         [
             ("cora-lc", "Did you mean 'cora-lcc'?"),
             ("./nowhere", "nowhere"),
-            ("", "no dataset is named"),
+            ("", "no dataset is given"),
             ("mine --model gcm", "no model named 'gcm'"),
             ("mine --edge-sparsity 90", "--edge-sparsity 0.9"),
             ("mine --weight-sparsity 1", "--weight-sparsity"),
@@ -396,25 +396,25 @@ class TestMistakes:
             ("mine --skip all", "no skip connection named 'all'"),
             ("mine --alpha 0", "--alpha"),
             ("mine --model sgc --alpha 0.1", "--alpha belongs to --model appnp"),
-            ("mine --model mlp --hops 3", "an MLP does not propagate"),
+            ("mine --model mlp --hops 3", "--hops needs a propagation, and an MLP has none"),
             ("mine --model mlp --edge-sparsity 0.5", "an MLP sees no edges"),
-            ("mine --paper-form", "remove nothing by themselves"),
-            ("mine --inherit --weight-sparsity 0.5", "remove nothing by themselves"),
-            ("mine --edge-sparsity 0.5 --paper-form --entries block", "--paper-form means --entries node"),
-            ("mine --weight-sparsity 0.5 --paper-form --weight-ramp 5", "--paper-form means --weight-ramp 1, but --weight-r"),
-            ("mine --weight-ramp 5", "a share of the weights goes; add --weight-sparsity"),
-            ("mine --weight-threshold .5 --weight-ramp 5", "a share of the weights goes; a threshold has none"),
+            ("mine --paper-form", "prune nothing by themselves"),
+            ("mine --inherit --weight-sparsity 0.5", "prune nothing by themselves"),
+            ("mine --edge-sparsity 0.5 --paper-form --entries block", "--paper-form sets --entries node, but --entries block is given"),
+            ("mine --weight-sparsity 0.5 --paper-form --weight-ramp 5", "--paper-form sets --weight-ramp 1, but --weight-ramp 5 is given"),
+            ("mine --weight-ramp 5", "--weight-ramp has no effect without --weight-sparsity; add it"),
+            ("mine --weight-threshold .5 --weight-ramp 5", "--weight-ramp has no effect without --weight-sparsity"),
             ("mine --weight-sparsity 0.5 --weight-ramp 0", "--weight-ramp is a whole number of at least 1; got 0"),
-            ("mine --edge-sparsity 0.5 --basis input --rank 3", "--rank counts principal axes"),
+            ("mine --edge-sparsity 0.5 --basis input --rank 3", "--rank counts principal components"),
             ("mine --edge-sparsity 0.5 --rank 13", "12 features"),
             (
                 "mine --paper-form --edge-sparsity .5 --method agp",
-                "--paper-form is a form of --method unifews; with --method agp",
+                "--paper-form is a setting of --method unifews; leave it out with --method agp",
             ),
-            ("mine --paper-form --model mlp", "--paper-form is about propagation"),
+            ("mine --paper-form --model mlp", "--paper-form prunes a propagation"),
             (
                 "mine --method agp --model gcn",
-                "method 'agp' works on --model sgc or appnp, not on 'gcn'; for gcn take --method",
+                "method 'agp' works on --model 'sgc' or 'appnp', not on 'gcn'; for gcn take --method",
             ),
             ("mine --method agp --weight-sparsity .5", "leave --weight-sparsity and --weight-threshold out"),
             ("mine --log wandb", "no log named 'wandb'"),
@@ -455,12 +455,12 @@ class TestMistakes:
 
     def test_a_write_protected_folder(self, monkeypatch):
         monkeypatch.setattr("unifews.cli.train.os.access", lambda path, mode: False)
-        wrong("train", "mine", *SMALL, says=["cannot keep runs in runs", "write-protected", "--no-ledger"])
+        wrong("train", "mine", *SMALL, says=["cannot store runs in runs", "write-protected", "--no-ledger"])
 
     def test_a_full_disk_is_noticed_before_training(self, monkeypatch):
         monkeypatch.setattr("unifews.cli.train.shutil.disk_usage", lambda path: SimpleNamespace(free=100))
         monkeypatch.setattr("unifews.training.api.train", lambda *args, **settings: 1 / 0)
-        wrong("train", "mine", *SMALL, says=["100 bytes left"])
+        wrong("train", "mine", *SMALL, says=["only 100 bytes are free"])
         assert not Path("runs").exists()
 
     def test_a_foreign_ledger_is_left_alone(self):
@@ -495,37 +495,37 @@ class TestLive:
 
     def test_a_log_has_nothing_in_the_first_minute_and_a_line_in_each_other(self, monkeypatch, capsys):
         now = [0.0]
-        monkeypatch.setattr(live, "perf_counter", lambda: now[0])
-        with live.training("unpruned", 41, 5) as (progress, watch):
+        monkeypatch.setattr(console, "perf_counter", lambda: now[0])
+        with console.training_progress("unpruned", 41, 5) as (progress, watch):
             assert progress is None
             for now[0] in (1.0, 59.0, 61.0, 62.0, 120.0, 122.0):
                 watch(1, self.EPOCH)
         line = (
-            "note: unpruned: seed 42 (2 of 5), epoch 4 of 200, loss 0.512, validation 85.0 (best 86.0), 10% of weights kept\n"
+            "note: unpruned: seed 42 (2 of 5), loss 0.512, validation 85.0 (best 86.0), 10% of weights kept (4 of 200 epochs)\n"
         )
         assert capsys.readouterr().err == 2 * line
 
     def test_a_log_of_many_runs(self, monkeypatch, capsys):
         now = [0.0]
-        monkeypatch.setattr(live, "perf_counter", lambda: now[0])
-        with live.cells("loading") as progress:
+        monkeypatch.setattr(console, "perf_counter", lambda: now[0])
+        with console.cells_progress("loading") as progress:
             for now[0], done in ((30.0, 1), (70.0, 2), (200.0, 9)):  # and none where all is done
                 progress(Status(done, 9, ("cora gcn", "cora gat, seed 42"), 600.0))
-        assert capsys.readouterr().err == "note: 2 of 9 runs, about 10 min left, cora gcn; cora gat, seed 42\n"
+        assert capsys.readouterr().err == "note: about 10 min left, cora gcn; cora gat, seed 42 (2 of 9 runs)\n"
 
     def test_one_line_for_whoever_does(self, monkeypatch):
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-        with live.training("unpruned", 41, 5) as (progress, watch):
+        with console.training_progress("unpruned", 41, 5) as (progress, watch):
             progress(1, 20)
             watch(2, Epoch(0, 200, 1.0, 50.0, -np.inf, 10, 100, 0.1))
 
     def test_what_an_epoch_says(self):
-        assert live.told(self.EPOCH) == "loss 0.512, validation 85.0 (best 86.0), 10% of weights kept"
-        assert live.told(Epoch(3, 200, 0.5, 85.0, -np.inf, 100, 100, 0.1)) == "loss 0.500, validation 85.0"
+        assert console.epoch_summary(self.EPOCH) == "loss 0.512, validation 85.0 (best 86.0), 10% of weights kept"
+        assert console.epoch_summary(Epoch(3, 200, 0.5, 85.0, -np.inf, 100, 100, 0.1)) == "loss 0.500, validation 85.0"
 
 
 def test_help_and_a_process_of_its_own():
-    assert "unifews data convert" in fine("train", "--help").out
+    assert "unifews data list" in fine("train", "--help").out
     done = spawn("train", "mine", *SMALL, *PRUNED, OMP_NUM_THREADS="1")
     assert done.returncode == 0 and done.stderr == "" and "against" in done.stdout
     assert len(lines()) == 2

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unifews.cli import output
-from unifews.cli.crew import Crew, crew
-from unifews.cli.generate import Again, resumable
+from unifews.cli import console
+from unifews.cli.console import Workers
+from unifews.cli.console import workers as crew
+from unifews.cli.errors import resumable
+from unifews.cli.options import Restart as Again
 from unifews.distributed.launch import launched
 from unifews.errors import InputError, MissingFileError, unknown_name
 
@@ -140,7 +142,7 @@ def propagate(
                         f"{option} is about work through files; add --memory 12GB, or have torchrun start workers."
                     )
             if workers.group is not None and not launched():
-                output.note("this is one worker, which --partition and --groups leave all the work; torchrun starts several.")
+                console.note("this is one worker, which --partition and --groups leave all the work; torchrun starts several.")
             resumed = through_files and folder_of(out).exists()  # then a result may be there, moved in place by a killed call
             targets = _targets(out, coordinates, overwrite or resumed, inputs=(graph, features or graph))
             chosen = _scheme(scheme, alpha, skip, tail, hops, r)
@@ -163,8 +165,8 @@ def propagate(
                 "certify": "sampled" if certify_sampled else certify,
             }  # fmt: skip
         if memory is not None:
-            how |= {"memory": memory, "plan": lambda plan: output.note(f"plan: {plan}.")}
-        with output.bar("propagating") as progress, resumable(out) if through_files else nullcontext():
+            how |= {"memory": memory, "plan": lambda plan: console.note(f"plan: {plan}.")}
+        with console.progress("propagating") as progress, resumable(out) if through_files else nullcontext():
             result = _propagator(workers)(
                 g, x, chosen, hops, r, edge_sparsity=edge_sparsity, threshold=threshold,
                 entries=entries, basis=basis, deflate=deflate, inherit=inherit,
@@ -174,12 +176,12 @@ def propagate(
             return
         shape = [int(side) for side in result.embedding.shape] if through_files else _write(result, targets, overwrite)
         if as_json:
-            output.print_json(_report(graph, g, result, shape, targets))
+            console.print_json(_report(graph, g, result, shape, targets))
         else:
             _show(g, chosen, result, shape, targets)
 
 
-def _propagator(workers: Crew) -> Callable[..., Propagated]:
+def _propagator(workers: Workers) -> Callable[..., Propagated]:
     if workers.group is not None:
         from unifews.distributed import propagate as by_all
 
@@ -344,7 +346,7 @@ def with_directions(graph: Graph, path: Path, undirected: bool | None) -> Graph:
     both = graph.undirected()
     if undirected is None:
         added = both.num_edges - graph.num_edges
-        output.note(f"{path} is used undirected: {added:,} reverse edges were added; --directed keeps edges as they are.")
+        console.note(f"{path} is used undirected: {added:,} reverse edges were added; --directed keeps edges as they are.")
     return both
 
 
@@ -359,7 +361,7 @@ def _dataset(path: Path) -> Dataset | None:
         if not path.exists() and len(path.parts) == 1 and not path.suffix and not folder_of(path).exists():
             raise unknown_name("graph file, folder or dataset", str(path), RECORDS)
         return open_dataset(path) if KIND.describes(path) else None
-    with output.stages(f"loading {path}") as progress:
+    with console.progress_bar(f"loading {path}") as progress:
         return load_dataset(str(path), progress=progress)
 
 
@@ -402,24 +404,23 @@ def _notes(trace: Trace) -> list[str]:
 def _show(g: Graph, scheme: Scheme, result: Propagated, shape: list[int], targets: list[Path]) -> None:
     trace = result.trace
     table = _trace_table(trace)
-    console = output.console(table)
-    console.print(table)
+    console.print_table(table)
     name = type(scheme).__name__.upper()
-    console.print(f"{name}, {len(trace.hops)} hops, {trace.requested}; {g.num_nodes:,} nodes, {g.num_edges:,} edges")
+    console.echo(f"{name}, {len(trace.hops)} hops, {trace.requested}; {g.num_nodes:,} nodes, {g.num_edges:,} edges")
     if trace.basis_macs:
         axes = f"{trace.rank} axes; " if trace.rank is not None else ""
-        console.print(
+        console.echo(
             f"basis: {axes}{trace.basis_macs:,} MACs in {trace.basis_seconds:.3f} s, listed apart; "
             f"norm left out {trace.dropped_norm:.3g}"
         )
     if trace.certified:
-        console.print(f"certified: {trace.certified}")
+        console.echo(f"certified: {trace.certified}")
     if trace.traffic:
-        console.print(str(trace.traffic))
-    console.print(f"kernel: {trace.kernel}")
+        console.echo(str(trace.traffic))
+    console.echo(f"kernel: {trace.kernel}")
     for note in _notes(trace):
-        console.print(f"note: {note}")
-    console.print(f"wrote {' and '.join(map(str, targets))}: float32 [{', '.join(map(str, shape))}]")
+        console.echo(f"note: {note}")
+    console.echo(f"wrote {' and '.join(map(str, targets))}: float32 [{', '.join(map(str, shape))}]")
 
 
 def _trace_table(trace: Trace) -> Table:
