@@ -22,7 +22,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import lru_cache
 from types import NoneType, UnionType
@@ -115,9 +117,10 @@ class Option:
     @property
     def expected(self) -> str:
         """What a value is, as it reads after "must be": ``an integer of at least 1``."""
-        names = {int: "an integer", float: "a number", bool: "True or False", str: "a string"}
+        bounds = self._range()
+        names = {int: f"an integer{bounds}", float: f"a number{bounds}", bool: "True or False", str: "a string"}
         kinds = [names.get(kind) or self._other(kind) for kind in self.kinds]
-        return " or ".join([*kinds, *(["None"] if self.is_optional else [])]) + self._range()
+        return " or ".join([*kinds, *(["None"] if self.is_optional else [])])
 
     def _other(self, kind: Any) -> str:
         values = get_args(kind) if get_origin(kind) is Literal else ()
@@ -223,6 +226,20 @@ def validate(config: Any) -> None:
         if found.needs and getattr(config, found.name) != found.default and not any(_meets(config, found.needs)):
             either = " or ".join(f"`{name}`" if "=" not in name else name for name in found.needs.split("|"))
             raise InputError(f"`{found.name}` has no effect without {either}; add it, or leave it out.", setting=found.name)
+
+
+@contextmanager
+def reported_as(**names: str) -> Iterator[None]:
+    """Errors about these settings name them as the caller's own arguments: ``reported_as(edge_threshold="threshold")``."""
+    try:
+        yield
+    except InputError as error:
+        message = str(error)
+        for setting, name in names.items():
+            message = re.sub(rf"\b{setting}\b", name, message)
+            error.setting = name if error.setting == setting else error.setting
+        error.args = (message,)
+        raise
 
 
 def _meets(config: Any, needs: str) -> Iterator[bool]:

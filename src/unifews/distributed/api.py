@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unifews.core.config import reported_as
 from unifews.core.diffusion import Diffusion
-from unifews.core.entry import Entries
+from unifews.core.entry import Amounts, Entries
 from unifews.core.graph import Graph
 from unifews.core.schemes import Scheme, resolve
 from unifews.distributed.columns import by_columns
@@ -19,8 +20,9 @@ from unifews.distributed.nodes import by_nodes
 from unifews.distributed.shared import Order, shared
 from unifews.errors import GraphError, InputError, unknown_name
 from unifews.kernels import threads_to_use
-from unifews.propagation.api import Axes, budget_of, check_choice, posed
+from unifews.propagation.api import budget_of, posed
 from unifews.propagation.assembly import RESULT, trace_of
+from unifews.propagation.config import BasisName, PropagationConfig
 from unifews.propagation.operator import Operator
 from unifews.propagation.planner import Needs
 from unifews.propagation.result import Propagated
@@ -43,7 +45,7 @@ def propagate(
     edge_sparsity: float | None = None,
     threshold: float | None = None,
     entries: Entries = "block",
-    basis: Axes = "principal",
+    basis: BasisName = "principal",
     deflate: bool | None = None,
     inherit: bool = False,
     focus: float | None = None,
@@ -80,20 +82,16 @@ def propagate(
             if hasattr(x, "tocsr") or str(getattr(x, "layout", "torch.strided")) != "torch.strided":
                 raise InputError("`x` is sparse, and workers take dense features; write them as a dense .npy and map it.")
             scheme, hops = resolve(scheme, hops)
-            check_choice("entries", entries, get_args(Entries))
-            check_choice("basis", basis, get_args(Axes))
+            with reported_as(edge_threshold="threshold"):
+                amounts = Amounts(edge_sparsity, threshold)
+            config = PropagationConfig(entries, basis, deflate=deflate, inherit=inherit, focus=focus)
             if entries == "node":
                 raise InputError(
                     "entries='node' decides by all columns of a node at once, and workers do not; write entries='block'."
                 )
-            budget = budget_of(edge_sparsity, threshold, None, None, scheme, hops, inherit, focus)
+            budget = budget_of(amounts, config, scheme, hops)
             op = Operator(Diffusion(graph, r), scheme, hops, threads_to_use(threads))
-            asked = {
-                "edge_sparsity": None if edge_sparsity is None else float(edge_sparsity),
-                "threshold": None if threshold is None else float(threshold),
-                "entries": entries, "basis": basis, "inherit": bool(inherit),
-            }  # fmt: skip
-            needs, task, inputs = posed(op, x, budget, deflate, asked, "propagating by many workers", careful)
+            needs, task, inputs = posed(op, x, budget, amounts, config, "propagating by many workers", careful)
             way, facts = _way(partition, groups, group.size)
             order = Order(Path(out), task | facts, inputs, overwrite, again)
             files = {f"the contents of {file.name}": fingerprint(file)["ends"] for file in order.inputs}
