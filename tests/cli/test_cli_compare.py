@@ -250,4 +250,4 @@ def test_the_time_left_in_words(seconds, words):
 
 
 def test_help_names_the_defaults():
-    assert "all for this model" in " ".join(call("compare", "--help").out.split())
+    assert "[default: .3,.5,.8,.9]" in call("compare", "--help").out

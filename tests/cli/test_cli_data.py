@@ -133,7 +133,9 @@ class TestConvertThroughFiles:
 
     def test_a_dataset_is_the_same_with_and_without(self, files):
         report = told("data", "convert", *OPTIONS, "--split-file", "split.csv", "--out", "a", "--name", "ring")
-        through = told("data", "convert", *OPTIONS, "--split-file", "split.csv", "--out", "b", "--name", "ring", "--memory", "1GB")
+        through = told(
+            "data", "convert", *OPTIONS, "--split-file", "split.csv", "--out", "b", "--name", "ring", "--memory", "1GB"
+        )
         assert {**report, "out": ""} == {**through, "out": ""}
         assert np.array_equal(open_dataset("a").graph.indices, open_dataset("b", verify=True).graph.indices)
 
@@ -329,14 +331,38 @@ class TestGenerate:
 
     def test_powerlaw_and_cora_like(self):
         report = told(
-            "data", "generate", "powerlaw", "--num-nodes", 200, "--num-edges", 1000, "--num-features", 5, "--num-classes", 3, "--out", "p"
+            "data",
+            "generate",
+            "powerlaw",
+            "--num-nodes",
+            200,
+            "--num-edges",
+            1000,
+            "--num-features",
+            5,
+            "--num-classes",
+            3,
+            "--out",
+            "p",
         )
         assert (report["num_nodes"], report["num_edges"], report["num_features"], report["num_classes"]) == (200, 1000, 5, 3)
         assert "not Cora" in fine("data", "generate", "cora-like", "--out", "c").out
         assert open_dataset("c").num_features == 1433
 
     def test_powerlaw_by_the_way_of_files_takes_numbers_as_people_write_them(self):
-        options = ["data", "generate", "powerlaw", "--num-nodes", "2e2", "--num-edges", "1e3", "--num-features", 5, "--num-classes", 3]
+        options = [
+            "data",
+            "generate",
+            "powerlaw",
+            "--num-nodes",
+            "2e2",
+            "--num-edges",
+            "1e3",
+            "--num-features",
+            5,
+            "--num-classes",
+            3,
+        ]
         fine(*options, "--out", "p", "--memory", "500MB")
         made = uf.powerlaw(200, 1_000, num_features=5, num_classes=3)
         written = open_dataset("p", verify=True)

@@ -90,7 +90,10 @@ class TestRuns:
         assert len(lines()) == 2
 
     def test_the_former_name_of_the_ledger_is_still_understood(self):
-        assert "warning: --runs is deprecated and will be removed in version 0.3; use --ledger." in fine("train", "mine", *SMALL, "--runs", "there").err
+        assert (
+            "warning: --runs is deprecated and will be removed in version 0.3; use --ledger."
+            in fine("train", "mine", *SMALL, "--runs", "there").err
+        )
         assert len(Ledger("there").records()) == 1 and not Path("runs").exists()
         fine("train", "mine", *SMALL, "--ledger", "there/other.jsonl")
         assert len(Ledger("there/other.jsonl").records()) == 1
@@ -291,7 +294,9 @@ class TestAgain:
         assert result.code == 130 and "finished runs are in runs, run the same command to resume" in result.err
         assert lines() == [] and len(list(Path("runs").glob(".*.partial.json"))) == 1
         seen.clear()
-        monkeypatch.setattr(console, "training_progress", lambda *args: SimpleContext(lambda number, epoch: seen.append((number, 0))))
+        monkeypatch.setattr(
+            console, "training_progress", lambda *args: SimpleContext(lambda number, epoch: seen.append((number, 0)))
+        )
         record = told("mine", *SMALL)["runs"][0]
         assert {number for number, _ in seen} == {1}
         monkeypatch.undo()
@@ -400,8 +405,14 @@ class TestMistakes:
             ("mine --model mlp --edge-sparsity 0.5", "an MLP sees no edges"),
             ("mine --paper-form", "prune nothing by themselves"),
             ("mine --inherit --weight-sparsity 0.5", "prune nothing by themselves"),
-            ("mine --edge-sparsity 0.5 --paper-form --entries block", "--paper-form sets --entries node, but --entries block is given"),
-            ("mine --weight-sparsity 0.5 --paper-form --weight-ramp 5", "--paper-form sets --weight-ramp 1, but --weight-ramp 5 is given"),
+            (
+                "mine --edge-sparsity 0.5 --paper-form --entries block",
+                "--paper-form sets --entries node, but --entries block is given",
+            ),
+            (
+                "mine --weight-sparsity 0.5 --paper-form --weight-ramp 5",
+                "--paper-form sets --weight-ramp 1, but --weight-ramp 5 is given",
+            ),
             ("mine --weight-ramp 5", "--weight-ramp has no effect without --weight-sparsity; add it"),
             ("mine --weight-threshold .5 --weight-ramp 5", "--weight-ramp has no effect without --weight-sparsity"),
             ("mine --weight-sparsity 0.5 --weight-ramp 0", "--weight-ramp is a whole number of at least 1; got 0"),

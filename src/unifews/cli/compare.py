@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from unifews.cli import console
-from unifews.cli.errors import resumable_runs
+from unifews.cli.errors import configure_process, resumable_runs
 from unifews.cli.options import PRUNING, AsJson, Dataset, Jobs, Ledger, PaperForm, Seeds, configured, flag, out_flag
 from unifews.cli.train import train_options
 from unifews.errors import InputError
@@ -21,6 +21,7 @@ _OPTIONS = ("model", "weight_sparsity", "seed", "split", "hops", "width", "layer
 
 
 def _options() -> Iterator[Option]:
+    configure_process()
     return (option for option in train_options() if option.name in _OPTIONS)
 
 
@@ -29,7 +30,7 @@ def compare(
     dataset: Dataset,
     methods: Annotated[
         str,
-        flag("--methods", panel=PRUNING, metavar="NAMES", help="Such as unifews,random,dspar; default: all for this model."),
+        flag("--methods", panel=PRUNING, metavar="NAMES", help="Such as unifews,random,dspar; default: all for the model."),
     ] = "all",
     edge_sparsity: Annotated[
         str,
@@ -64,7 +65,7 @@ def compare(
             paper_form=paper_form,
             seeds=seeds,
             ledger=ledger,
-            jobs=jobs or 1,
+            jobs=1 if jobs is None else jobs,
             progress=progress,
             **given,
         )

@@ -84,7 +84,6 @@ _BY_MODEL = (
 
 def train_options() -> Iterator[Option]:
     """The settings of a training run."""
-    configure_process()
     from unifews.core.config import options_of
     from unifews.training.spec import TrainSpec
 
@@ -95,7 +94,12 @@ def train_options() -> Iterator[Option]:
             yield replace(option, group=group, help=text, metavar=metavar, default=default)
 
 
-@configured(train_options, common=_COMMON)
+def _options() -> Iterator[Option]:
+    configure_process()
+    return train_options()
+
+
+@configured(_options, common=_COMMON)
 def train(
     dataset: Annotated[
         str | None,
