@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from unifews.cli import console
 from unifews.cli.errors import configure_process, resumable_runs
-from unifews.cli.options import PRUNING, AsJson, Dataset, Jobs, Ledger, PaperForm, Seeds, configured, flag, out_flag
+from unifews.cli.options import PRUNING, AsJson, DatasetName, Jobs, Ledger, PaperForm, Seeds, configured, flag, out_flag
 from unifews.cli.train import train_options
 from unifews.errors import InputError
 
@@ -27,7 +27,7 @@ def _options() -> Iterator[Option]:
 
 @configured(_options, common=_OPTIONS)
 def compare(
-    dataset: Dataset,
+    dataset: DatasetName,
     methods: Annotated[
         str,
         flag("--methods", panel=PRUNING, metavar="NAMES", help="Such as unifews,random,dspar; default: all for the model."),

@@ -11,8 +11,10 @@ from unifews.cli import console
 from unifews.cli.errors import help_if_alone, resumable
 from unifews.cli.options import (
     INPUT,
+    NUM_NODES,
     AsJson,
     Cache,
+    DatasetName,
     Features,
     Memory,
     Overwrite,
@@ -115,7 +117,7 @@ def _sources(record: Record) -> list[str]:
 
 @command(app, example="unifews data info cora")
 def info(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name (see unifews data list), dataset folder or .npz file.")],
+    name: DatasetName,
     source: Source = None,
     cache: Cache = None,
     as_json: AsJson = False,
@@ -164,41 +166,24 @@ def _load(name: str, source: str | None, cache: Path | None) -> Dataset:
 # -------------------------------------------------------------------------------------------------------------- convert
 
 
+EdgesFlag = flag("--edges", "-e", panel=INPUT, metavar="FILE", help="Edge list, graph file or graph folder; may be repeated.")
+LabelsFlag = flag("--labels", "-y", panel=INPUT, metavar="FILE", help="Class per node, node and class, or columns of 0 and 1.")
+SplitFlag = flag("--split-file", panel=INPUT, metavar="FILE", help="Node and set (train, val, test); or a file per set.")
+IdsFlag = flag("--ids", panel=INPUT, help="Nodes are identifiers, stored in DIR/ids.npy (integers) or ids.txt.")
+NameFlag = flag("--name", metavar="NAME", help="Name of the dataset; default: that of DIR.")
+
+
 @command(app, example="unifews data convert --edges edges.csv --features x.npy --labels y.csv --out mine")
 def convert(
-    edges: Annotated[
-        list[Path],
-        flag(
-            "--edges",
-            "-e",
-            panel=INPUT,
-            metavar="FILE",
-            help=".csv, .tsv, .txt (also .gz), .parquet, .npz, .npy, raw OGB files or a graph folder; may be repeated.",
-        ),
-    ],
+    edges: Annotated[list[Path], EdgesFlag],
     out: Annotated[Path, out_flag("DIR")],
     features: Features = None,
-    labels: Annotated[
-        Path | None,
-        flag("--labels", "-y", panel=INPUT, metavar="FILE", help="A label per node, node and label, or columns of 0 and 1."),
-    ] = None,
-    split: Annotated[
-        list[Path] | None,
-        flag(
-            "--split-file",
-            panel=INPUT,
-            metavar="FILE",
-            help="Node and set (train, val, test) per row; or three times, one file per set.",
-        ),
-    ] = None,
-    ids: Annotated[
-        bool, flag("--ids", panel=INPUT, help="Nodes have identifiers (integers or text), stored in DIR/ids.npy or ids.txt.")
-    ] = False,
+    labels: Annotated[Path | None, LabelsFlag] = None,
+    split: Annotated[list[Path] | None, SplitFlag] = None,
+    ids: Annotated[bool, IdsFlag] = False,
     undirected: Undirected = None,
-    name: Annotated[str | None, flag("--name", metavar="NAME", help="Name of the dataset; default: that of DIR.")] = None,
-    num_nodes: Annotated[
-        str | None, flag("--num-nodes", panel=INPUT, metavar="N", help="Number of nodes; 5e7 is accepted too.")
-    ] = None,
+    name: Annotated[str | None, NameFlag] = None,
+    num_nodes: Annotated[str | None, NUM_NODES] = None,
     memory: Memory = None,
     overwrite: Overwrite = False,
     again: Restart = False,
@@ -206,8 +191,8 @@ def convert(
 ) -> None:
     """Convert files to a dataset, or edges alone to a graph; check them and report what was repaired.
 
-    Edges become undirected (reverse edges are added) unless --directed is given. --num-nodes is needed for a graph whose last
-    nodes have no edges.
+    Edges (.csv, .tsv, .txt, also .gz; .parquet, .npz, .npy, raw OGB files) become undirected, that is, reverse edges are added
+    unless --directed is given. --num-nodes is needed for a graph whose last nodes have no edges.
 
     Nodes are numbers from 0. With --ids they are integers of any size or text, given for features and labels in a first column
     named id or node, and numbered in ascending order (text by its UTF-8 bytes).
@@ -215,98 +200,68 @@ def convert(
     A graph of edges alone, and anything with --memory or --ids, is sorted out of core within 2GB of memory or the given limit;
     after an interruption the same command resumes.
     """
-    directed = undirected is False
+    how: console.Json = {"undirected": undirected is not False, "ids": ids, "memory": memory, "overwrite": overwrite}
+    how["again"] = again
     if features is None and labels is None:
         if split or name is not None:
             raise InputError("--split-file and --name belong to a dataset; add --features and --labels.")
-        _convert_graph(edges, out, ids, directed, num_nodes, memory, overwrite, again, as_json)
+        _convert_graph(edges, out, num_nodes, how, as_json)
     elif features is None or labels is None:
         given, missing = ("--features", "--labels") if labels is None else ("--labels", "--features")
         raise InputError(f"a dataset needs features and labels, but only {given} is given; add {missing}, or leave it out.")
     elif num_nodes is not None:
         raise InputError("--num-nodes is for edges alone: a dataset has as many nodes as its features have rows.")
     else:
-        _convert_dataset(edges, features, labels, out, split, ids, directed, name, memory, overwrite, again, as_json)
+        _convert_dataset((edges, features, labels), out, {"split": split or None, "name": name or out.name}, how, as_json)
 
 
-def _convert_graph(
-    edges: list[Path],
-    out: Path,
-    ids: bool,
-    directed: bool,
-    num_nodes: str | None,
-    memory: str | None,
-    overwrite: bool,
-    again: bool,
-    as_json: bool,
-) -> None:
+def _convert_graph(edges: list[Path], out: Path, num_nodes: str | None, how: console.Json, as_json: bool) -> None:
     from unifews.core.checks import count
     from unifews.datasets.convert import convert_edges
     from unifews.resources import parse_count
 
-    check_folder(out, overwrite, "graph")
+    check_folder(out, how["overwrite"], "graph")
     number = None if num_nodes is None else parse_count(num_nodes, "num_nodes")
     with console.progress_bar("reading") as progress, resumable(out):
-        graph = convert_edges(
-            edges,
-            out,
-            undirected=not directed,
-            num_nodes=number,
-            ids=ids,
-            memory=memory,
-            overwrite=overwrite,
-            again=again,
-            progress=progress,
-        )
+        graph = convert_edges(edges, out, num_nodes=number, **how, progress=progress)
     if as_json:
         console.print_json({**graph.stored().meta, "out": str(out), "ids": _ids_file(out)})
         return
-    kind = f"{'directed' if directed else 'undirected'}{', weighted' if graph.is_weighted else ''}"
+    kind = f"{'undirected' if how['undirected'] else 'directed'}{', weighted' if graph.is_weighted else ''}"
     console.echo(
         f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {kind}",
         f"{count(graph.dropped_self_loops, 'self-loop')} removed, {count(graph.merged_duplicates, 'duplicate edge')} merged",
         f"wrote {out}",
     )
-    _print_conventions(out, directed)
+    _print_conventions(out, how["undirected"])
 
 
 def _convert_dataset(
-    edges: list[Path],
-    features: Path,
-    labels: Path,
-    out: Path,
-    split: list[Path] | None,
-    ids: bool,
-    directed: bool,
-    name: str | None,
-    memory: str | None,
-    overwrite: bool,
-    again: bool,
-    as_json: bool,
+    files: tuple[list[Path], Path, Path], out: Path, about: console.Json, how: console.Json, as_json: bool
 ) -> None:
+    """`files`: edges, features and labels; `about`: split and name."""
     from unifews.datasets.convert import convert_dataset
     from unifews.datasets.user_files import read_dataset
     from unifews.storage.journal import folder_of
 
-    check_folder(out, overwrite)
-    how: console.Json = {"split": split or None, "name": name or out.name, "undirected": not directed}
-    if memory is None and not (again or ids) and len(edges) == 1 and edges[0].is_file() and not folder_of(out).exists():
+    check_folder(out, how["overwrite"])
+    edges, features, labels = files
+    if len(edges) == 1 and edges[0].is_file() and not (how["memory"] or how["again"] or how["ids"] or folder_of(out).exists()):
         with console.status() as show:
             show("reading")
-            dataset = read_dataset(edges[0], features, labels, **how)
-        write_dataset(dataset, out, overwrite, as_json)
+            dataset = read_dataset(edges[0], features, labels, **about, undirected=how["undirected"])
+        write_dataset(dataset, out, how["overwrite"], as_json)
     else:
-        how |= {"ids": ids, "memory": memory, "overwrite": overwrite, "again": again}
         with console.progress_bar("reading") as progress, resumable(out):
-            dataset = convert_dataset(edges, features, labels, out, **how, progress=progress)
+            dataset = convert_dataset(edges, features, labels, out, **about, **how, progress=progress)
         report_dataset(dataset, out, as_json)
     if not as_json:
-        _print_conventions(out, directed)
+        _print_conventions(out, how["undirected"])
 
 
-def _print_conventions(out: Path, directed: bool) -> None:
+def _print_conventions(out: Path, undirected: bool) -> None:
     """What was done about directions and identifiers."""
-    if not directed:
+    if undirected:
         console.echo("undirected: reverse edges added; --directed keeps directions")
     if (file := _ids_file(out)) is not None:
         console.echo(f"identifiers: {file}, line or entry i for node i")

@@ -11,12 +11,24 @@ import typer
 from unifews.cli import console
 from unifews.cli.data import check_folder, report_dataset, write_dataset
 from unifews.cli.errors import help_if_alone, resumable
-from unifews.cli.options import GRAPH, AsJson, Memory, Overwrite, Restart, Seed, command, command_group, flag, out_flag
+from unifews.cli.options import (
+    GRAPH,
+    NUM_NODES,
+    AsJson,
+    Memory,
+    Overwrite,
+    Restart,
+    Seed,
+    command,
+    command_group,
+    flag,
+    out_flag,
+)
 
 app = command_group()
 
 Out = Annotated[Path, out_flag("DIR")]
-NumNodes = Annotated[str, flag("--num-nodes", panel=GRAPH, metavar="N", help="Number of nodes; 5e7 is accepted too.")]
+NumNodes = Annotated[str, NUM_NODES]
 NumEdges = Annotated[
     str, flag("--num-edges", panel=GRAPH, metavar="M", help="Number of edges (powerlaw: directed, gencat: undirected).")
 ]

@@ -57,7 +57,9 @@ def out_flag(metavar: str) -> Any:
     return flag("--out", "-o", metavar=metavar, help="Path of the result.")
 
 
-Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="Name (see unifews data list), dataset folder or .npz file.")]
+NUM_NODES = flag("--num-nodes", panel=GRAPH, metavar="N", help="Number of nodes; 5e7 is accepted too.")
+
+DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="Name (see unifews data list), folder or .npz file.")]
 Features = Annotated[
     Path | None,
     flag("--features", "-x", panel=INPUT, metavar="FILE", help="Feature matrix, a row per node: .npy, .npz, .csv, .parquet."),

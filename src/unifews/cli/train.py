@@ -103,7 +103,7 @@ def _options() -> Iterator[Option]:
 def train(
     dataset: Annotated[
         str | None,
-        typer.Argument(metavar="DATASET", help="Name (see unifews data list), dataset folder or .npz file."),
+        typer.Argument(metavar="DATASET", help="Name (see unifews data list), folder or .npz file."),
     ] = None,
     run_file: Annotated[
         Path | None,
