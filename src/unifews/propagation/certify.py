@@ -1,7 +1,7 @@
 """An upper bound on ‖P̂ - P‖_F from what the kernels add up on the way (docs/adr/0016).
 
 A pruned hop is Ẑ ← S Ẑ - R, so the output's error is -Σ_l h_l(S) R_l with h_l(s) = Σ_{k>l} θ_k s^(k-l-1)
-(`unifews.theory.certificate`). Two inequalities, both Cauchy and Schwarz's with the stationary vector φ as weights, T φ = φ,
+(`unifews.theory.certificates`). Two inequalities, both Cauchy and Schwarz's with the stationary vector φ as weights, T φ = φ,
 turn that into sums that cost next to nothing:
 
 * What row u loses in a block:  ‖R[u]‖² ≤ (T_off φ)[u] · Σ_v T[u,v]·‖Ẑ[v]‖²/φ[v]  over the removed v. Weighted by row and added
@@ -30,7 +30,7 @@ from unifews.kernels import native
 from unifews.propagation.operator import HUGE, HopOperator
 from unifews.propagation.tiles import SHIFT, Floats
 from unifews.propagation.view import View
-from unifews.theory.certificate import Certificate
+from unifews.theory.certificates import Certificate
 
 Doubles = NDArray[np.float64]
 

@@ -21,7 +21,7 @@ from unifews.propagation.operator import HUGE, HopOperator
 from unifews.propagation.tiles import Floats, Shape, Tile, cut
 from unifews.propagation.view import View
 from unifews.resources import Progress
-from unifews.theory.certificate import Certificate
+from unifews.theory.certificates import Certificate
 
 LARGE = 512 << 20  # bytes of values from which saving memory is worth a second pass over the edges
 PILOT_HOPS = 3  # hops of one column that tell how fast a group of columns fades

@@ -1,7 +1,7 @@
 """`certify="sampled"`: the error measured in 16 random directions, and with it a bound that fails once in a million.
 
 P Ω = h(S)(X Ω) for any Ω [f, 16] costs 16 columns to propagate, one block, whatever f is; P̂ Ω is a product with what is at
-hand. What the two differ by is the error itself, cancellations included, seen from a few sides (`unifews.theory.sampled`).
+hand. What the two differ by is the error itself, cancellations included, seen from a few sides (`unifews.theory.sample_range`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.operator import HopOperator
 from unifews.propagation.tiles import Floats
 from unifews.propagation.view import View
-from unifews.theory.sampled import sample_range
+from unifews.theory.bounds import sample_range
 
 DIRECTIONS = 16
 FAILURE = 1e-6
