@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,12 +18,18 @@ if TYPE_CHECKING:
     from unifews.core.config import Option
     from unifews.report.rivals import Standing
 
-_OPTIONS = ("model", "weight_sparsity", "seed", "split", "hops", "width", "layers", "epochs")
+_OPTIONS = ("model", "edge_sparsity", "weight_sparsity", "seed", "split", "hops", "width", "layers", "epochs")
+
+_SPARSITIES = ".3,.5,.8,.9"
 
 
 def _options() -> Iterator[Option]:
     configure_process()
-    return (option for option in train_options() if option.name in _OPTIONS)
+    for option in train_options():
+        if option.name == "edge_sparsity":
+            yield replace(option, type=str, default=_SPARSITIES, metavar="S,S,…")
+        elif option.name in _OPTIONS:
+            yield option
 
 
 @configured(_options, common=_OPTIONS)
@@ -32,10 +39,6 @@ def compare(
         str,
         flag("--methods", panel=PRUNING, metavar="NAMES", help="Such as unifews,random,dspar; default: all for the model."),
     ] = "all",
-    edge_sparsity: Annotated[
-        str,
-        flag("--edge-sparsity", panel=PRUNING, metavar="S,S,…", help="Fraction of the edge products to prune (0.9: 90 %)."),
-    ] = ".3,.5,.8,.9",
     paper_form: PaperForm = False,
     seeds: Seeds = 3,
     ledger: Ledger = Path("runs"),
@@ -54,7 +57,7 @@ def compare(
     from unifews.report import rivals
     from unifews.training import ledger as storage
 
-    sparsities = _sparsities(edge_sparsity)
+    sparsities = _sparsities(given.pop("edge_sparsity", _SPARSITIES))
     console.report_skipped(storage.Ledger(ledger))
     with resumable_runs(ledger), console.cells_progress("loading") as progress:
         found = run(

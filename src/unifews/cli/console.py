@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from unifews.distributed.group import Group
+    from unifews.distributed.group import ProcessGroup
     from unifews.experiments.grid import Progress as CellsProgress
     from unifews.experiments.grid import Status
     from unifews.training.api import Watch
@@ -235,7 +235,7 @@ def check_page(out: Path) -> None:
 class Workers:
     """The processes that torchrun has started, or the only one."""
 
-    def __init__(self, group: Group | None) -> None:
+    def __init__(self, group: ProcessGroup | None) -> None:
         self.group = group
 
     @property
@@ -254,11 +254,11 @@ def workers(wanted: bool = False) -> Iterator[Workers]:
     if not (wanted or launched()):
         yield Workers(None)
         return
-    from unifews.distributed.group import ToldElsewhere
+    from unifews.distributed.group import ReportedElsewhere
     from unifews.distributed.group import workers as process_group
 
     try:
         with process_group() as group:
             yield Workers(group)
-    except ToldElsewhere as error:
+    except ReportedElsewhere as error:
         raise typer.Exit(2) from error

@@ -211,11 +211,14 @@ def _flag_of(option: Option, shown: frozenset[str]) -> inspect.Parameter:
     name = option.name.replace("_", "-")
     kind = next((kind for kind in (bool, int, float) if kind in option.kinds), str)
     needs = " or ".join(f"--{part.replace('_', '-').replace('=', ' ')}" for part in option.needs.split("|") if part)
-    text = f"{option.help[:1].upper()}{option.help[1:]}{f' (needs {needs})' if needs else ''}."
+    text = _HELP.get(option.name, option.help)
+    text = f"{text[:1].upper()}{text[1:]}{f' (needs {needs})' if needs else ''}."
     info = typer.Option(
         f"--{name}/--no-{name}" if kind is bool else f"--{name}",
         help=text,
-        metavar=None if kind is bool else option.metavar or "|".join(map(str, option.choices)) or _METAVAR[kind],
+        metavar=None
+        if kind is bool
+        else option.metavar.partition("[")[0] or "|".join(map(str, option.choices)) or _METAVAR[kind],
         show_default=kind is not bool,
         rich_help_panel=option.group or MODEL,
         hidden=option.name not in shown if shown else option.rare,
@@ -223,6 +226,17 @@ def _flag_of(option: Option, shown: frozenset[str]) -> inspect.Parameter:
     return _parameter(option.name, kind, info, None if option.default is MISSING else option.default)
 
 
+_HELP = {
+    "alpha": "APPNP: teleport probability; GCNII: initial residual",
+    "basis": "basis in which edges are pruned: PCA (principal) or that of the features (input)",
+    "entries": "what one decision covers: of an edge 16 features (block), one (feature), all (node); a column (unit)",
+    "inherit": "entries removed at one hop or layer are removed at later ones too",
+    "method": "pruning method with its settings, see unifews methods",
+    "model": "decoupled: appnp, sgc, mlp; layered: gcn, gat, sage, gcnii, gin",
+    "seed": "random seed; the first one of several",
+    "split": "50/25/25 by seed (stratified) or the dataset's own (stored)",
+}
+"""Of options that several configuration classes have, each in its own terms, or that ``--help`` shows in one line."""
 _METAVAR = {int: "N", float: "X", str: "NAME"}
 
 

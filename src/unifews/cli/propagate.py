@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,7 +66,7 @@ def _options() -> Iterator[Option]:
     from unifews.propagation.config import PropagationConfig
 
     yield from (option for option in options_of(Amounts) if option.name in _EDGE_AMOUNTS)
-    yield from (replace(option, group=PRUNING) for option in options_of(PropagationConfig) if option.name in _HOW)
+    yield from (option for option in options_of(PropagationConfig) if option.name in _HOW)
     yield from (option for option in train_options() if option.name in _SCHEME)
 
 

@@ -13,13 +13,14 @@ import typer
 
 from unifews.cli import console
 from unifews.cli.errors import configure_process
-from unifews.cli.options import INPUT, MODEL, PRUNING, TRAINING, AsJson, Ledger, PaperForm, Restart, configured, flag
+from unifews.cli.options import INPUT, TRAINING, AsJson, Ledger, PaperForm, Restart, configured, flag
 from unifews.cli.run_cache import RunCache
 from unifews.errors import FileFormatError, InputError, unknown_name
 
 if TYPE_CHECKING:
     from unifews.core.config import Option
     from unifews.datasets.dataset import Dataset
+    from unifews.training.job import TrainingJob
     from unifews.training.spec import TrainSpec
 
 SEEDS = 5  # one seed has no spread
@@ -27,71 +28,19 @@ _SPACE = 1 << 20  # bytes that a ledger, its partial results and run files need 
 
 _COMMON = ("model", "method", "edge_sparsity", "weight_sparsity", "seeds", "split", "hops", "width", "epochs", "lr")
 
-_TEXTS = {
-    "model": (MODEL, "decoupled (appnp, sgc, mlp) or layered (gcn, gat, sage, gcnii, gin)", "NAME"),
-    "method": (PRUNING, "pruning method (see unifews methods)", "NAME"),
-    "edge_sparsity": (PRUNING, "fraction of the edge products to prune (0.9: 90 %)", "S"),
-    "edge_threshold": (PRUNING, "prune edge products below this magnitude", "D"),
-    "weight_sparsity": (PRUNING, "fraction of the weights to prune", "S"),
-    "weight_threshold": (PRUNING, "prune weights whose products are below T times the mean", "T"),
-    "weight_reference": (PRUNING, "count --weight-sparsity against the unpruned model or the (smaller) pruned head", ""),
-    "weight_ramp": (PRUNING, "epochs over which weight pruning ramps up", "EPOCHS"),
-    "weight_feedback": (PRUNING, "update pruned weights too, so that they can return", ""),
-    "entries": (PRUNING, "what one decision covers: 16 features of an edge, one, all (node), or a unit of a layer", "KIND"),
-    "budget": (PRUNING, "layers: sparsity of all multiply-adds together, or of each layer", ""),
-    "absolute": (PRUNING, "layers: thresholds are magnitudes instead of multiples of the mean", ""),
-    "settle": (PRUNING, "layers: fraction of the epochs after which pruned weights are fixed", "S"),
-    "node_lock": (PRUNING, "evaluate with edges into test nodes unpruned, as the authors do (optimistic)", ""),
-    "basis": (PRUNING, "basis in which features are pruned", ""),
-    "rank": (PRUNING, "number of principal components to propagate", "K"),
-    "inherit": (PRUNING, "entries pruned at one hop are pruned at later hops too", ""),
-    "head": (MODEL, "input of the classifier: embedding or principal coordinates", ""),
-    "standardise": (MODEL, "standardise features by a common scale or by column", ""),
-    "task": (MODEL, "classify nodes, or predict links", ""),
-    "hops": (MODEL, "propagation steps of a decoupled model", "L"),
-    "alpha": (MODEL, "APPNP, GCNII: teleport probability (weight of a node's own features)", "A"),
-    "r": (MODEL, "exponent of the normalisation D^-(1-r) (A + I) D^-r", "R"),
-    "skip": (MODEL, "skip connection: diagonal, identity, identity+loop or none", "KIND"),
-    "heads": (MODEL, "GAT: attention heads of the hidden layers", "N"),
-    "theta": (MODEL, "GCNII: strength of the weight matrix in a layer", "X"),
-    "width": (MODEL, "hidden units per layer", "N"),
-    "layers": (MODEL, "number of layers", "N"),
-    "dropout": (TRAINING, "dropout probability of the hidden units", "P"),
-    "batch": (TRAINING, "batch size in nodes (decoupled models)", "N"),
-    "seeds": (TRAINING, "number of random seeds", "N"),
-    "seed": (TRAINING, "random seed; the first one of several", "N"),
-    "split": (TRAINING, "random 50/25/25 split by seed, or that of the dataset", ""),
-    "epochs": (TRAINING, "maximum number of epochs", "N"),
-    "patience": (TRAINING, "stop after N epochs without a better validation score; 0: never", "N"),
-    "plateau": (TRAINING, "halve the learning rate after N epochs without a better validation score", "N"),
-    "lr": (TRAINING, "learning rate", "X"),
-    "weight_decay": (TRAINING, "weight decay", "X"),
-}
-_BY_MODEL = (
-    "split",
-    "entries",
-    "width",
-    "layers",
-    "dropout",
-    "epochs",
-    "patience",
-    "lr",
-    "weight_decay",
-    "weight_ramp",
-    "inherit",
-)
-
 
 def train_options() -> Iterator[Option]:
-    """The settings of a training run."""
+    """The settings of a training run. Defaults that depend on the model are not shown."""
     from unifews.core.config import options_of
-    from unifews.training.spec import TrainSpec
+    from unifews.training.spec import DecoupledSpec, LayeredSpec
 
-    for option in options_of(TrainSpec):
-        if option.name in _TEXTS:
-            group, text, metavar = _TEXTS[option.name]
-            default = None if option.name in _BY_MODEL else SEEDS if option.name == "seeds" else option.default
-            yield replace(option, group=group, help=text, metavar=metavar, default=default)
+    decoupled, layered = ({option.name: option for option in options_of(kind)} for kind in (DecoupledSpec, LayeredSpec))
+    for name, option in (decoupled | layered).items():
+        differs = name in decoupled and name in layered and decoupled[name].default != layered[name].default
+        if name == "seeds":
+            yield replace(option, default=SEEDS)
+        elif name != "dataset":
+            yield replace(option, default=None) if differs or option.part or name == "model" else option
 
 
 def _options() -> Iterator[Option]:
@@ -147,17 +96,17 @@ def train(
             if store or log is not None:
                 _check_ledger(ledger)
             source: str = settings["dataset"]
-            data, spec = _load(settings, embedding)
+            job = _prepare(settings, embedding)
         hands = None
         if workers.group is not None:
             from unifews.distributed.head import many
 
-            hands = many(workers.group, data, spec)
-        cache = RunCache(data, source, ledger, store, restart, log, embedding, hands)
-        records = [cache.run(spec.unpruned())] if baseline and spec.prunes else []
-        records.append(cache.run(spec, model=save is not None))
+            hands = many(workers.group, job)
+        cache = RunCache(source, ledger, store, restart, log, embedding, hands)
+        records = [cache.record(job.with_spec(job.spec.unpruned()))] if baseline and job.spec.prunes else []
+        records.append(cache.record(job, model=save is not None))
         if workers.is_first:
-            _report(data, records, cache, None if save is None else _save(cache, data, save), as_json)
+            _report(job.data, records, cache, None if save is None else _save(cache, job.data, save), as_json)
 
 
 # ------------------------------------------------------------------------------------------------------------- settings
@@ -165,7 +114,7 @@ def train(
 
 def _settings(dataset: str | None, run_file: Path | None, given: console.Json, as_paper: bool) -> console.Json:
     """The settings of the run file, replaced by those of the command line; checked before anything is loaded."""
-    from unifews.training.spec import TrainSpec, paper_form, read_toml
+    from unifews.training.spec import read_toml
 
     if dataset is not None and dataset.endswith(".toml"):
         raise InputError(f"{dataset} is a run file; give it with --run-file {dataset}.")
@@ -173,29 +122,34 @@ def _settings(dataset: str | None, run_file: Path | None, given: console.Json, a
         file = read_toml(run_file) if run_file is not None else {}
     except InputError as error:  # about keys of the file, not about flags
         raise FileFormatError(str(error)) from error
-    if as_paper:
-        model, method = ({**file, **given}.get(name, getattr(TrainSpec, name)) for name in ("model", "method"))
-        if model == "mlp":
-            raise InputError("--paper-form prunes a propagation, and an MLP has none; leave it out.")
-        if method != TrainSpec.method:
-            raise InputError(f"--paper-form is a setting of --method unifews; leave it out with --method {method}.")
-        for name, value in paper_form(model).items():
-            if given.setdefault(name, value) != value:
-                raise InputError(f"--paper-form sets {name}={value}, but {name}={given[name]} is given; leave out one of them.")
     settings: console.Json = {"seeds": SEEDS, **file}
-    for one, other in (("edge_sparsity", "edge_threshold"), ("weight_sparsity", "weight_threshold")):
-        if given.keys() & {one, other}:  # one of them replaces both of the file
-            settings.pop(one, None)
-            settings.pop(other, None)
-    settings |= given
+    for pair in (("edge_sparsity", "edge_threshold"), ("weight_sparsity", "weight_threshold")):
+        if given.keys() & set(pair):  # one of them replaces both of the file
+            settings = {name: value for name, value in settings.items() if name not in pair}
+    settings |= given | (_paper_form(file | given, given) if as_paper else {})
     if dataset is not None:
         settings["dataset"] = dataset
     if "dataset" not in settings:
         raise InputError(
             'no dataset is given; write unifews train cora, or add a line such as dataset = "cora" to the run file.'
         )
-    _check_sense(_spec(settings), given, as_paper)
+    _check_effect(_spec(settings), given, as_paper)
     return settings
+
+
+def _paper_form(settings: console.Json, given: console.Json) -> console.Json:
+    """What --paper-form stands for."""
+    from unifews.training.spec import TrainSpec, paper_form
+
+    model, method = (settings.get(name, getattr(TrainSpec, name)) for name in ("model", "method"))
+    if model == "mlp":
+        raise InputError("--paper-form prunes a propagation, and an MLP has none; leave it out.")
+    if method != TrainSpec.method:
+        raise InputError(f"--paper-form is a setting of --method unifews; leave it out with --method {method}.")
+    for name, value in paper_form(model).items():
+        if given.get(name, value) != value:
+            raise InputError(f"--paper-form sets {name}={value}, but {name}={given[name]} is given; leave out one of them.")
+    return paper_form(model)
 
 
 def _spec(settings: console.Json) -> TrainSpec:
@@ -204,20 +158,20 @@ def _spec(settings: console.Json) -> TrainSpec:
     return TrainSpec.of(settings)
 
 
-def _check_sense(spec: TrainSpec, given: console.Json, as_paper: bool) -> None:
-    """Refuse flags that have no effect."""
-    if "alpha" in given and spec.model not in ("appnp", "gcnii"):
-        raise InputError(f"--alpha belongs to --model appnp or gcnii; {spec.model} has no such term.")
-    if spec.model == "mlp":
-        for name in ("hops", "r", "skip", "entries", "basis", "rank", "inherit"):
-            if name in given:
-                raise InputError(f"--{name} needs a propagation, and an MLP has none; use --model appnp or sgc.")
-    if given.get("inherit") and not spec.prunes_edges:
-        raise InputError("--inherit and --paper-form prune nothing by themselves; add --edge-sparsity or --edge-threshold.")
-    if "weight_ramp" in given and not as_paper and not spec.pruning.sparsity:
-        raise InputError("--weight-ramp has no effect without --weight-sparsity; add it, or leave it out.")
-    if spec.rank is not None and spec.basis == "input":
-        raise InputError("--rank counts principal components; leave out --basis input, or --rank.")
+def _check_effect(spec: TrainSpec, given: console.Json, as_paper: bool) -> None:
+    """Refuse flags that have no effect on this run."""
+    if as_paper and not spec.prunes_edges:
+        raise InputError("--paper-form prunes nothing by itself; add --edge-sparsity or --edge-threshold.")
+    unused = [
+        ("weight_ramp", not spec.pruning.sparsity, "without --weight-sparsity"),
+        ("alpha", spec.model in ("sgc", "mlp"), f"with --model {spec.model}"),
+        *((name, spec.model == "mlp", "with --model mlp") for name in ("hops", "r", "skip", "entries", "basis", "rank")),
+        ("inherit", not spec.prunes_edges, "without --edge-sparsity or --edge-threshold"),
+        ("rank", given.get("basis") == "input", "with --basis input"),
+    ]
+    for name, is_unused, reason in unused:
+        if is_unused and given.get(name):
+            raise InputError(f"`{name}` has no effect {reason}; leave it out.", setting=name)
 
 
 def _check_embedding(embedding: Path | None, given: console.Json, save: Path | None) -> None:
@@ -265,16 +219,18 @@ def _check_ledger(ledger: Path) -> None:
 
 def _check_save(folder: Path, spec: TrainSpec) -> None:
     """Fail early if the model cannot be written."""
-    if spec.task == "links":
+    if spec.predicts_links:
         raise InputError("--save writes node classifiers; leave it out with --task links.")
     if not spec.is_own:
         raise InputError(f"--save writes models pruned by unifews; leave it out with --method {spec.method}.")
     console.check_output(folder, option="--save")
 
 
-def _load(settings: console.Json, embedding: Path | None) -> tuple[Dataset, TrainSpec]:
-    """The dataset, with the embedding for features if there is one, and the run on it."""
+def _prepare(settings: console.Json, embedding: Path | None) -> TrainingJob:
+    """Load the dataset, with the embedding for features if there is one, and check the run on it."""
     from unifews.datasets.load import load_dataset
+    from unifews.training.checks import check_finite
+    from unifews.training.job import TrainingJob
 
     with console.progress_bar(f"loading {settings['dataset']}") as progress:
         data = load_dataset(settings["dataset"], progress=progress)
@@ -282,14 +238,13 @@ def _load(settings: console.Json, embedding: Path | None) -> tuple[Dataset, Trai
         from unifews.distributed.head import on_embedding
 
         data = on_embedding(data, embedding)
-    else:  # before a run file is written
-        from unifews.training.checks import check_finite
-
+    else:
         check_finite(data.name, data.x)
     spec = _spec(settings | {"dataset": data.name})
-    if spec.rank is not None and spec.rank > data.num_features:
-        raise InputError(f"--rank {spec.rank} is more than the {data.num_features:,} features of {data.name}.")
-    return data, spec
+    rank = getattr(spec, "rank", None) or 0
+    if rank > data.num_features:
+        raise InputError(f"--rank {rank} is more than the {data.num_features:,} features of {data.name}.")
+    return TrainingJob.prepare(data, spec)
 
 
 # --------------------------------------------------------------------------------------------------------------- report

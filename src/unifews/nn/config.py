@@ -28,20 +28,28 @@ class PruningConfig:
     edge_threshold: float | None = same_option(Amounts, "edge_threshold")
     weight_sparsity: float | None = same_option(Amounts, "weight_sparsity")
     weight_threshold: float | None = same_option(Amounts, "weight_threshold")
-    absolute: bool = option(False, "thresholds are magnitudes, not multiples of a mean")
+    absolute: bool = option(False, "thresholds are magnitudes, not multiples of a mean", group="Pruning")
     entries: LayerEntries = option(
         "unit",
         "what one decision covers: a column of all edges (unit), 16 columns of an edge (block), one (feature), or all (node)",
+        group="Pruning",
     )
     budget: Share = option(
-        "macs", "sparsity over all layers, wide ones pruned most (macs), or the same in every layer (layers)"
+        "macs", "sparsity over all layers, wide ones pruned most (macs), or the same in every layer (layers)", group="Pruning"
     )
-    inherit: bool = option(True, "an edge removed in one layer stays removed in later ones")
-    ramp: int = option(30, "training passes over which weight sparsity grows to its target", ge=1)
-    feedback: bool = option(True, "removed weights keep learning while they may come back")
-    hysteresis: float = option(4.0, "a kept column is replaced only by one this many times as large", ge=1, rare=True)
+    inherit: bool = option(True, "an edge removed in one layer stays removed in later ones", group="Pruning")
+    ramp: int = option(30, "training passes over which weight sparsity grows to its target", ge=1, group="Pruning")
+    feedback: bool = option(True, "removed weights keep learning while they may come back", group="Pruning", rare=True)
+    hysteresis: float = option(
+        4.0, "a kept column is replaced only by one this many times as large", ge=1, group="Pruning", rare=True
+    )
     norm_momentum: float | None = option(
-        0.9, "least momentum of BatchNorm while training on one graph; None leaves it unchanged", gt=0, le=1, rare=True
+        0.9,
+        "least momentum of BatchNorm while training on one graph; None leaves it unchanged",
+        gt=0,
+        le=1,
+        group="Pruning",
+        rare=True,
     )
 
     def __post_init__(self) -> None:

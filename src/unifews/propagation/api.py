@@ -21,11 +21,11 @@ from unifews.kernels import threads_to_use
 from unifews.propagation.basis import GRAM_LIMIT
 from unifews.propagation.budget import Absolute, Budget, Relative, Target
 from unifews.propagation.config import BasisName, PropagationConfig
-from unifews.propagation.features import Features
+from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.inmemory import in_memory
-from unifews.propagation.operator import Operator
-from unifews.propagation.outofcore import Order, beyond_memory
-from unifews.propagation.planner import Needs, Plan
+from unifews.propagation.operator import HopOperator
+from unifews.propagation.outofcore import OutOfCoreOptions, out_of_core
+from unifews.propagation.planner import Plan, Requirements
 from unifews.propagation.result import Propagated
 from unifews.resources import Progress, parse_bytes, resident
 from unifews.storage.journal import known_by
@@ -110,7 +110,7 @@ def propagate(
     config = PropagationConfig(entries, basis, rank, deflate, inherit, focus, certify, every_hop)
     config.check(amounts)
     if out is not None or memory is not None:
-        _check_beyond_memory(x, out, memory, amounts, config)
+        _check_out_of_core(x, out, memory, amounts, config)
     elif careful:
         raise InputError("`careful` is about propagating through files, and this is in memory; give `out` and `memory` too.")
     taken = resident()
@@ -121,10 +121,10 @@ def propagate(
     scheme, hops = resolve(scheme, hops)
     diffusion = Diffusion(graph, r)
     budget = budget_of(amounts, config, scheme, hops)
-    op = Operator(diffusion, scheme, hops, threads_to_use(threads))
+    op = HopOperator(diffusion, scheme, hops, threads_to_use(threads))
     if out is not None and memory is not None:
-        order = Order(Path(out), parse_bytes(memory, "memory"), taken, overwrite, again, plan)
-        return _beyond_memory(op, x, budget, amounts, config, careful, order, progress)
+        order = OutOfCoreOptions(Path(out), parse_bytes(memory, "memory"), taken, overwrite, again, plan)
+        return _out_of_core(op, x, budget, amounts, config, careful, order, progress)
     return in_memory(op, x, budget, config, amounts.max_error, progress, began)
 
 
@@ -140,7 +140,7 @@ def budget_of(amounts: Amounts, config: PropagationConfig, scheme: Scheme, hops:
     return None
 
 
-def _check_beyond_memory(
+def _check_out_of_core(
     x: Any,
     out: str | PathLike[str] | None,
     memory: str | int | None,
@@ -173,14 +173,14 @@ def _check_beyond_memory(
             raise InputError(f"{name} {why}, and with `memory` columns are propagated group by group; {instead}.")
 
 
-def _beyond_memory(
-    op: Operator,
+def _out_of_core(
+    op: HopOperator,
     x: Any,
     budget: Budget | None,
     amounts: Amounts,
     config: PropagationConfig,
     careful: bool,
-    order: Order,
+    order: OutOfCoreOptions,
     progress: Progress | None,
 ) -> Propagated:
     """From files to a file; what is mapped of them counts as memory too, and is given back in time."""
@@ -188,31 +188,31 @@ def _beyond_memory(
     pages.add(graph.indptr, graph.indices, graph.weight, np.asanyarray(x) if not hasattr(x, "detach") else None)
     with pages.within(order.memory):
         needs, task, inputs = posed(op, x, budget, amounts, config, "`memory`", careful)
-        return beyond_memory(needs, order, task, inputs, pages, progress)
+        return out_of_core(needs, order, task, inputs, pages, progress)
 
 
 def posed(
-    op: Operator,
+    op: HopOperator,
     x: Any,
     budget: Budget | None,
     amounts: Amounts,
     config: PropagationConfig,
     cause: str,
     careful: bool,
-) -> tuple[Needs, dict[str, Any], list[Path]]:
+) -> tuple[Requirements, dict[str, Any], list[Path]]:
     """What an out-of-core propagation needs, and what its result depends on: facts for JSON, and input files.
 
     `cause`: the argument because of which it is out of core, for messages.
     """
     graph, rotate = op.diffusion.graph, config.basis == "principal" and budget is not None
     deflate = rotate if config.deflate is None else config.deflate
-    features = Features(x, graph.num_nodes)
+    features = FeatureMatrix(x, graph.num_nodes)
     if rotate and features.f > GRAM_LIMIT:
         raise InputError(
             f"{cause} with principal axes takes up to {GRAM_LIMIT:,} features, and `x` has {features.f:,}; write basis='input'."
         )
     spent = isinstance(budget, Target) and np.ceil((1 - budget.sparsity) * features.f) >= features.f
-    needs = Needs(
+    needs = Requirements(
         op, features, None if spent else budget, rotate, deflate, config.entries == "feature", config.inherit, careful
     )
     task = {
@@ -238,6 +238,6 @@ def posed(
     return needs, task, inputs
 
 
-def _described(scheme: Scheme, op: Operator) -> str:
+def _described(scheme: Scheme, op: HopOperator) -> str:
     """A scheme as text that is the same in another process."""
     return repr(scheme) if is_dataclass(scheme) else f"{type(scheme).__name__} {op.coefficients.tolist()}"
