@@ -37,7 +37,7 @@ def compare(
     dataset: DatasetName,
     methods: Annotated[
         str,
-        flag("--methods", panel=PRUNING, metavar="NAMES", help="Such as unifews,random,dspar; default: all for the model."),
+        flag("--methods", panel=PRUNING, metavar="NAMES", help="Such as unifews,random,dspar; or all for the model."),
     ] = "all",
     paper_form: PaperForm = False,
     seeds: Seeds = 3,
@@ -47,9 +47,10 @@ def compare(
     as_json: AsJson = False,
     **given: Any,
 ) -> None:
-    """Compare pruning methods: accuracy, operations and training cost at the same sparsities; default model: gcn.
+    """Compare pruning methods at equal sparsities: accuracy, operations and training cost.
 
-    Finished runs and seeds are stored and shared with other commands; after an interruption the same command resumes.
+    The default model is gcn. Finished runs and seeds are stored and shared with other commands; after an interruption the same
+    command resumes.
     """
     if out is not None:
         console.check_page(out)

@@ -16,9 +16,10 @@ def demo(
     seeds: Seeds = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Train APPNP on Cora unpruned, pruned as in the paper and pruned by default; compare accuracy, operations and time.
+    """Train APPNP on Cora, unpruned and pruned, and compare accuracy, operations and time.
 
-    Cora is downloaded if it is not on this machine; without a source for it, a generated substitute is used.
+    It is pruned as in the paper and by default. Cora is downloaded if it is not on this machine; without a source for it, a
+    generated substitute is used.
     """
     if seeds < 1:
         raise InputError(f"--seeds must be at least 1; got {seeds}.")

@@ -57,12 +57,15 @@ def powerlaw(
         float, flag("--homophily", panel=GRAPH, metavar="H", help="Fraction of the edges that join nodes of one class.")
     ] = 0.7,
     seed: Seed = 907,
-    memory: Memory = "2GB",
+    memory: Memory = None,
     overwrite: Overwrite = False,
     again: Restart = False,
     as_json: AsJson = False,
 ) -> None:
-    """Generate a graph with power-law degrees, communities and dense features; it may be larger than memory."""
+    """Generate a graph with power-law degrees, communities and dense features.
+
+    It is written within 2GB of memory, or the given limit, and may be larger than that.
+    """
     from unifews.datasets.powerlaw_files import write_powerlaw
     from unifews.resources import parse_count
 
@@ -104,7 +107,7 @@ def gencat(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Generate a GenCAT graph, whose classes, edges and features are correlated as in Cora or another dataset.
+    """Generate a GenCAT graph: classes, edges and features are correlated as in Cora or another dataset.
 
     Numbers of features and classes default to those of that dataset; --num-edges 0 derives the edges from --exponent.
     """

@@ -52,10 +52,11 @@ def infer(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict the classes of nodes with a saved model, written as .parquet, .csv or .npy, and report the latency.
+    """Predict the classes of nodes with a saved model, and report the latency.
 
-    Up to 1,000 nodes are predicted one at a time, which measures the latency of a single prediction; more, or all, at once.
-    Rows are in the order of --nodes. With several labels per node there is a column of 0 and 1 for each label.
+    The result is a .parquet, .csv or .npy file. Up to 1,000 nodes are predicted one at a time, which measures the latency of a
+    single prediction; more, or all, at once. Rows are in the order of --nodes. With several labels per node there is a column
+    of 0 and 1 for each label.
     """
     configure_process()
     console.check_output(out, _SUFFIXES, overwrite=overwrite, inputs=[model, Path(data), *([features] if features else [])])

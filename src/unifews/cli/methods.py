@@ -7,7 +7,7 @@ from unifews.cli.options import AsJson
 
 
 def methods(as_json: AsJson = False) -> None:
-    """List the pruning methods: what each prunes, on which models, the paper it is from and its settings."""
+    """List the pruning methods with their models, papers and settings."""
     from unifews.methods import registry
 
     cards, broken = registry.cards()

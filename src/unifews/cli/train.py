@@ -80,7 +80,7 @@ def train(
     as_json: AsJson = False,
     **given: Any,
 ) -> None:
-    """Train a pruned model and the unpruned one; report accuracy, operations (multiply-adds) and time.
+    """Train a pruned model and the unpruned one; report accuracy, operations and time.
 
     Finished runs and seeds are stored in the ledger; after an interruption the same command resumes.
     """
