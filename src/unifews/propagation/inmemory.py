@@ -26,7 +26,7 @@ from unifews.propagation.result import Hops, Propagated, Remainder
 from unifews.propagation.sampled import DIRECTIONS, FAILURE, sampled
 from unifews.propagation.view import View
 
-_MISSED = 0.05  # of the products: a target that is missed by more is told
+_MISSED = 0.05  # of the products: a target that is missed by more is reported
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class InMemoryOptions:
 
 @dataclass(frozen=True)
 class Frame:
-    """What the columns of the values mean: the axes they stand on, and the stationary part beside them."""
+    """What the columns of the values mean: their basis, and the stationary part beside them."""
 
     features: FeatureMatrix
     basis: Basis | None
@@ -76,18 +76,18 @@ class Frame:
         return isinstance(budget, Target) and self.width <= math.ceil((1 - budget.sparsity) * self.features.f)
 
     @classmethod
-    def of(cls, features: FeatureMatrix, op: HopOperator, budget: Budget | None, wish: InMemoryOptions) -> Frame:
-        """A bound on the error leaves no room for axes to be left out: all of them, or the input's where they are too many."""
-        is_bounded, on_axes = bool(wish.max_error), wish.basis == "principal"
-        rotate = on_axes and (budget is not None or wish.rank is not None or (is_bounded and features.f <= VERY_WIDE))
-        deflate = rotate or (is_bounded and on_axes) if wish.deflate is None else wish.deflate
+    def of(cls, features: FeatureMatrix, op: HopOperator, budget: Budget | None, options: InMemoryOptions) -> Frame:
+        """With an error bound all principal components are used, or the input columns where there are too many."""
+        is_bounded, on_axes = bool(options.max_error), options.basis == "principal"
+        rotate = on_axes and (budget is not None or options.rank is not None or (is_bounded and features.f <= VERY_WIDE))
+        deflate = rotate or (is_bounded and on_axes) if options.deflate is None else options.deflate
         phi = stationary(op.diffusion) if deflate else None
         if not rotate:
             return cls(features, None, phi, None if phi is None else stationary_mean(features, phi, op.threads), 0)
         sparsity = 0.0 if is_bounded else budget.sparsity if isinstance(budget, Target) else None
-        basis = principal(features, op.diffusion, phi, wish.rank, sparsity, op.threads)
+        basis = principal(features, op.diffusion, phi, options.rank, sparsity, op.threads)
         # Fewer nodes than features have no more axes than nodes.
-        short = is_bounded and wish.rank is None and basis.rank < features.f
+        short = is_bounded and options.rank is None and basis.rank < features.f
         return cls(features, None if short else basis, phi, basis.mean, basis.macs)
 
 
@@ -95,36 +95,36 @@ def in_memory(
     op: HopOperator,
     x: Any,
     budget: Budget | None,
-    wish: InMemoryOptions,
+    options: InMemoryOptions,
     progress: Callable[[int, int], None] | None,
     began: float,
 ) -> Propagated:
     """`propagate`, once its arguments are checked; `began` is when it was called."""
     called = began
     features = FeatureMatrix(x, op.graph.num_nodes)
-    _check_rank(wish.rank, features.f)
+    _check_rank(options.rank, features.f)
     setup, began = perf_counter() - began, perf_counter()
-    frame = Frame.of(features, op, budget, wish)
+    frame = Frame.of(features, op, budget, options)
     basis_seconds, began = perf_counter() - began, perf_counter()
-    prices = Prices(op) if wish.prices else None
+    prices = Prices(op) if options.prices else None
     spent = frame.meets(budget)
 
     def fresh() -> View:
         view = View(features, frame.basis, frame.phi, frame.mean, op.diffusion, op.threads)
         if prices and frame.is_partial:
             view.square = np.zeros(op.graph.num_nodes, dtype=np.float32)
-            if features.sparse is not None and not wish.max_error and (spent or budget is None):
+            if features.sparse is not None and not options.max_error and (spent or budget is None):
                 view.sent = np.zeros(op.graph.num_nodes)
         return view
 
     def run(view: View, budget: Budget | None) -> local.GroupResult:
         if budget is None:
-            return local.unpruned(op, view, wish.every_hop, progress)
-        return local.pruned(op, view, wish.entries, wish.inherit, budget, wish.every_hop, progress, prices)
+            return local.unpruned(op, view, options.every_hop, progress)
+        return local.pruned(op, view, options.entries, options.inherit, budget, options.every_hop, progress, prices)
 
     runs, macs = 1, frame.macs
-    if wish.max_error and prices:
-        done = bounded(op, fresh, prices, wish.max_error, run)
+    if options.max_error and prices:
+        done = bounded(op, fresh, prices, options.max_error, run)
         view, outcome, runs, macs = done.view, done.outcome, done.runs, macs + done.macs
     else:
         view = fresh()
@@ -136,25 +136,25 @@ def in_memory(
     exponent = _scale_back(values, outcome.growth + features.exponent)
     remainder = Remainder(features, op) if frame.is_partial else None
     bound, least = None if prices is None else _proven(exponent, outcome, op, view, prices), 0.0
-    if wish.sampled:
+    if options.sampled:
         bound = 0.0
         if frame.is_partial or budget is not None:
             bound, least, extra = sampled(op, features, values, axes, exponent)
             macs += extra
-    hops = _hops(outcome, frame, op, remainder) if wish.every_hop else None
+    hops = _hops(outcome, frame, op, remainder) if options.every_hop else None
     setup += perf_counter() - began - sum(hop.seconds for hop in outcome.hops) - view.seconds
-    pruned = budget or wish.max_error or frame.basis
+    pruned = budget or options.max_error or frame.basis
     whole = unpruned_seconds(op, features.f, values, perf_counter() - called) if pruned else None
     trace = Trace(
         tuple(outcome.hops),
-        requested=str(budget) if budget else f"max error {wish.max_error:g}" if wish.max_error else "unpruned",
+        requested=str(budget) if budget else f"max error {options.max_error:g}" if options.max_error else "unpruned",
         kernel=describe(op.threads),
         rank=view.width if frame.basis else None,
         basis_macs=macs,
         basis_seconds=basis_seconds + view.seconds,
         setup_seconds=max(setup, 0.0),
         dropped_norm=local.scaled(view.dropped_norm(), features.exponent),
-        notes=_notes(budget, exponent, view, outcome, runs, wish.sampled),
+        notes=_notes(budget, exponent, view, outcome, runs, options.sampled),
         error_bound=bound,
         relative_error_bound=None if bound is None else _relative(bound, values, least),
         unpruned_seconds=whole,
@@ -182,7 +182,7 @@ def _relative(bound: float, values: Floats, least: float) -> float:
 
 
 def _scale_back(values: Floats, exponent: int) -> int:
-    """Multiply by 2^exponent where float32 can hold it; returns the exponent that is left to say."""
+    """Multiply by 2^exponent where float32 can hold it; returns the exponent that remains."""
     if not exponent:
         return 0
     peak = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
@@ -230,7 +230,7 @@ def _notes(
     if runs > 1:
         notes.append(f"propagated {runs} times until the bound was met")
     if outcome.groups > 1:
-        notes.append(f"columns were propagated in {outcome.groups} groups; the thresholds told are those of the leading one")
+        notes.append(f"columns were propagated in {outcome.groups} groups; the thresholds shown are those of the leading one")
     if exponent:
         notes.append(f"values lie outside float32 and are given divided by 2^{exponent}")
     if isinstance(budget, Target) and view.basis is not None:
