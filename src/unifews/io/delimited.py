@@ -21,6 +21,7 @@ from unifews.io.text_blocks import Block, blocks
 _HEAD = 1 << 16  # bytes in which the first lines with content are searched at a time
 _LINE_COMMENT = re.compile(rb"^[^\S\n]*#[^\n]*", re.MULTILINE)
 _COMMENT = re.compile(rb"#[^\n]*")
+_NO_DELIMITER = "\x1f"  # which no line contains: each is one value
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 Type = Literal["int64", "float64", "string"]
@@ -31,7 +32,7 @@ class Layout(NamedTuple):
 
     path: Path
     delimiter: str | None
-    """None: runs of white space."""
+    """None: runs of white space; "": a line is one value."""
     width: int
     """Fields of the first line."""
     columns: list[int]
@@ -40,27 +41,35 @@ class Layout(NamedTuple):
     """Lines of the file before the values: comments and the line of column names."""
     identifiers: bool = False
     """Whether fields may be quoted and contain `#`: a comment then is a whole line. Else `#` begins a comment anywhere."""
+    strict: bool = True
+    """Whether text behind a closing quotation mark is an error."""
+    expected: str = "an edge list"
+    """What the file should be, for messages."""
 
     def rows(self, block: Block) -> Iterator[tuple[int, list[str]]]:
         """The line number, from 1, and the stripped fields of every line with content."""
         for number, line in enumerate(block.lines, start=block.before + 1):
-            content = line.strip() if self.identifiers else line.split("#")[0].strip()
-            if not content or content.startswith("#"):
+            content = _content(line, self.identifiers)
+            if content is None:
                 continue
             fields = self.split(content, number)
             if len(fields) <= max(self.columns) or (len(fields) > self.width and len(self.columns) == self.width):
-                raise self.error(number, f"has {len(fields)} values, and its first line has {self.width}")
+                raise self.wrong_width(number, fields)
             yield number, fields
 
     def split(self, line: str, number: int) -> list[str]:
         """The fields of a line."""
+        if self.delimiter == "":
+            return [line.strip().strip('"')]
         if not self.identifiers or '"' not in line:
             return [field.strip() for field in line.split(self.delimiter)]
         try:
-            fields = next(csv.reader([line.strip()], delimiter=self.delimiter or " ", skipinitialspace=True, strict=True))
+            fields = next(
+                csv.reader([line.strip(" ")], delimiter=self.delimiter or " ", skipinitialspace=True, strict=self.strict)
+            )
         except csv.Error as error:
             raise self.error(
-                number, f"has quotation marks that do not match ({error}); an identifier contains no line break"
+                number, f"has quotation marks that do not match ({error}); a value contains no line break"
             ) from error
         return [field.strip() for field in fields if self.delimiter or field]
 
@@ -72,8 +81,11 @@ class Layout(NamedTuple):
             raise self.error(number, f"holds {field!r} for a weight")
         return value
 
+    def wrong_width(self, number: int, fields: list[str]) -> FileFormatError:
+        return self.error(number, f"has {len(fields)} values, and its first line has {self.width}")
+
     def error(self, number: int, problem: str) -> FileFormatError:
-        return FileFormatError(f"{self.path} cannot be read as an edge list: line {number:,} {problem}.")
+        return FileFormatError(f"{self.path} cannot be read as {self.expected}: line {number:,} {problem}.")
 
     def parse(self, block: Block, types: Mapping[int, Type]) -> list[NDArray[Any]] | None:
         """The columns of some lines, or None if a line must be looked at by itself."""
@@ -90,8 +102,8 @@ def first_lines(path: Path, file: Any, identifiers: bool) -> list[tuple[int, str
     found: list[tuple[int, str]] = []
     for block in blocks(path, file, _HEAD):
         for number, line in enumerate(block.lines, start=block.before):
-            content = line.strip() if identifiers else line.split("#")[0].strip()
-            if content and not content.startswith("#"):
+            content = _content(line, identifiers)
+            if content is not None:
                 found.append((number, content))
         if len(found) > 1:
             break
@@ -100,28 +112,49 @@ def first_lines(path: Path, file: Any, identifiers: bool) -> list[tuple[int, str
     return found[:2]
 
 
+def _content(line: str, identifiers: bool) -> str | None:
+    """A line without its comment; None if nothing else is in it."""
+    stripped = line.strip() if identifiers else line.split("#")[0].strip()
+    if not stripped or stripped.startswith("#"):
+        return None
+    return line if identifiers else stripped  # an identifier that is missing leaves a tab at one end
+
+
 def parse(
-    data: bytes, delimiter: str | None, width: int, types: Mapping[int, Type], *, quotes: bool = False, empty_lines: bool = True
+    data: bytes, delimiter: str | None, width: int, types: Mapping[int, Type], *, empty_lines: bool = True
 ) -> list[NDArray[Any]] | None:
     """Columns of lines of `width` fields by pyarrow, in the order of `types`; None where a line has other fields.
 
     Text becomes objects of type str, one for each distinct value, stripped. Integers are written in decimal digits.
     `empty_lines` admits lines without content, which have no row.
     """
+    if "int64" in types.values() and (b"x" in data or b"X" in data):  # pyarrow takes 0x1f for an integer
+        return None
+    if not data.strip():
+        return [np.empty(0, object if kind == "string" else kind) for kind in types.values()]
+    if delimiter is not None:
+        return _read_csv(data, delimiter or _NO_DELIMITER, width, types, empty_lines)
+    data = data.replace(b"\t", b" ")
+    while b"  " in data:
+        data = data.replace(b"  ", b" ")
+    found = _read_csv(data, " ", width, types, empty_lines)
+    if found is None and (b" \n" in data or b"\n " in data or data[:1] == b" " or data[-1:] == b" "):
+        data = data.replace(b" \n", b"\n").replace(b"\n ", b"\n").strip(b" ")
+        found = _read_csv(data, " ", width, types, empty_lines)
+    return found
+
+
+def _read_csv(
+    data: bytes, delimiter: str, width: int, types: Mapping[int, Type], empty_lines: bool
+) -> list[NDArray[Any]] | None:
     import pyarrow as arrow
     from pyarrow import csv
 
-    if delimiter is None:
-        data = _single_blanks(data)
-    if not data.strip():
-        return [np.empty(0, object if kind == "string" else kind) for kind in types.values()]
-    if "int64" in types.values() and (b"x" in data or b"X" in data):  # pyarrow takes 0x1f for an integer
-        return None
     try:
         table = csv.read_csv(
             arrow.BufferReader(data),
             csv.ReadOptions(column_names=[str(i) for i in range(width)], use_threads=False, block_size=len(data) + 1),
-            csv.ParseOptions(delimiter=delimiter or " ", quote_char='"' if quotes else False, ignore_empty_lines=empty_lines),
+            csv.ParseOptions(delimiter=delimiter, quote_char=False, ignore_empty_lines=empty_lines),
             csv.ConvertOptions(
                 column_types={str(i): getattr(arrow, kind)() for i, kind in types.items()},
                 include_columns=[str(i) for i in types],
@@ -140,14 +173,6 @@ def parse(
             column = distinct[codes.indices.to_numpy()]
         columns.append(np.asarray(column))
     return columns
-
-
-def _single_blanks(data: bytes) -> bytes:
-    """Lines whose fields are divided by one space each."""
-    data = data.replace(b"\t", b" ")
-    while b"  " in data:
-        data = data.replace(b"  ", b" ")
-    return data.replace(b" \n", b"\n").replace(b"\n ", b"\n").strip(b" ")
 
 
 def as_integer(field: str) -> int | None:

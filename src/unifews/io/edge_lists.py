@@ -7,14 +7,13 @@ the position behind it, from which reading can go on another day.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.errors import FileFormatError, GraphError, InputError, UnifewsError
+from unifews.errors import FileFormatError, GraphError, InputError
 from unifews.io.delimited import Layout, Type, as_integer, first_lines, is_number
 from unifews.io.text_blocks import START, Block, Position, blocks, opened
 from unifews.storage.reading import reading
@@ -61,8 +60,10 @@ def stream_table(path: Path, size: int, start: Position = START) -> Iterator[tup
 def estimate(path: Path) -> int:
     """About how many edges a table holds: exact for Parquet, by the length of its first lines for text."""
     if kind_of(path) == ".parquet":
-        with reading(path, "a parquet table"), _arrow_errors(path):
-            return int(_parquet_module().ParquetFile(path).metadata.num_rows)
+        from pyarrow import parquet
+
+        with reading(path, "a parquet table"):
+            return int(parquet.ParquetFile(path).metadata.num_rows)
     with reading(path, "an edge list"), opened(path) as (file, raw):
         head = file.read(1 << 20)
         return int(head.count(b"\n") * path.stat().st_size / max(1, raw.tell())) + 1
@@ -185,7 +186,7 @@ def find_columns(path: Path, fields: list[str], named: bool) -> list[int]:
     columns = columns_of(fields) if named else list(range(len(fields)))
     if len(columns) not in (2, 3):
         raise FileFormatError(
-            f"{path} has {len(fields)} columns in its first line; an edge list has the columns source, target and perhaps weight."
+            f"{path} has {len(fields)} columns in its first line; an edge list has source, target and perhaps weight."
         )
     return columns
 
@@ -193,30 +194,11 @@ def find_columns(path: Path, fields: list[str], named: bool) -> list[int]:
 # ------------------------------------------------------------------------------------------------------------- Parquet
 
 
-def _parquet_module() -> Any:
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise UnifewsError("reading .parquet needs pyarrow: pip install 'unifews[parquet]'.") from error
-    return parquet
-
-
-@contextmanager
-def _arrow_errors(path: Path) -> Iterator[None]:
-    """What pyarrow raises for a damaged table and is not one of Python's own errors for a wrong value."""
-    from pyarrow import ArrowException
-
-    try:
-        yield
-    except (ArrowException, NotImplementedError, TypeError, OverflowError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise FileFormatError(f"{path} cannot be read as a parquet table: it is damaged ({reason}).") from error
-
-
 def stream_parquet(path: Path, size: int, start: Position) -> Iterator[tuple[EdgeList, Position]]:
     """The columns of a Parquet table as they are, from row `start` on."""
-    parquet = _parquet_module()
-    with reading(path, "a parquet table"), _arrow_errors(path), parquet.ParquetFile(path) as file:
+    from pyarrow import parquet
+
+    with reading(path, "a parquet table"), parquet.ParquetFile(path) as file:
         names = file.schema_arrow.names
         columns = [names[i] for i in columns_of(names)]
         if len(columns) < 2:

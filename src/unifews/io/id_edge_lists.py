@@ -58,7 +58,7 @@ def _texts(block: Block, layout: Layout) -> EdgeList | None:
     columns = layout.parse(block, types)
     if columns is None or any((column == "").any() for column in columns[:2]):
         return None
-    return EdgeList(typed(columns[0]), typed(columns[1]), *columns[2:])
+    return EdgeList(typed(columns[0].tolist()), typed(columns[1].tolist()), *columns[2:])
 
 
 def _line_by_line(block: Block, layout: Layout) -> EdgeList:
