@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from unifews.core.files import read_graph, read_matrix
 from unifews.core.graph import Graph
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.gencat import gencat
 from unifews.datasets.load import load_dataset
+from unifews.io.graphs import read_graph, read_matrix
 
 SMOKE = "smoke"  # --scale smoke, and the generated graph that it runs on
 COUNTS = {"cs", "physics"}  # raw word counts, binarised as PyG does
