@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import unifews
-from unifews import _moved
+from unifews import deprecation
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -113,11 +113,23 @@ def test_the_readme_s_shell_runs(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("old", _moved.MOVED)
+@pytest.mark.parametrize("old", deprecation.MOVED)
 def test_a_documented_module_is_found_under_its_old_name(old):
     sys.modules.pop(old, None)
-    with pytest.warns(DeprecationWarning, match=f"{old} is now {_moved.MOVED[old]}"):
+    with pytest.warns(DeprecationWarning, match=f"{old} is now {deprecation.MOVED[old]}"):
         module = import_module(old)
-    new = import_module(_moved.MOVED[old])
+    new = import_module(deprecation.MOVED[old])
     names = [name for name, value in vars(new).items() if getattr(value, "__module__", None) == new.__name__]
     assert names and all(getattr(module, name) is getattr(new, name) for name in names)
+
+
+def test_an_argument_is_accepted_by_its_old_name():
+    @deprecation.renamed_arguments(again="restart")
+    def function(x, *, restart=False):
+        return x, restart
+
+    with pytest.warns(DeprecationWarning, match="`again` is now `restart`"):
+        assert function(1, again=True) == (1, True)
+    assert function(2) == (2, False) and inspect.signature(function).parameters.keys() == {"x", "restart"}
+    with pytest.raises(unifews.UnifewsError, match="give `restart` only"):
+        function(1, again=True, restart=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from unifews import _moved
+from unifews import deprecation
 
 if TYPE_CHECKING:
     from unifews.core.diffusion import Diffusion as Diffusion
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_moved.install()
+deprecation.install()
 
 _HOME = {
     "About": "unifews.datasets.dataset",
