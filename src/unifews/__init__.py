@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from unifews.nn.frozen.model import FrozenModel as FrozenModel
     from unifews.nn.saved.api import load as load
     from unifews.nn.saved.api import save as save
+    from unifews.nn.sparsify import accelerate as accelerate
     from unifews.nn.sparsify import desparsify as desparsify
     from unifews.nn.sparsify import set_node_lock as set_node_lock
     from unifews.nn.sparsify import set_schedule as set_schedule
@@ -60,6 +61,7 @@ _HOME = {
     "Split": "unifews.datasets.splits",
     "Trace": "unifews.core.trace",
     "UnifewsError": "unifews.errors",
+    "accelerate": "unifews.nn.sparsify",
     "compare": "unifews.experiments.rivals",
     "compress": "unifews.nn.frozen.compress",
     "convert_edges": "unifews.datasets.convert",
