@@ -79,7 +79,10 @@ def test_propagate_takes_what_the_design_says():
         assert isinstance(getattr(unifews.Propagated, name), property)
 
 
-@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))])
+PAGES = ["README.md", "CHANGELOG.md", *(str(p.relative_to(ROOT)) for each in ("docs/**", "results") for p in ROOT.glob(f"{each}/*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):

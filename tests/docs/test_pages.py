@@ -13,7 +13,8 @@ import pytest
 import unifews
 import unifews.theory
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS, RESULTS = ROOT / "docs", ROOT / "results"
 
 
 class Page(HTMLParser):
@@ -64,7 +65,15 @@ def test_options_keep_their_dashes(pages):
 
 def test_every_page_is_built(pages):
     built = {path.stem for path in pages}
-    assert {page.stem for page in DOCS.rglob("*.md")} <= built
+    assert {page.stem for page in [*DOCS.rglob("*.md"), *RESULTS.glob("*.md")]} <= built
+
+
+def test_a_page_of_results_leads_to_its_figures(pages):
+    figures = page_of(pages, "figures.html")
+    for path, page in pages.items():
+        if path.parent.name == "results" and path.stem not in ("index", "figures"):
+            anchors = [link.partition("#")[2] for link in page.links if link.startswith("figures.html#")]
+            assert len(anchors) == 1 and anchors[0] in figures.names, path.name
 
 
 def test_the_reference_has_every_public_name(pages):
