@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unifews.core.files import read_graph, read_matrix
 from unifews.core.graph import Graph
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.gencat import gencat
-from unifews.datasets.generate import powerlaw
 from unifews.datasets.load import load_dataset
+from unifews.datasets.powerlaw import powerlaw
+from unifews.io.graphs import read_graph, read_matrix
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,8 +12,8 @@ import torch
 from data import arguments
 from rich.console import Console
 
-from unifews.bench.timing import interleave, ratio, summary
-from unifews.nn.dropout import dropout
+from unifews.experiments.timing import interleave, ratio, summary
+from unifews.nn.ops.dropout import dropout
 
 
 def main() -> None:

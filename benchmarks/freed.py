@@ -23,7 +23,7 @@ from rich.console import Console
 
 def one(name: str, model: str, epochs: int, is_kept: bool) -> dict[str, float]:
     """In this process; the first epochs, which warm up, are trained apart."""
-    from unifews.core.memory import keep_freed
+    from unifews.resources import keep_freed
 
     if is_kept and not keep_freed():
         raise SystemExit("this system's allocator cannot be told to keep memory")

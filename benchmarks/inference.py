@@ -34,13 +34,13 @@ from data import SMOKE, arguments, dataset
 from rich.console import Console
 
 import unifews as uf
-from unifews.bench.timing import interleave, ratio, summary
 from unifews.datasets.dataset import Dataset
+from unifews.experiments.timing import interleave, ratio, summary
 from unifews.kernels import aligned, describe, threads_to_use
-from unifews.kernels.weights import PackedWeight, sparse_linear, worth
+from unifews.kernels.packed_weight import PackedWeight, sparse_linear, worth
 from unifews.nn.decoupled import Decoupled
-from unifews.nn.indexed import Indexed
-from unifews.nn.zoo import build
+from unifews.nn.models import build
+from unifews.serving.portable import Indexed
 
 SHAPES = "512x512,128x256,256x40,1433x512,500x512"
 SPARSITIES = "0.5,0.7,0.9,0.95"

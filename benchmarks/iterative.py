@@ -17,8 +17,8 @@ from typing import Any
 from data import SMOKE, arguments, dataset
 
 import unifews
-from unifews.core.memory import keep_freed
 from unifews.report.compare import Gain
+from unifews.resources import keep_freed
 from unifews.training.ledger import Ledger
 from unifews.training.spec import TrainSpec, paper_form
 

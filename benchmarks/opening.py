@@ -13,8 +13,8 @@ from data import arguments
 from rich.console import Console
 
 import unifews as uf
-from unifews.bench.timing import interleave, ratio, summary
 from unifews.core import csr
+from unifews.experiments.timing import interleave, ratio, summary
 
 HOPS = 10
 

@@ -13,8 +13,8 @@ from data import arguments, folder, load
 from rich.console import Console
 
 from unifews import propagate
-from unifews.bench.propagation import measure, render, run
-from unifews.bench.timing import interleave, ratio
+from unifews.experiments.bench import measure, render, run
+from unifews.experiments.timing import interleave, ratio
 
 
 def wide(name: str, trials: int, console: Console) -> dict[str, object]:

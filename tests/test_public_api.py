@@ -9,12 +9,14 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import unifews
+from unifews import _moved
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -80,7 +82,8 @@ def test_propagate_takes_what_the_design_says():
         assert isinstance(getattr(unifews.Propagated, name), property)
 
 
-PAGES = ["README.md", "CHANGELOG.md", *(str(p.relative_to(ROOT)) for p in [*ROOT.glob("docs/**/*.md"), *ROOT.glob("results/*.md")])]
+WRITTEN = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("results/*.md")]
+PAGES = ["README.md", "CHANGELOG.md", "SECURITY.md", *(str(page.relative_to(ROOT)) for page in WRITTEN)]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -117,3 +120,13 @@ def test_the_readme_s_shell_runs(tmp_path):
     shell = "\n".join(["set -e", f'unifews() {{ "{sys.executable}" -m unifews "$@"; }}', *commands])
     done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("old", _moved.MOVED)
+def test_a_documented_module_is_found_under_its_old_name(old):
+    sys.modules.pop(old, None)
+    with pytest.warns(DeprecationWarning, match=f"{old} is now {_moved.MOVED[old]}"):
+        module = import_module(old)
+    new = import_module(_moved.MOVED[old])
+    names = [name for name, value in vars(new).items() if getattr(value, "__module__", None) == new.__name__]
+    assert names and all(getattr(module, name) is getattr(new, name) for name in names)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from unifews import _moved
+
 if TYPE_CHECKING:
     from unifews.core.diffusion import Diffusion as Diffusion
     from unifews.core.graph import Graph as Graph
-    from unifews.core.ids import read_ids as read_ids
-    from unifews.core.memory import keep_freed as keep_freed
     from unifews.core.schemes import Appnp as Appnp
     from unifews.core.schemes import Polynomial as Polynomial
     from unifews.core.schemes import Sgc as Sgc
@@ -22,19 +22,15 @@ if TYPE_CHECKING:
     from unifews.datasets.dataset import Dataset as Dataset
     from unifews.datasets.folder import open_dataset as open_dataset
     from unifews.datasets.folder import save_dataset as save_dataset
-    from unifews.datasets.generate import powerlaw as powerlaw
     from unifews.datasets.load import load_dataset as load_dataset
+    from unifews.datasets.powerlaw import powerlaw as powerlaw
+    from unifews.datasets.powerlaw_files import write_powerlaw as write_powerlaw
     from unifews.datasets.read import read_edges as read_edges
     from unifews.datasets.splits import Split as Split
-    from unifews.datasets.streamed import write_powerlaw as write_powerlaw
     from unifews.errors import UnifewsError as UnifewsError
-    from unifews.experiments.rivals import Comparison as Comparison
-    from unifews.experiments.rivals import compare as compare
-    from unifews.nn.export import export as export
-    from unifews.nn.frozen.compress import compress as compress
-    from unifews.nn.frozen.model import FrozenModel as FrozenModel
-    from unifews.nn.saved.api import load as load
-    from unifews.nn.saved.api import save as save
+    from unifews.experiments.compare import Comparison as Comparison
+    from unifews.experiments.compare import compare as compare
+    from unifews.io.ids import read_ids as read_ids
     from unifews.nn.sparsify import accelerate as accelerate
     from unifews.nn.sparsify import desparsify as desparsify
     from unifews.nn.sparsify import set_node_lock as set_node_lock
@@ -43,17 +39,25 @@ if TYPE_CHECKING:
     from unifews.nn.sparsify import trace as trace
     from unifews.propagation.api import propagate as propagate
     from unifews.propagation.result import Propagated as Propagated
+    from unifews.resources import keep_freed as keep_freed
+    from unifews.serving.compress import compress as compress
+    from unifews.serving.export import export as export
+    from unifews.serving.files import load as load
+    from unifews.serving.files import save as save
+    from unifews.serving.model import FrozenModel as FrozenModel
     from unifews.training.api import train as train
 
 __version__ = "0.1.0"
 
+_moved.install()
+
 _HOME = {
     "About": "unifews.datasets.dataset",
     "Appnp": "unifews.core.schemes",
-    "Comparison": "unifews.experiments.rivals",
+    "Comparison": "unifews.experiments.compare",
     "Dataset": "unifews.datasets.dataset",
     "Diffusion": "unifews.core.diffusion",
-    "FrozenModel": "unifews.nn.frozen.model",
+    "FrozenModel": "unifews.serving.model",
     "Graph": "unifews.core.graph",
     "Polynomial": "unifews.core.schemes",
     "Propagated": "unifews.propagation.result",
@@ -62,34 +66,34 @@ _HOME = {
     "Trace": "unifews.core.trace",
     "UnifewsError": "unifews.errors",
     "accelerate": "unifews.nn.sparsify",
-    "compare": "unifews.experiments.rivals",
-    "compress": "unifews.nn.frozen.compress",
+    "compare": "unifews.experiments.compare",
+    "compress": "unifews.serving.compress",
     "convert_edges": "unifews.datasets.convert",
     "desparsify": "unifews.nn.sparsify",
-    "export": "unifews.nn.export",
-    "keep_freed": "unifews.core.memory",
-    "load": "unifews.nn.saved.api",
+    "export": "unifews.serving.export",
+    "keep_freed": "unifews.resources",
+    "load": "unifews.serving.files",
     "load_dataset": "unifews.datasets.load",
     "open_dataset": "unifews.datasets.folder",
-    "powerlaw": "unifews.datasets.generate",
+    "powerlaw": "unifews.datasets.powerlaw",
     "propagate": "unifews.propagation.api",
     "read_edges": "unifews.datasets.read",
-    "read_ids": "unifews.core.ids",
-    "save": "unifews.nn.saved.api",
+    "read_ids": "unifews.io.ids",
+    "save": "unifews.serving.files",
     "save_dataset": "unifews.datasets.folder",
     "set_node_lock": "unifews.nn.sparsify",
     "set_schedule": "unifews.nn.sparsify",
     "sparsify": "unifews.nn.sparsify",
     "trace": "unifews.nn.sparsify",
     "train": "unifews.training.api",
-    "write_powerlaw": "unifews.datasets.streamed",
+    "write_powerlaw": "unifews.datasets.powerlaw_files",
 }
 
 __all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "distributed":  # a part with doors of its own, which imports torch
+    if name == "distributed":  # a package with public names of its own, which imports torch
         return import_module("unifews.distributed")
     if name not in _HOME:
         raise AttributeError(f"module 'unifews' has no attribute {name!r}")

@@ -332,12 +332,12 @@ class TestFolder:
         assert (tmp_path / "thesis/chapter.tex").exists()
 
     def test_a_failed_save_leaves_the_old_graph_and_no_rubbish(self, folder, monkeypatch):
-        from unifews.core import store
+        from unifews.core import graph_folder
 
         def full_disk(path, array):
             raise OSError("no space left on device")
 
-        monkeypatch.setattr(store, "write_array", full_disk)
+        monkeypatch.setattr(graph_folder, "write_array", full_disk)
         with pytest.raises(OSError, match="no space"):
             Graph.from_edge_index(RING[:, :2]).save(folder, overwrite=True)
         assert Graph.open(folder).num_edges == 6

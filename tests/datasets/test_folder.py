@@ -11,7 +11,7 @@ from tiny import assert_same, tiny
 
 from unifews.datasets import folder
 from unifews.datasets.folder import open_dataset, save_dataset
-from unifews.datasets.generate import powerlaw
+from unifews.datasets.powerlaw import powerlaw
 from unifews.errors import FileFormatError, InputError, MissingFileError
 
 

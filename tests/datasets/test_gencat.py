@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from real_data import FOLDER
 from scipy.optimize import minimize_scalar
 
 import unifews as uf
@@ -124,9 +122,9 @@ class TestCoraLike:
 
     @pytest.mark.data
     def test_its_constants_are_those_of_the_real_one(self):
-        from unifews.core.files import read_graph, read_matrix
+        from unifews.io.graphs import read_graph, read_matrix
 
-        folder = Path(os.environ.get("UNIFEWS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+        folder = FOLDER
         path = folder / "cora-lcc.npz"
         if not path.is_file():
             pytest.skip("the real graphs are not on this machine (UNIFEWS_DATA)")

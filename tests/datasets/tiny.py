@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
+from real_data import FOLDER
 from scipy.sparse import csr_array
 
 from unifews.core.graph import Graph
 from unifews.datasets.dataset import About, Dataset
-from unifews.datasets.records import RECORDS, Record
+from unifews.datasets.registry import RECORDS, Record
 from unifews.datasets.splits import Split
-
-FOLDER = Path(os.environ.get("UNIFEWS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
 
 def needs_data(test):

@@ -12,11 +12,11 @@ from torchrun import torchrun
 
 import unifews as uf
 from unifews import Graph, propagate
-from unifews.core.budget import Target
-from unifews.core.work import folder_of
 from unifews.distributed import columns
 from unifews.errors import InputError
 from unifews.propagation import local
+from unifews.propagation.budget import Target
+from unifews.storage.journal import folder_of
 
 HERE = Path(__file__).parent
 COLUMNS = [name for name in CASES if name.startswith("columns")]
@@ -128,7 +128,7 @@ def test_a_mistake_is_told_once_and_ends_all(folder, told, name, words):
     first, second = (each[name] for each in told)
     for part in words:
         assert part in first
-    assert not first.startswith("ToldElsewhere") and second.startswith("ToldElsewhere")
+    assert not first.startswith("ReportedElsewhere") and second.startswith("ReportedElsewhere")
     assert not folder_of(folder / f"{name}.npy").exists()
     assert (folder / "there.npy").exists() and len(np.load(folder / "there.npy")) == 3
 

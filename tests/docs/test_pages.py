@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -80,3 +81,8 @@ def test_the_reference_has_every_public_name(pages):
     wanted = {f"unifews.{name}" for name in unifews.__all__} | {f"unifews.theory.{name}" for name in unifews.theory.__all__}
     missing = wanted - page_of(pages, "api.html").names - {"unifews.__version__"}
     assert not missing, f"add to docs/api.md: {', '.join(sorted(missing))}"
+
+
+def test_tests_that_are_named_exist():
+    named = set(re.findall(r"`((?:\w+/)*test_\w+\.py)", (DOCS / "reliability.md").read_text(encoding="utf-8")))
+    assert named and not [name for name in named if not (ROOT / "tests" / name).exists()]

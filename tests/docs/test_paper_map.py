@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from unifews.experiments import plan
+from unifews.experiments import definitions
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -15,6 +15,6 @@ def test_experiments_on_the_map_are_those_that_can_be_run():
     rows = [row.split("|") for row in section.splitlines() if row.startswith("| `")]
     named = {match[1] for row in rows if (match := re.fullmatch(r" `([\w:]+)` ", row[3]))}
     own = set(re.findall(r"`(\w+)`\s\(", section.split("/own`:")[1]))
-    assert named | own == set(plan.ids())
+    assert named | own == set(definitions.ids())
     for name in named:
-        assert plan.find(name).label, name  # the paper has it
+        assert definitions.find(name).label, name  # the paper has it

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from unifews.experiments import plan
+from unifews.experiments import definitions
 from unifews.experiments.outcome import Outcome
 from unifews.report import exhibit
 
 RESULTS = Path(__file__).parents[2] / "results"
 
 
-@pytest.mark.parametrize("name", plan.ids())
+@pytest.mark.parametrize("name", definitions.ids())
 class TestResults:
     def test_the_page_is_about_the_experiment_as_it_is(self, name):
-        experiment = plan.find(name)
+        experiment = definitions.find(name)
         page = (RESULTS / f"{experiment.file}.md").read_text()
         assert page.startswith(f"# {experiment.title}\n\n{experiment.shows}\n")
         assert f"`unifews reproduce {name} --scale " in page
@@ -25,7 +25,7 @@ class TestResults:
         assert not missing
 
     def test_the_table_has_its_columns(self, name):
-        experiment = plan.find(name)
+        experiment = definitions.find(name)
         with (RESULTS / f"{experiment.file}.csv").open() as file:
             head = next(csv.reader(file))
         wanted = Outcome(experiment, "small", ()).columns()
@@ -33,7 +33,7 @@ class TestResults:
         assert all(column in wanted or column.endswith(" ±") or column == "note" for column in head)
 
     def test_its_figures_are_there(self, name):
-        experiment = plan.find(name)
+        experiment = definitions.find(name)
         found = [exhibit.read(path) for path in RESULTS.glob(f"{experiment.file}*.json")]
         mine = [one for one in found if one.id.partition(".")[0] == name]
         assert len(mine) == len(experiment.figures) and {one.experiment for one in mine} == {experiment.title}

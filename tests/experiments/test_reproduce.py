@@ -14,15 +14,15 @@ import unifews as uf
 from unifews.datasets.folder import save_dataset
 from unifews.datasets.gencat import gencat
 from unifews.errors import FileFormatError, MissingFileError, UnknownNameError
-from unifews.experiments import measure, plan, reproduce, sources
+from unifews.experiments import definitions, measure, reproduce, sources
 from unifews.experiments.certified import certified
 from unifews.experiments.counts import histogram
+from unifews.experiments.definitions import TRAIN, Experiment, Figure, Planned, Published
 from unifews.experiments.distance import distance, limit
 from unifews.experiments.drawing import drawing
 from unifews.experiments.measure import Measurement, kind_of
 from unifews.experiments.norms import norms
 from unifews.experiments.outcome import Done, Outcome
-from unifews.experiments.plan import TRAIN, Experiment, Figure, Planned, Published
 from unifews.experiments.quantities import OF_TRAININGS, printed_edges, quantity, value
 from unifews.experiments.sources import Found
 from unifews.report import exhibit
@@ -44,17 +44,17 @@ NOT_REPEATED = {  # printed rows that no run answers to: rivals on graphs where 
 
 
 def test_there_is_a_file_for_every_table_and_figure_of_the_paper():
-    assert set(PAPER) == set(plan.ORDER) and set(PAPER) | set(OWN) == set(plan.ids())
-    assert {plan.find(name).label for name in PAPER} == {name if ":" in name else f"fig:{name}" for name in PAPER}
-    assert not any(plan.find(name).label for name in OWN)
+    assert set(PAPER) == set(definitions.ORDER) and set(PAPER) | set(OWN) == set(definitions.ids())
+    assert {definitions.find(name).label for name in PAPER} == {name if ":" in name else f"fig:{name}" for name in PAPER}
+    assert not any(definitions.find(name).label for name in OWN)
 
 
-@pytest.mark.parametrize("name", plan.ids())
+@pytest.mark.parametrize("name", definitions.ids())
 def test_an_experiment_adds_up(name):
-    experiment = plan.find(name)
+    experiment = definitions.find(name)
     assert experiment.id == name and experiment.title and experiment.shows
     assert all(quantity(experiment, each).title for each in experiment.quantities)
-    for scale in plan.SCALES:
+    for scale in definitions.SCALES:
         runs = experiment.runs(scale)
         assert {run.labels["panel"] for run in runs} == {figure.panel for figure in experiment.figures.values()}
         kinds = {}  # what decides whether settings go together: names and words, not numbers
@@ -71,18 +71,18 @@ def test_an_experiment_adds_up(name):
         assert {*figure.y} <= {*experiment.quantities}
 
 
-@pytest.mark.parametrize("name", plan.ids())
+@pytest.mark.parametrize("name", definitions.ids())
 def test_scales_shrink_numbers_and_never_what_is_run(name):
-    experiment = plan.find(name)
+    experiment = definitions.find(name)
     smoke, small_, paper = (experiment.runs(scale) for scale in ("smoke", "small", "paper"))
     assert len(smoke) <= len(small_) <= len(paper)
     assert {(run.work, run.labels["panel"]) for run in smoke} == {(run.work, run.labels["panel"]) for run in paper}
     assert all(run.settings["seeds"] <= 2 and run.settings["epochs"] <= 10 for run in smoke if run.work == TRAIN)
 
 
-@pytest.mark.parametrize("name", [name for name in PAPER if isinstance(plan.find(name).published, Published)])
+@pytest.mark.parametrize("name", [name for name in PAPER if isinstance(definitions.find(name).published, Published)])
 def test_every_printed_value_has_a_run_beside_it(name):
-    experiment = plan.find(name)
+    experiment = definitions.find(name)
     table = experiment.published
     found = [[run.labels.get(key) for key in table.keys] for run in experiment.runs("paper")]
     asked = {tuple("" if label is None else label for label in labels) for labels in found}
@@ -94,15 +94,15 @@ def test_every_printed_value_has_a_run_beside_it(name):
 
 def test_where_there_is_nothing_to_compare_with_the_file_says_so():
     for name in PAPER:
-        published = plan.find(name).published
+        published = definitions.find(name).published
         assert isinstance(published, Published) or published.startswith("figure only")
 
 
 def test_names_are_taken_as_in_the_paper_and_as_in_files():
-    assert {plan.find(name).id for name in ("tab:dec", "tab_dec", "dec")} == {"tab:dec"}
-    assert plan.find("fig:hm").id == plan.find("hm").id == "hm"
+    assert {definitions.find(name).id for name in ("tab:dec", "tab_dec", "dec")} == {"tab:dec"}
+    assert definitions.find("fig:hm").id == definitions.find("hm").id == "hm"
     with pytest.raises(UnknownNameError, match="Did you mean 'res_iter'"):
-        plan.find("res_itr")
+        definitions.find("res_itr")
 
 
 def test_settings_of_a_scale_win_over_those_of_a_case_and_lists_are_axes(tmp_path):
@@ -113,7 +113,7 @@ def test_settings_of_a_scale_win_over_those_of_a_case_and_lists_are_axes(tmp_pat
         '[[grid]]\nmodel = "sgc"\ndataset = "cora"\ncase = ["a"]\nedge_sparsity = [0.1, 0.5, 0.9]\n'
         "[scale.smoke]\nepochs = 3\nedge_sparsity = [0.5]\n[scale.small]\nhops = 7\n"
     )
-    experiment = plan.read(path)
+    experiment = definitions.read(path)
     (only,) = experiment.runs("smoke")
     assert only.settings["epochs"] == 3 and only.settings["edge_sparsity"] == 0.5
     assert only.settings["standardise"] == "column" and only.settings["patience"] == 0  # the paper's recipe, spelt out
@@ -122,19 +122,19 @@ def test_settings_of_a_scale_win_over_those_of_a_case_and_lists_are_axes(tmp_pat
 
 
 def test_the_papers_form_of_sgc_keeps_a_nodes_own_value_whole():
-    own = plan.expanded({"model": "sgc", "form": "paper", "edge_sparsity": 0.5, "entries": "block"})
+    own = definitions.expanded({"model": "sgc", "form": "paper", "edge_sparsity": 0.5, "entries": "block"})
     assert own["skip"] == "identity" and own["inherit"] and own["entries"] == "block"  # what is given wins
-    assert "skip" not in plan.expanded({"model": "appnp", "form": "paper"})
-    assert plan.expanded({"model": "gcn", "form": "paper"})["budget"] == "layers"
+    assert "skip" not in definitions.expanded({"model": "appnp", "form": "paper"})
+    assert definitions.expanded({"model": "gcn", "form": "paper"})["budget"] == "layers"
     with pytest.raises(UnknownNameError):
-        plan.expanded({"model": "gcn", "form": "papr"})
+        definitions.expanded({"model": "gcn", "form": "papr"})
 
 
 @pytest.mark.parametrize("text, says", [("id = 3 = 4", "is no experiment"), ('id = "x"', "lacks"), ('titel = "x"', "titel")])
 def test_a_file_that_is_no_experiment_is_told(tmp_path, text, says):
     (tmp_path / "x.toml").write_text(text + "\n")
     with pytest.raises(FileFormatError, match=says):
-        plan.read(tmp_path / "x.toml")
+        definitions.read(tmp_path / "x.toml")
 
 
 # --------------------------------------------------------------------------------------------------------- printed values
@@ -290,10 +290,10 @@ def _less(run):
     return of_work | ({"rank": 8} if "rank" in run.settings else {})
 
 
-@pytest.mark.parametrize("name", plan.ids())
+@pytest.mark.parametrize("name", definitions.ids())
 def test_a_run_of_every_panel_becomes_a_table_and_its_figures(quick, tmp_path, name):
     (told,) = reproduce.reproduce([name], ledger=Ledger(tmp_path / "runs"), out=tmp_path / "out")
-    experiment = plan.find(name)
+    experiment = definitions.find(name)
     assert all(run.record is not None for run in told.runs)
     files = sorted((tmp_path / "out").iterdir())
     assert [path.suffix for path in files].count(".json") == len(experiment.figures)
@@ -314,7 +314,7 @@ def test_every_method_of_a_figure_can_do_its_smoke_run(tmp_path, monkeypatch, fo
     monkeypatch.setattr(Experiment, "runs", one_each)
     (told,) = reproduce.reproduce([name], ledger=Ledger(tmp_path / "runs"), out=tmp_path / "out")
     assert not [run.why for run in told.runs if run.record is None]
-    assert {run.label("case") for run in told.runs} == {*plan.find(name).cases}
+    assert {run.label("case") for run in told.runs} == {*definitions.find(name).cases}
 
 
 def test_what_the_ledger_holds_is_not_run_again_and_tables_come_from_it(quick, tmp_path, monkeypatch):
@@ -466,7 +466,7 @@ def test_a_spread_is_told_where_there_are_several_seeds():
 
 def test_the_list_names_every_experiment():
     told = json.loads(fine("reproduce", "list", "--json").out)["experiments"]
-    assert [each["id"] for each in told] == plan.ids()
+    assert [each["id"] for each in told] == definitions.ids()
     assert "tab:dec" in fine("reproduce", "list").out
 
 
@@ -494,7 +494,7 @@ def test_mistakes_are_told_before_anything_runs(tmp_path):
 
 def test_a_smoke_run_is_headed_by_its_own_sizes():
     record = {"spec": {"recipe": {"layers": 2, "width": 16, "epochs": 4}}}
-    experiment = plan.find("res_iter")
+    experiment = definitions.find("res_iter")
     runs = [Done(planned=None, record=record), Done(planned=None, record=None)]
     assert Outcome(experiment, "smoke", runs).shows.endswith("and Unifews; 2 layers of width 16, 4 epochs.")
     assert Outcome(experiment, "small", runs).shows == experiment.shows

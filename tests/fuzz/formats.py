@@ -73,7 +73,7 @@ def _file(name, write, *, read=None, **options):
     """A graph in one file."""
 
     def of(place):
-        from unifews.core.files import read_graph
+        from unifews.io.graphs import read_graph
 
         return _used(read_graph(place / name))
 
@@ -194,7 +194,7 @@ def _tables():
         (place / "split.csv.gz").write_bytes(gzip.compress("".join(f"{i},{word}\n" for i, word in enumerate(words)).encode()))
 
     def read(place):
-        from unifews.datasets.tables import read_dataset
+        from unifews.datasets.user_files import read_dataset
 
         return _of_dataset(read_dataset(place / "edges.csv", place / "x.csv", place / "y.txt", split=place / "split.csv.gz"))
 
@@ -223,7 +223,7 @@ def _planetoid():
 
 def _features():
     def read(place):
-        from unifews.datasets.tables import read_features
+        from unifews.datasets.user_files import read_features
 
         return digest(np.asarray(read_features(place / "x.npy")))
 
@@ -267,9 +267,9 @@ def _work():
     """The working folder of an interrupted propagation: going on ends with the same bytes."""
 
     def by_block():
-        from unifews.propagation import api, checkpoint, plan
+        from unifews.propagation import api, checkpoint, planner
 
-        plan.Needs.memory = lambda self, blocks, outside=False: blocks * 1_000_000
+        planner.Requirements.memory = lambda self, blocks, outside=False: blocks * 1_000_000
         api.resident = lambda: 0
         checkpoint._WORTH = 0.0
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import torch
 from mutate import edit, flip
 
-sys.path.append(str(Path(__file__).parents[1] / "nn" / "frozen"))
+sys.path.append(str(Path(__file__).parents[1]))
 
 from frozen_models import CLASSES, FEATURES, MODELS, graph, trained
 from torch_geometric.nn import GAT
 
 import unifews as uf
 from unifews.nn.decoupled import Decoupled
-from unifews.nn.frozen.model import FrozenModel
 from unifews.nn.mlp import Mlp
+from unifews.serving.model import FrozenModel
 
 CONFIG, TENSORS = "config.json", "model.safetensors"
 

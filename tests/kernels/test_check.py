@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unifews.core import csr
-from unifews.kernels import native, reference
+from unifews.kernels import native, reference_hops
 
 KEY = 0x1234_5678_9ABC_DEF1
 
@@ -23,7 +23,7 @@ def both(indptr, indices, weight, columns, hashed=True):
     arguments = dict(
         indptr=indptr, indices=indices, weight=weight, first=0, last=len(indptr) - 1, columns=columns, hashed=hashed, key=KEY
     )
-    return native.check_rows(**arguments, threads=2), reference.check_rows(**arguments, threads=2)
+    return native.check_rows(**arguments, threads=2), reference_hops.check_rows(**arguments, threads=2)
 
 
 @given(

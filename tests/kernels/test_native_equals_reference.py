@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unifews.kernels import LANES, aligned, native, reference, reference_attention, reference_layers
+from unifews.kernels import LANES, aligned, native, reference_attention, reference_hops, reference_layers
 
 LEVELS = native.levels()
 KERNELS = ["ingest", "full_hop", "column_hop", "column_push", "spread_squares", "pruned_hop", "select_edges", "fan", "finish"]
@@ -146,7 +146,7 @@ def test_the_reference_has_every_compiled_kernel():
     management = {"levels", "level", "use_level", "openmp", "end_threads"}
     compiled = {name for name in dir(native) if not name.startswith("_")} - management
     assert set(KERNELS) <= compiled
-    oracles = (reference, reference_attention, reference_layers)
+    oracles = (reference_hops, reference_attention, reference_layers)
     missing = {name for name in compiled if not any(hasattr(oracle, name) for oracle in oracles)}
     assert not missing, f"no plain-numpy form of {missing}"
 
@@ -175,7 +175,7 @@ def test_ingest(case, deflate, largest, column0):
         energy = kernels.ingest(x=x[:cut], row0=0, **common) + kernels.ingest(x=x[cut:], row0=cut, **common)
         return q, size, top, square, energy
 
-    expected = run(reference, 1)
+    expected = run(reference_hops, 1)
     first = {}
     for name, kernels, threads in runs():
         got = run(kernels, threads)
@@ -211,7 +211,7 @@ def test_full_hop(case, accumulate, squares, own):
 
 
 def compare(run):
-    expected = run(reference, 1)
+    expected = run(reference_hops, 1)
     first = {}
     for name, kernels, threads in runs():
         got = run(kernels, threads)
@@ -360,11 +360,11 @@ class Walk:
         self.bill, self.removed = {}, []
         if self.certify:
             cost, charge = case.target * np.float32(3), np.empty((n, 1))
-            reference.column_push(**case.edges, x=cost[:, None], out=charge, threads=1)
+            reference_hops.column_push(**case.edges, x=cost[:, None], out=charge, threads=1)
             toll = case.target * case.target
             self.bill = dict(cost=cost, charge=charge[:, 0].copy(), toll=toll, removed=np.empty(blocks))
-        reference.fan(**case.edges, target=case.target, reach=self.reach, fanout=self.fanout, threads=1)
-        reference.ingest(
+        reference_hops.fan(**case.edges, target=case.target, reach=self.reach, fanout=self.fanout, threads=1)
+        reference_hops.ingest(
             x=case.x, row0=0, column0=0, width=case.width, blocks=blocks, source=case.source, offset=None, direction=None,
             largest=self.by_feature, q=self.buffers[0], size=self.size[0], top=self.top[0], square=None, threads=1,
         )  # fmt: skip
@@ -433,7 +433,7 @@ SHARES = st.lists(st.sampled_from([0.0, 0.2, 0.6, 0.9, 0.99, 2.0]), min_size=4, 
 )
 def test_pruned_hop(case, shares, by_feature, inherit, accumulate, certify, cached):
     """Over several hops and thresholds that fall and rise, so blocks are left behind and roused."""
-    oracle = Walk(case, reference, 1, by_feature, inherit, accumulate, certify)
+    oracle = Walk(case, reference_hops, 1, by_feature, inherit, accumulate, certify)
     thresholds, expected = [], []
     for share in shares:
         messages = oracle.messages()
@@ -480,7 +480,7 @@ def test_sizes_of_any_range_and_cuts_that_are_met_exactly(case, seed, octaves, e
     """Codes and marks of sizes are coarse; what is kept must not show it."""
     rng = np.random.default_rng(seed)
     case.x *= np.exp2(rng.uniform(-octaves, octaves, (case.n, 1))).astype(np.float32)
-    oracle, thresholds = Walk(case, reference, 1, False, False, True, False), []
+    oracle, thresholds = Walk(case, reference_hops, 1, False, False, True, False), []
     for _ in range(3):
         messages = oracle.messages()
         some = messages[messages > 0]
@@ -547,7 +547,7 @@ def test_a_zero_threshold_removes_nothing_even_by_inheritance(by_feature):
     case = Case(
         np.array([0, 0, 1]), np.array([0, 1, 2]), np.array([0, 1], dtype=np.int32), None, ones, ones, ones, ones, x, 1, None
     )
-    for kernels in (reference, native):
+    for kernels in (reference_hops, native):
         walk = Walk(case, kernels, 1, by_feature, inherit=True, accumulate=False)
         walk.step(0.0)
         walk.step(0.0)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from rivals import PAIRS, RIVALS, graph_of, learnable, own_r, words
+from method_cases import PAIRS, RIVALS, graph_of, learnable, own_r, words
+from real_data import FOLDER
 from scipy.sparse import csr_array
 
 import unifews as uf
@@ -17,7 +15,6 @@ from unifews.methods import registry
 from unifews.methods.contract import Decoupled
 from unifews.methods.door import CLOSE
 
-FOLDER = Path(os.environ.get("UNIFEWS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 GRAPH, X = graph_of(), words()
 QUICK = {"width": 16, "batch": 32, "epochs": 12, "patience": 0, "lr": 1e-2}
 ON_CORA = {"width": 64, "epochs": 25}

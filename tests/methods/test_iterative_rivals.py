@@ -4,14 +4,13 @@ is learnt from and repeated; then what each of them is about."""
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from rivals import CARDS, learnable
+from method_cases import CARDS, learnable
+from real_data import FOLDER
 
 import unifews as uf
 from unifews.core.graph import Graph
@@ -24,8 +23,8 @@ from unifews.methods.gebt import Gebt, _Moves
 from unifews.methods.glt import Glt
 from unifews.methods.random import Random
 from unifews.methods.stages import Asked, Trains, pairs
-from unifews.nn.thinned import Thinned
-from unifews.nn.zoo import build
+from unifews.nn.masked import Thinned
+from unifews.nn.models import build
 from unifews.report.compare import label_of
 from unifews.training.spec import TrainSpec
 
@@ -441,7 +440,6 @@ def test_cgp_removes_bit_by_bit_and_an_edge_may_come_back():
 
 # ---------------------------------------------------------------------------------------------------------------- real
 
-FOLDER = Path(os.environ.get("UNIFEWS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
 
 @pytest.mark.data

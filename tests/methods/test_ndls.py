@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from rivals import graph_of, words
+from method_cases import graph_of, words
 
 from unifews import Diffusion, Graph
 from unifews.errors import GraphError, InputError

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from rivals import graph_of, words
+from method_cases import graph_of, words
 from scipy.sparse import csr_array
 
 from unifews import Diffusion, Graph

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from rivals import graph_of, words
+from method_cases import graph_of, words
 
 import unifews as uf
 from unifews import Appnp, Diffusion, Graph, Sgc

@@ -67,7 +67,7 @@ def test_a_package_adds_one(package):
 
 
 def test_a_model_is_trained_by_it(package):
-    from rivals import learnable
+    from method_cases import learnable
 
     import unifews as uf
 

@@ -14,8 +14,8 @@ from torch import nn
 from torch_geometric.nn import GATConv, GATv2Conv, GCN2Conv, GCNConv, GINConv, GraphConv, RGCNConv, SAGEConv
 
 import unifews as uf
-from unifews.nn.indexed import Indexed
-from unifews.nn.thinned import Thinned
+from unifews.nn.masked import Thinned
+from unifews.serving.portable import Indexed
 
 N, WIDTH = 30, 20
 

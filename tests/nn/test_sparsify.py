@@ -34,9 +34,9 @@ from torch_geometric.nn import (
 
 import unifews as uf
 from unifews.errors import GraphError, InputError, ShapeError
+from unifews.nn.config import nested_share, water_level, weight_shares, whole_columns
 from unifews.nn.convs.base import PrunedConv
 from unifews.nn.linear import PrunedLinear
-from unifews.nn.pruning import nested_share, water_level, weight_shares, whole_columns
 
 
 def graph(n=60, m=300):

@@ -25,11 +25,11 @@ from hypothesis import strategies as st
 
 import unifews as uf
 from unifews import Appnp, Graph, Sgc, propagate
-from unifews.core import spill
-from unifews.core.files import read_matrix
-from unifews.core.work import folder_of
 from unifews.errors import FileFormatError, InputError, UnifewsError
-from unifews.propagation import api, checkpoint, features, local, outofcore, plan
+from unifews.io.graphs import read_matrix
+from unifews.propagation import api, checkpoint, features, local, outofcore, planner
+from unifews.storage import state_files
+from unifews.storage.journal import folder_of
 
 DATA = uf.powerlaw(700, 6_000, num_features=70, num_classes=5, seed=17)
 MANY = dict(scheme="appnp", hops=6, edge_sparsity=0.8, threads=1)
@@ -51,7 +51,7 @@ def by_block(monkeypatch):
 
 
 def _by_block(monkeypatch):
-    monkeypatch.setattr(plan.Needs, "memory", lambda self, blocks, outside=False: blocks * 1_000_000)
+    monkeypatch.setattr(planner.Requirements, "memory", lambda self, blocks, outside=False: blocks * 1_000_000)
     monkeypatch.setattr(api, "resident", lambda: 0)
     monkeypatch.setattr(checkpoint, "_WORTH", 0.0)  # keep the state after every hop
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
@@ -110,7 +110,7 @@ def test_sums_may_add_up_in_a_file(folder, by_block, monkeypatch, how):
     graph, x = mapped()
     plain = propagate(graph, x, out="p.npy", memory="2MB", **how)
     needed = lambda self, blocks, outside=False: (1 if outside else 10) * blocks * 1_000_000  # noqa: E731
-    monkeypatch.setattr(plan.Needs, "memory", needed)
+    monkeypatch.setattr(planner.Requirements, "memory", needed)
     plans, files = [], []
     look = lambda done, total: files.extend(Path("q.npy.work").iterdir())  # noqa: E731
     got = propagate(graph, x, out="q.npy", memory="2MB", plan=plans.append, progress=look, **how)
@@ -149,7 +149,7 @@ def test_the_plan_is_kept_to(folder, monkeypatch, how):
     made = uf.powerlaw(60_000, 200_000, num_features=70, seed=5)
     monkeypatch.setattr(api, "resident", lambda: 0)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(plan, "_FIXED", 30 << 20)  # what 8 MB chunks of rows take, with something to spare
+    monkeypatch.setattr(planner, "_FIXED", 30 << 20)  # what 8 MB chunks of rows take, with something to spare
     np.save("big.npy", made.x)
     made.graph.save("big")
     graph, x = Graph.open("big"), np.load("big.npy", mmap_mode="r")
@@ -184,8 +184,9 @@ CHILD = """
 import os, sys
 import numpy as np
 from unifews import Graph, propagate
-from unifews.propagation import api, outofcore, plan
-plan.Needs.memory = lambda self, blocks, outside=False: blocks * 1_000_000
+from unifews.propagation import api, outofcore
+from unifews.propagation import planner
+planner.Requirements.memory = lambda self, blocks, outside=False: blocks * 1_000_000
 api.resident = lambda: 0
 outofcore._OFTEN = 0.0
 os.fsync = lambda descriptor: None
@@ -309,7 +310,7 @@ def test_a_changed_input_and_other_options_are_told(folder, by_block):
         propagate(graph, x[:, :50], **call, **MANY)
     with pytest.raises(InputError, match=r"begun with x "):
         propagate(graph, x + 1, **call, **MANY)
-    with pytest.raises(InputError, match=r"planned for more memory than 1.0 MB. Give 2"):
+    with pytest.raises(InputError, match=r"planned for more than 1.0 MB. Give 2"):
         propagate(graph, x, out="p.npy", memory="1MB", **MANY)
     changed = DATA.x.copy()
     changed[350, 7] += 1
@@ -391,18 +392,18 @@ def test_a_small_disk_is_told_before(folder, by_block, monkeypatch):
 def test_a_full_disk_is_told_and_nothing_is_lost(folder, by_block, monkeypatch):
     propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
     expected = Path("p.npy").read_bytes()
-    save = spill.save
+    save = state_files.save
 
     def full(file, arrays):
         if file.name == "coordinates-32":
             raise OSError(28, "No space left on device")
         return save(file, arrays)
 
-    monkeypatch.setattr(spill, "save", full)
+    monkeypatch.setattr(state_files, "save", full)
     with pytest.raises(UnifewsError, match=r"the disk of p.npy.work is full. What is done is kept there"):
         propagate(*mapped(), out="p.npy", memory="2MB", overwrite=True, **MANY)
     assert Path("p.npy").read_bytes() == expected
-    monkeypatch.setattr(spill, "save", save)
+    monkeypatch.setattr(state_files, "save", save)
     propagate(*mapped(), out="p.npy", memory="2MB", overwrite=True, **MANY)
     assert Path("p.npy").read_bytes() == expected
 
@@ -480,7 +481,7 @@ def test_a_command_that_cannot_work_says_so(folder, more, says):
 @pytest.fixture
 def outside(by_block, monkeypatch):
     """Sums add up in a file."""
-    monkeypatch.setattr(plan.Needs, "memory", lambda self, blocks, outside=False: blocks * (100_000 if outside else 10_000_000))
+    monkeypatch.setattr(planner.Requirements, "memory", lambda self, blocks, outside=False: blocks * (10**5 if outside else 10**7))
 
 
 def test_a_disk_that_fills_up_before_sums_are_written_is_an_error(folder, outside, monkeypatch):
@@ -506,21 +507,21 @@ def test_a_file_system_that_reserves_nothing_is_given_zeros(tmp_path, monkeypatc
         raise cannot() if cannot is AttributeError else OSError(cannot, os.strerror(cannot))
 
     monkeypatch.setattr(os, "posix_fallocate", refused)
-    monkeypatch.setattr(spill, "_PIECE", 1000)
+    monkeypatch.setattr(state_files, "_PIECE", 1000)
     for size in (0, 1, 1000, 2500):
-        spill.allocate(tmp_path / "sum", size)
+        state_files.allocate(tmp_path / "sum", size)
         assert (tmp_path / "sum").read_bytes() == bytes(size)
 
 
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from unifews.core import spill
+from unifews.storage import state_files
 if sys.argv[1] == "limit":
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 import numpy as np
 try:
-    spill.allocate(Path(sys.argv[2]), 64 << 20)
+    state_files.allocate(Path(sys.argv[2]), 64 << 20)
 except OSError as error:
     print(error.errno)
 else:

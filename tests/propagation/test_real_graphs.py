@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
+from real_data import FOLDER
 
 import unifews as uf
-from unifews.core.files import read_graph, read_matrix
+from unifews.io.graphs import read_graph, read_matrix
 
-FOLDER = Path(os.environ.get("UNIFEWS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 SIZES = {"cora-lcc": (2_485, 10_138), "citeseer": (3_327, 9_104), "photo": (7_650, 238_162), "actor": (7_600, None)}
 
 pytestmark = [

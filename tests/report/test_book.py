@@ -28,7 +28,7 @@ from unifews.report.gather import Material, gather
 from unifews.report.plot import data_of, figure_of
 from unifews.report.runs import published_score
 from unifews.training.ledger import Ledger
-from unifews.training.run import commit, versions
+from unifews.training.result import commit, versions
 
 ROOT = Path(__file__).parents[2]
 LINES = {

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from real_data import FOLDER
 
 import unifews as uf
-from unifews.core.files import read_graph, read_matrix
+from unifews.io.graphs import read_graph, read_matrix
 from unifews.theory import HopMatrix, removed_matrix
 
-FOLDER = Path(os.environ.get("UNIFEWS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 needs_data = [
     pytest.mark.data,
     pytest.mark.skipif(not FOLDER.is_dir(), reason="the real graphs are not on this machine (UNIFEWS_DATA)"),

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
+from real_data import FOLDER
 
 import unifews as uf
-
-FOLDER = Path(os.environ.get("UNIFEWS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
 pytestmark = [
     pytest.mark.data,

@@ -34,7 +34,7 @@ def bench_propagation(
         raise unknown_name("size", size, _SIZES)
     if trials < 1:
         raise InputError(f"--trials is at least 1; got {trials}.")
-    module = import_module("unifews.bench.propagation")
+    module = import_module("unifews.experiments.bench")
     with output.stage() as say:
         result = module.run(size, trials, verify, say)
     if as_json:

@@ -68,7 +68,7 @@ def compare(
     shares = _shares(edge_sparsity)
     given = {"seed": seed, "split": split, "hops": hops, "width": width, "layers": layers, "epochs": epochs}
     settings = {name: value for name, value in given.items() if value is not None}
-    from unifews.experiments.rivals import compare as run
+    from unifews.experiments.compare import compare as run
     from unifews.report import rivals
     from unifews.training.ledger import Ledger
 

@@ -13,7 +13,7 @@ from unifews.errors import InputError
 
 if TYPE_CHECKING:
     from unifews.datasets.dataset import Dataset
-    from unifews.datasets.records import Record
+    from unifews.datasets.registry import Record
     from unifews.datasets.source import Places
 
 app = group()
@@ -40,7 +40,7 @@ def data(context: typer.Context) -> None:
 @app.command("list")
 def list_known(cache: _Cache = None, as_json: _Json = False) -> None:
     """The datasets known by name, and whether they are on this machine."""
-    from unifews.datasets.records import RECORDS
+    from unifews.datasets.registry import RECORDS
     from unifews.datasets.source import Places
 
     places = Places.of(cache)
@@ -95,7 +95,7 @@ def _here(record: Record, places: Places) -> Path | None:
     """Where a dataset lies on this machine, in whatever form it can be loaded from."""
     from unifews.datasets.folder import is_dataset
     from unifews.datasets.ogb import find_ogb
-    from unifews.datasets.records import RECORDS
+    from unifews.datasets.registry import RECORDS
 
     for folder in places.folders:
         if (folder / f"{record.name}.npz").is_file():
@@ -109,7 +109,7 @@ def _here(record: Record, places: Places) -> Path | None:
 
 def _sources(record: Record) -> list[str]:
     """Names of the sources it can be fetched from; the largest are not downloaded unasked."""
-    from unifews.datasets.records import RECORDS
+    from unifews.datasets.registry import RECORDS
 
     if record.part_of:
         return _sources(RECORDS[record.part_of])
@@ -145,7 +145,7 @@ def fetch(
     as_json: _Json = False,
 ) -> None:
     """Bring datasets to this machine, unless they are here, and check what they hold."""
-    from unifews.datasets.records import record_of
+    from unifews.datasets.registry import record_of
     from unifews.datasets.source import Places
 
     places = Places.of(cache)
@@ -242,11 +242,11 @@ def _convert_graph(
     as_json: bool,
 ) -> None:
     from unifews.core.checks import count
-    from unifews.core.sizes import as_count
     from unifews.datasets.convert import convert_edges
+    from unifews.resources import parse_count
 
     generate.check_out(out, overwrite, "graph")
-    number = None if nodes is None else as_count(nodes, "nodes")
+    number = None if nodes is None else parse_count(nodes, "nodes")
     with output.stages("reading") as progress, generate.resumable(out):
         graph = convert_edges(
             edges, out, undirected=not directed, num_nodes=number, ids=ids, memory=memory, overwrite=overwrite, again=again,
@@ -279,9 +279,9 @@ def _convert_dataset(
     again: bool,
     as_json: bool,
 ) -> None:
-    from unifews.core.work import folder_of
     from unifews.datasets.convert import convert_dataset
-    from unifews.datasets.tables import read_dataset
+    from unifews.datasets.user_files import read_dataset
+    from unifews.storage.journal import folder_of
 
     generate.check_out(out, overwrite)
     called = name or out.name
@@ -311,7 +311,7 @@ def _note_conventions(out: Path, directed: bool) -> None:
 
 
 def _ids_file(out: Path) -> str | None:
-    from unifews.core.ids import INTEGERS, TEXT
+    from unifews.io.ids import INTEGERS, TEXT
 
     return next((str(out / name) for name in (INTEGERS, TEXT) if (out / name).is_file()), None)
 

@@ -27,7 +27,7 @@ def demo(
         raise InputError(f"--seeds is at least 1; got {seeds}.")
     own_process()
     output.check_page(out)
-    from unifews import demo as module
+    from unifews.experiments import demo as module
     from unifews.report.page import write_page
     from unifews.report.table import legend, table_of
 

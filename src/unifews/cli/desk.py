@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from unifews.training.hands import Hands
     from unifews.training.ledger import Ledger
     from unifews.training.loop import Epoch
-    from unifews.training.run import Run
+    from unifews.training.result import Run
     from unifews.training.spec import TrainSpec
 
 
@@ -123,8 +123,8 @@ class Desk:
 
     def _keep(self, spec: TrainSpec, name: str) -> None:
         """The settings as a run file, written first: whatever stops the run, what it was is known."""
-        from unifews.core.atomic import atomic_file
-        from unifews.datasets.records import find
+        from unifews.datasets.registry import find
+        from unifews.storage.atomic import atomic_file
         from unifews.training.spec import write_toml
 
         # A path should lead to the dataset from any folder.

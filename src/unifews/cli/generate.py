@@ -53,13 +53,13 @@ def powerlaw(
     as_json: _Json = False,
 ) -> None:
     """A graph of any size, larger than memory too, with power-law degrees, communities and dense features."""
-    from unifews.core.sizes import as_count
-    from unifews.datasets.streamed import write_powerlaw
+    from unifews.datasets.powerlaw_files import write_powerlaw
+    from unifews.resources import parse_count
 
     check_out(out, overwrite)
     with output.stages("generating") as progress, resumable(out):
         dataset = write_powerlaw(
-            out, as_count(nodes, "nodes"), as_count(edges, "edges"), num_features=features, num_classes=classes,
+            out, parse_count(nodes, "nodes"), parse_count(edges, "edges"), num_features=features, num_classes=classes,
             exponent=exponent, homophily=homophily, seed=seed, memory=memory, overwrite=overwrite, again=again,
             progress=progress,
         )  # fmt: skip
@@ -117,9 +117,9 @@ def like_cora(out: _Out, seed: _Seed = 907, overwrite: _Overwrite = False, as_js
 
 def check_out(out: Path, overwrite: bool, noun: str = "dataset") -> None:
     """A folder that cannot be written should come to light before the work is done."""
-    from unifews.core.store import KIND as GRAPH
-    from unifews.core.work import folder_of
+    from unifews.core.graph_folder import KIND as GRAPH
     from unifews.datasets.folder import KIND as DATASET
+    from unifews.storage.journal import folder_of
 
     kind = DATASET if noun == "dataset" else GRAPH
     parent = out.resolve().parent
@@ -136,7 +136,7 @@ def check_out(out: Path, overwrite: bool, noun: str = "dataset") -> None:
 @contextmanager
 def resumable(out: Path) -> Iterator[None]:
     """Ctrl-C in work that the next call goes on with."""
-    from unifews.core.work import folder_of
+    from unifews.storage.journal import folder_of
 
     try:
         yield

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unifews.core.graph import Graph
-    from unifews.nn.frozen.model import FrozenModel
+    from unifews.serving.model import FrozenModel
 
 _FEW = 1_000  # nodes up to which each is predicted by itself, as a service would
 _KINDS = (".npy", ".csv", ".parquet")
@@ -59,7 +59,7 @@ def infer(
     if threads is not None and threads < 1:
         raise InputError(f"--threads is at least 1; got {threads}.")
     named = None if nodes is None else _named(nodes)
-    import unifews.nn.frozen.model  # noqa: F401 - torch, which takes longer than reading a model
+    import unifews.serving.model  # noqa: F401 - torch, which takes longer than reading a model
 
     fast, read = _timed(lambda: _open(model, threads))
     (name, graph, x), loaded = _timed(lambda: _load(data, features, undirected))
@@ -132,7 +132,7 @@ def _named(said: str) -> NDArray[Any]:
     path = Path(said)
     if not path.is_file():
         raise InputError(f"--nodes {said[:60]} is neither node numbers, as in 1,5,7, nor a file.")
-    from unifews.datasets.columns import read_columns
+    from unifews.io.tables import read_columns
 
     table = read_columns(path, ("index", "idx", "mask", "node"))
     if len(table.values) != 1:
@@ -160,7 +160,7 @@ def _chosen(named: NDArray[Any], n: int, owner: str) -> NDArray[np.int64]:
 
 
 def _open(folder: Path, threads: int | None) -> FrozenModel:
-    from unifews.nn.frozen.model import FrozenModel
+    from unifews.serving.model import FrozenModel
 
     with output.stage() as say:
         say(f"reading {folder}")
@@ -172,7 +172,7 @@ def _open(folder: Path, threads: int | None) -> FrozenModel:
 def _load(data: str, features: Path | None, undirected: bool | None) -> tuple[str, Graph, Any]:
     """A name for it, graph and features."""
     from unifews.datasets.load import load_dataset
-    from unifews.datasets.tables import is_edge_list, read_features, read_fitting_graph
+    from unifews.datasets.user_files import is_edge_list, read_features, read_fitting_graph
 
     path = Path(data)
     if features is None and _is_unlabelled(path):
@@ -193,7 +193,7 @@ def _load(data: str, features: Path | None, undirected: bool | None) -> tuple[st
 
 def _is_unlabelled(path: Path) -> bool:
     """Whether it is a .npz with features and no labels: a dataset to predict, not to train on."""
-    from unifews.core.archive import Archive
+    from unifews.storage.archive import Archive
 
     if path.suffix != ".npz" or not path.is_file():
         return False
@@ -266,7 +266,7 @@ def _write(out: Path, columns: dict[str, NDArray[Any]], overwrite: bool) -> None
     """The file, complete or not at all."""
     import numpy as np
 
-    from unifews.core.atomic import atomic_file
+    from unifews.storage.atomic import atomic_file
 
     with atomic_file(out, overwrite=overwrite) as file:
         if out.suffix == ".parquet":

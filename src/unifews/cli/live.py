@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from unifews.cli.output import Progress, note
+from unifews.cli.output import note
+from unifews.resources import Progress
 
 if TYPE_CHECKING:
     from unifews.experiments.grid import Progress as CellsProgress

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unifews.errors import InputError, MissingFileError
+from unifews.resources import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-Progress = Callable[[int, int], None]  # done, in all
+
 Stages = Callable[[str, int, int], None]  # what is going on, done, in all
 
 _WIDTH = 112  # of tables that do not go to a terminal

@@ -125,7 +125,7 @@ def propagate(
 
     Several workers share the work where torchrun starts them: torchrun --nproc-per-node=4 -m unifews propagate GRAPH ...
     """
-    from unifews.core.work import folder_of
+    from unifews.storage.journal import folder_of
 
     with crew(partition is not None or groups is not None) as workers:
         with workers.agreed():
@@ -211,9 +211,9 @@ def _check_workers(
 
 
 def _check_beyond_memory(memory: str, coordinates: bool, undirected: bool | None, certify: bool, certify_sampled: bool) -> None:
-    from unifews.core.sizes import as_bytes
+    from unifews.resources import parse_bytes
 
-    as_bytes(memory, "--memory")
+    parse_bytes(memory, "--memory")
     if coordinates:
         raise InputError("--coordinates cannot go with --memory, which writes the embedding; leave one of them out.")
     if undirected:
@@ -262,7 +262,7 @@ def _check_pruning(
     edge_sparsity: float | None, threshold: float | None, relative: float | None, max_error: float | None, inherit: bool
 ) -> bool:
     """Whether anything is to be pruned."""
-    from unifews.core.budget import check_error, check_sparsity, check_threshold
+    from unifews.core.checks import check_error, check_sparsity, check_threshold
 
     checks = {"--edge-sparsity": check_sparsity, "--max-error": check_error}
     given = {
@@ -308,9 +308,9 @@ def _load(
     path: Path, features: Path | None, undirected: bool | None, rank: int | None, through_files: bool
 ) -> tuple[Graph, Any]:  # fmt: skip
     """Graph and features, the sizes of which fit."""
-    from unifews.core.edges import kind_of
-    from unifews.core.files import read_matrix
-    from unifews.datasets.tables import check_fit, check_there, is_edge_list, read_features, read_fitting_graph
+    from unifews.datasets.user_files import check_fit, check_there, is_edge_list, read_features, read_fitting_graph
+    from unifews.io.edge_lists import kind_of
+    from unifews.io.graphs import read_matrix
 
     dataset = _dataset(path)
     if dataset is None:
@@ -337,7 +337,7 @@ def _load(
 
 def with_directions(graph: Graph, path: Path, undirected: bool | None) -> Graph:
     """The graph of a file with the reverse of each edge, or as it is; None: an edge list gets them, as in `data convert`."""
-    from unifews.datasets.tables import is_edge_list
+    from unifews.datasets.user_files import is_edge_list
 
     if undirected is False or graph.is_symmetric or not (undirected or is_edge_list(path)):
         return graph
@@ -350,10 +350,10 @@ def with_directions(graph: Graph, path: Path, undirected: bool | None) -> Graph:
 
 def _dataset(path: Path) -> Dataset | None:
     """The dataset in a folder, or a known one by its name; a file or folder of that name comes first."""
-    from unifews.core.work import folder_of
     from unifews.datasets.folder import KIND, open_dataset
     from unifews.datasets.load import load_dataset
-    from unifews.datasets.records import RECORDS, find
+    from unifews.datasets.registry import RECORDS, find
+    from unifews.storage.journal import folder_of
 
     if path.exists() or find(str(path)) is None:
         if not path.exists() and len(path.parts) == 1 and not path.suffix and not folder_of(path).exists():
@@ -364,7 +364,7 @@ def _dataset(path: Path) -> Dataset | None:
 
 
 def _holds_features(path: Path) -> bool:
-    from unifews.core.archive import Archive
+    from unifews.storage.archive import Archive
 
     return path.suffix == ".npz" and path.is_file() and not {"x", "x_indptr"}.isdisjoint(Archive(path))
 
@@ -373,7 +373,7 @@ def _write(result: Propagated, targets: list[Path], overwrite: bool) -> list[int
     """All files or none; the shape of the first."""
     from numpy.lib.format import write_array
 
-    from unifews.core.atomic import atomic_file
+    from unifews.storage.atomic import atomic_file
 
     arrays = [result.coordinates, result.basis] if len(targets) == 2 else [result.embedding]
     with ExitStack() as stack:

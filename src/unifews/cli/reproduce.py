@@ -13,8 +13,8 @@ from unifews.cli.run import Interrupted, own_process
 from unifews.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
+    from unifews.experiments.definitions import Scale
     from unifews.experiments.outcome import Outcome
-    from unifews.experiments.plan import Scale
 
 
 def reproduce(
@@ -49,7 +49,7 @@ def reproduce(
     Experiments share runs. Where a dataset cannot be had, a stand-in is named as such, or its rows say that they were not run.
     """
     own_process()
-    from unifews.experiments.plan import SCALES, find
+    from unifews.experiments.definitions import SCALES, find
 
     if scale not in SCALES:
         raise unknown_name("scale", scale, SCALES)
@@ -122,15 +122,15 @@ def _show(outcomes: list[Outcome], out: Path, ledger: Path) -> None:
 
 
 def _list(as_json: bool) -> None:
-    from unifews.experiments import plan
+    from unifews.experiments import definitions
 
-    found = [plan.find(name) for name in plan.ids()]
+    found = [definitions.find(name) for name in definitions.ids()]
     rows: list[dict[str, Any]] = [
         {
             "id": each.id,
             "label": each.label,
             "title": each.title,
-            "runs": {scale: len(each.runs(scale)) for scale in plan.SCALES},
+            "runs": {scale: len(each.runs(scale)) for scale in definitions.SCALES},
         }
         for each in found
     ]
@@ -141,8 +141,8 @@ def _list(as_json: bool) -> None:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD)
-    for title in ("id", "in the paper", "what", *(f"runs, {scale}" for scale in plan.SCALES)):
+    for title in ("id", "in the paper", "what", *(f"runs, {scale}" for scale in definitions.SCALES)):
         table.add_column(title, no_wrap=title != "what", justify="right" if title.startswith("runs") else "left")
     for row in rows:
-        table.add_row(row["id"], row["label"] or "-", row["title"], *(str(row["runs"][scale]) for scale in plan.SCALES))
+        table.add_row(row["id"], row["label"] or "-", row["title"], *(str(row["runs"][scale]) for scale in definitions.SCALES))
     output.console(table).print(table)

@@ -199,6 +199,6 @@ def own_process() -> None:
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch and our kernels
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # numpy: 2^4 cycles instead of 2^26
-    from unifews.core.memory import keep_freed
+    from unifews.resources import keep_freed
 
     keep_freed()

@@ -331,7 +331,7 @@ def _check_save(folder: Path, spec: TrainSpec) -> None:
 
 def _save(desk: Desk, data: Dataset, folder: Path) -> dict[str, Any]:
     """Freeze the model just trained and write it; what was written."""
-    from unifews.nn.frozen.compress import compress
+    from unifews.serving.compress import compress
 
     run = desk.trained
     assert run is not None and run.model is not None

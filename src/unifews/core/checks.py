@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from unifews.core import csr
 from unifews.core.csr import MAX_NODES, Examined
-from unifews.core.memory import available
-from unifews.core.proportion import check_proportion
-from unifews.core.sizes import in_words
 from unifews.errors import GraphError, InputError, ShapeError
+from unifews.resources import available, format_bytes
 
+_ALWAYS = 1_000_000  # nodes whose offsets cost nothing worth asking about
+_PER_EDGE = 64  # nodes for each edge of a list: far beyond graphs of which most nodes are isolated
+_ADVICE = "Pass ids=True if these are identifiers"
 _LIMIT = f"a graph has at most {MAX_NODES:,} nodes, numbered from 0."
 _IDENTIFIERS = "Number identifiers with ids, numbers = np.unique(edge_index, return_inverse=True)"
 _CHUNK = 1 << 22  # values that are looked at at a time: features may be a map of a file larger than memory
@@ -90,7 +91,8 @@ def count_nodes(edges: NDArray[Any], num_nodes: int | None) -> int:
         check_proportion(n, edges.shape[1], advice=_IDENTIFIERS)
     if 8 * (n + 1) > available():
         raise GraphError(
-            f"a graph of {n:,} nodes takes {in_words(8 * (n + 1))} of memory and more, and {in_words(available())} are free. "
+            f"a graph of {n:,} nodes takes at least {format_bytes(8 * (n + 1))} of memory, "
+            f"and {format_bytes(available())} are free. "
             f"Number only nodes that have edges, or make it a folder with unifews data convert."
         )
     return n
@@ -262,3 +264,66 @@ def not_finite(x: Any) -> tuple[int, int]:
             first = at + int(np.argwhere(wrong)[0][0])
         bad += int(wrong.sum())
     return bad, first if starts is None or first < 0 else int(np.searchsorted(starts, first, side="right")) - 1
+
+
+
+
+def check_proportion(num_nodes: int, num_edges: int, where: str = "", advice: str = _ADVICE) -> None:
+    """An error where the largest node number is out of proportion to the number of edges listed.
+
+    For callers that were not given the number of nodes: every node takes 8 bytes in the graph, with or without edges, so one
+    edge between identifiers near 3e9 would write 24 GB. `where` names the file, if there is one; `advice` says what to do
+    with identifiers.
+    """
+    if num_nodes <= max(_ALWAYS, _PER_EDGE * num_edges):
+        return
+    listed = f"{f'{where} has ' if where else ''}{num_edges:,} edge{'' if num_edges == 1 else 's'}"
+    otherwise = f", or num_nodes={num_nodes} if they are node numbers" if num_nodes <= MAX_NODES else ""
+    raise GraphError(
+        f"{listed}, but node numbers up to {num_nodes - 1:,}: a graph numbers its nodes from 0 without gaps. "
+        f"{advice}{otherwise}."
+    )
+
+
+def compressed(kind: Any, data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: tuple[int, int]) -> Any:
+    """The `kind` (csr_array, csc_array, bsr_array) of these parts, or a ValueError.
+
+    scipy's own check does not look at offsets that fall, nor at any index, where the last offset is 0 or negative.
+    """
+    for name, numbers in (("indptr", indptr), ("indices", indices)):
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+            raise ValueError(f"{name} is {numbers.dtype.name} {list(numbers.shape)}, and it is a vector of whole numbers")
+    if not len(indptr) or indptr[0] != 0 or indptr[-1] > len(indices) or (indptr[1:] < indptr[:-1]).any():
+        raise ValueError(f"indptr must rise from 0 to at most {len(indices):,}, the number of indices, and never fall")
+    matrix = kind((data, indices, indptr), shape=shape)
+    matrix.check_format(full_check=True)
+    return matrix
+
+
+def check_sparsity(name: str, value: float) -> float:
+    """A fraction to remove, in [0, 1)."""
+    return _fraction(name, value, "the fraction to remove")
+
+
+def check_error(name: str, value: float) -> float:
+    """A relative error, in [0, 1)."""
+    return _fraction(name, value, "the largest relative error allowed")
+
+
+def check_threshold(name: str, value: float) -> float:
+    """A magnitude, 0 or more."""
+    if not _is_number(value) or not value >= 0:
+        raise InputError(f"`{name}` is a magnitude and must be 0 or more; got {value!r}.")
+    return float(value)
+
+
+def _fraction(name: str, value: float, meaning: str) -> float:
+    if not _is_number(value) or not 0 <= value < 1:
+        percent = isinstance(value, int | float) and 1 < value < 100
+        hint = f" For {value:g} percent write {name}={value / 100:g}." if percent else ""
+        raise InputError(f"`{name}` is {meaning} and must lie in [0, 1); got {value!r}.{hint}")
+    return float(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.floating | np.integer) and not isinstance(value, bool)

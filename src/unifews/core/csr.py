@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.pages import Pages
 from unifews.kernels import native, threads_to_use
+from unifews.storage.pages import Pages
 
 MAX_NODES = 2**39  # the largest graph anywhere: pairs of node numbers are sorted as keys of at most 2·39 bits
 PACKABLE = 2**31  # most nodes whose pair of numbers fits a signed 64-bit key

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from unifews.core import csr, store
+from unifews.core import csr, graph_folder
 from unifews.core.checks import (
     as_edges,
     as_integers,
@@ -222,7 +222,7 @@ class Graph:
         Every array is read once and its invariants are checked (docs/FORMAT.md), at 1-2 ns an edge or the speed of the disk.
         `verify=True` compares the checksums of the files too, `False` does not; by default small graphs' are, up to 64 MB.
         """
-        stored = store.read(Path(folder), verify=verify)
+        stored = graph_folder.read(Path(folder), verify=verify)
         meta = stored.meta
         return cls(
             stored.indptr,
@@ -251,9 +251,9 @@ class Graph:
 
         An existing graph is replaced only with `overwrite=True`, and nothing else is ever replaced.
         """
-        store.write(Path(folder), self.stored(), overwrite=overwrite)
+        graph_folder.write(Path(folder), self.stored(), overwrite=overwrite)
 
-    def stored(self) -> store.Stored:
+    def stored(self) -> graph_folder.Stored:
         """What a folder holds of this graph: its arrays and the facts beside them."""
         meta = {
             "num_nodes": self.num_nodes,
@@ -263,7 +263,7 @@ class Graph:
             "dropped_self_loops": self.dropped_self_loops,
             "merged_duplicates": self.merged_duplicates,
         }
-        return store.Stored(self.indptr, self.indices, self.weight, meta)
+        return graph_folder.Stored(self.indptr, self.indices, self.weight, meta)
 
     def to_scipy(self) -> Any:
         """The adjacency matrix A, without self-loops, as a float32 scipy CSR array: A[u, v] weighs the edge v → u."""

@@ -10,7 +10,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from unifews.core.sizes import in_words
+from unifews.resources import format_bytes
 
 _SLOWER = 1.2  # times the unpruned run's estimated seconds, and
 _NOTICED = 0.1  # seconds more: from both on, a pruned run is said to be slower
@@ -89,7 +89,7 @@ class Traffic:
     def __str__(self) -> str:
         if self.workers == 1:
             return "one worker: nothing was sent"
-        sent, unpruned = in_words(sum(self.sent)), in_words(sum(self.unpruned))
+        sent, unpruned = format_bytes(sum(self.sent)), format_bytes(sum(self.unpruned))
         return f"{self.workers} workers sent each other {sent}, {self.share:.1%} of the {unpruned} of unpruned hops"
 
 

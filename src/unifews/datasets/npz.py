@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.archive import Archive
-from unifews.core.files import read_graph, read_matrix
+from unifews.core.checks import compressed
 from unifews.core.graph import Graph
-from unifews.core.reading import reading
-from unifews.core.sparse import compressed
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError, InputError
+from unifews.io.graphs import read_graph, read_matrix
+from unifews.storage.archive import Archive
+from unifews.storage.reading import reading
 
 _PARTS = ("train", "val", "test")
 _SPLITS = ("unifews_{}_idx", "{}_idx", "{}_mask", "{}_masks")  # how the parts of a split are called, the first that is there

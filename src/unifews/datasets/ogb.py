@@ -25,19 +25,20 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from unifews.core.atomic import atomic_file
 from unifews.core.graph import Graph
-from unifews.core.lines import blocks, opened
-from unifews.core.npy import open_array
-from unifews.core.reading import reading
 from unifews.datasets.convert import convert_edges
 from unifews.datasets.dataset import About, Dataset
-from unifews.datasets.member import open_member
-from unifews.datasets.net import download
-from unifews.datasets.records import RECORDS, Ogb, Record
-from unifews.datasets.source import Progress, Unavailable
+from unifews.datasets.download import download
+from unifews.datasets.registry import RECORDS, Ogb, Record
+from unifews.datasets.source import Unavailable
 from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError, GraphError, InputError, ShapeError
+from unifews.io.archive_members import open_member
+from unifews.io.text_blocks import blocks, opened
+from unifews.resources import StageProgress
+from unifews.storage.atomic import atomic_file
+from unifews.storage.npy import open_array
+from unifews.storage.reading import reading
 
 _BYTES = 1 << 24  # of a table, parsed at a time
 _ROWS = 1 << 17  # of an array, converted at a time
@@ -63,7 +64,7 @@ def record_of_folder(folder: Path) -> Record | None:
     return None
 
 
-def read_ogb(folder: Path, name: str, split: str, work: Path, progress: Progress | None = None) -> Dataset:
+def read_ogb(folder: Path, name: str, split: str, work: Path, progress: StageProgress | None = None) -> Dataset:
     """The dataset in the raw files of `folder`, with the split kept under split/`split`; its graph is made undirected.
 
     The graph, and whatever cannot be mapped where it lies, is written to the folder `work` and found there the next time.
@@ -83,7 +84,7 @@ def read_ogb(folder: Path, name: str, split: str, work: Path, progress: Progress
         raise FileFormatError(f"{folder} does not hold a whole dataset: {error} Get it again.") from error
 
 
-def fetch_ogb(ogb: Ogb, place: Path, progress: Progress | None = None) -> Path:
+def fetch_ogb(ogb: Ogb, place: Path, progress: StageProgress | None = None) -> Path:
     """Download and unpack the raw files into `place`; the folder that holds them."""
     if ogb.huge:
         raise Unavailable(f"there is no folder {ogb.folder}, and the download is too large to start unasked")
@@ -137,7 +138,7 @@ def raw_edges(folder: Path) -> tuple[Path, int]:
         return file, _num_nodes(raw, Path(work), archive=False)
 
 
-def _graph(folder: Path, work: Path, progress: Progress | None) -> Graph:
+def _graph(folder: Path, work: Path, progress: StageProgress | None) -> Graph:
     if (work / "graph").is_dir():
         return Graph.open(work / "graph")
     file, nodes = raw_edges(folder)
@@ -156,7 +157,7 @@ def _labels(values: NDArray[Any]) -> NDArray[np.int64]:
     return np.where(known, np.where(known, column, 0), -1).astype(np.int64)
 
 
-def _features(raw: Path, work: Path, num_nodes: int, progress: Progress | None) -> NDArray[np.float32]:
+def _features(raw: Path, work: Path, num_nodes: int, progress: StageProgress | None) -> NDArray[np.float32]:
     """The map of node_feat, or of its float32 copy in `work` where it has another type."""
     x = open_member(raw / "data.npz", "node_feat", work)
     if x.ndim != 2 or len(x) != num_nodes:
@@ -174,7 +175,7 @@ def _features(raw: Path, work: Path, num_nodes: int, progress: Progress | None) 
     return open_array(copy)
 
 
-def _feature_table(path: Path, num_nodes: int, progress: Progress | None) -> NDArray[np.float32]:
+def _feature_table(path: Path, num_nodes: int, progress: StageProgress | None) -> NDArray[np.float32]:
     x, filled = np.empty((0, 0), dtype=np.float32), 0
     for block in _blocks(path, np.float32):
         if filled == 0:
@@ -190,7 +191,7 @@ def _feature_table(path: Path, num_nodes: int, progress: Progress | None) -> NDA
     return x
 
 
-def _table(path: Path, dtype: Any, progress: Progress | None = None) -> NDArray[Any]:
+def _table(path: Path, dtype: Any, progress: StageProgress | None = None) -> NDArray[Any]:
     """All of a table of numbers, [rows, columns]."""
     blocks = []
     for block in _blocks(path, dtype):
@@ -210,6 +211,6 @@ def _blocks(path: Path, dtype: Any) -> Iterator[NDArray[Any]]:
                 yield np.loadtxt(lines, delimiter=",", dtype=dtype, ndmin=2)
 
 
-def _tell(progress: Progress | None, what: str, done: int, total: int) -> None:
+def _tell(progress: StageProgress | None, what: str, done: int, total: int) -> None:
     if progress is not None:
         progress(what, min(done, total), total)

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unifews.core.checks import compressed
 from unifews.core.graph import Graph
-from unifews.core.reading import reading
-from unifews.core.sparse import compressed
-from unifews.datasets import pickles
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError
+from unifews.io import pickles
+from unifews.storage.reading import reading
 
 FILES = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
 _VALIDATION = 500  # nodes after the training ones, by convention

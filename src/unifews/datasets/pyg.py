@@ -14,15 +14,16 @@ import numpy as np
 
 from unifews.core.graph import Graph
 from unifews.datasets.dataset import About, Dataset
-from unifews.datasets.net import check_reachable
-from unifews.datasets.records import Pyg
-from unifews.datasets.source import Progress, Unavailable
+from unifews.datasets.download import check_reachable
+from unifews.datasets.registry import Pyg
+from unifews.datasets.source import Unavailable
 from unifews.datasets.splits import Split
+from unifews.resources import StageProgress
 
 _STALL = 30.0  # seconds without a byte before a download counts as lost; PyG itself would wait for ever
 
 
-def fetch_pyg(pyg: Pyg, name: str, place: Path, progress: Progress | None = None) -> Dataset:
+def fetch_pyg(pyg: Pyg, name: str, place: Path, progress: StageProgress | None = None) -> Dataset:
     """The dataset as PyG downloads and processes it, into the folder `place`."""
     check_reachable(pyg.site)
     try:

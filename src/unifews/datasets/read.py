@@ -11,14 +11,14 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.edges import Edges
-from unifews.core.files import read_graph
+from unifews.core.checks import check_proportion
 from unifews.core.graph import Graph
-from unifews.core.ids import factorize, merge
-from unifews.core.proportion import check_proportion
 from unifews.datasets.convert import check_ids_given, is_compressed, resolved
-from unifews.datasets.sources import Arrays, chunks_of
 from unifews.errors import GraphError, InputError
+from unifews.io.edge_lists import Edges
+from unifews.io.edge_sources import Arrays, chunks_of
+from unifews.io.graphs import read_graph
+from unifews.io.ids import factorize, merge
 
 File = str | PathLike[str]
 

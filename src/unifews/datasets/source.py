@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
 from unifews.errors import UnifewsError
-
-Progress = Callable[[str, int, int], None]  # what is going on, steps or bytes done, of how many
 
 
 class Unavailable(Exception):

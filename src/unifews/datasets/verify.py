@@ -7,12 +7,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from unifews.core import store
+from unifews.core import graph_folder
 from unifews.core.graph import Graph
-from unifews.core.ids import check_ids
-from unifews.core.work import check_finished
 from unifews.datasets import folder as datasets
 from unifews.errors import FileFormatError, MissingFileError
+from unifews.io.ids import check_ids
+from unifews.storage.journal import check_finished
 
 _GRAPH = (
     "meta.json: format, version and counts, and the type and length of every array",
@@ -53,7 +53,7 @@ def verify(path: str | PathLike[str]) -> Verified:
         arrays = ", ".join(f"{name}.npy" for name in _arrays(folder))
         inside = (f"graph/{what}" for what in (*_GRAPH, *_weights(dataset.graph)))
         return _verified(folder, "dataset", dataset.graph, (*_DATASET, f"checksums of {arrays}", *inside))
-    if store.KIND.describes(folder):
+    if graph_folder.KIND.describes(folder):
         graph = Graph.open(folder, verify=True)
         return _verified(folder, "graph", graph, (*_GRAPH, *_weights(graph)))
     raise FileFormatError(

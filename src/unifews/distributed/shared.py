@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core import spill
-from unifews.core.atomic import naming
-from unifews.core.work import KIND, Work, folder_of, working
-from unifews.distributed.group import Group
+from unifews.distributed.group import ProcessGroup
 from unifews.distributed.launch import restarts
 from unifews.errors import InputError
+from unifews.storage import state_files
+from unifews.storage.atomic import naming
+from unifews.storage.journal import KIND, Work, folder_of, working
 
 Tell = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Order:
+class DistributedOptions:
     """Where the result goes, and what it depends on."""
 
     out: Path
@@ -37,7 +37,7 @@ class Order:
 class SharedWork:
     """What all workers know of a task. Every method is called by each of them."""
 
-    def __init__(self, group: Group, folder: Path, work: Work | None) -> None:
+    def __init__(self, group: ProcessGroup, folder: Path, work: Work | None) -> None:
         self.group, self.folder, self.work = group, folder, work
 
     def get(self, step: str) -> Any:
@@ -58,7 +58,7 @@ class SharedWork:
 
 
 @contextmanager
-def shared(group: Group, order: Order) -> Iterator[SharedWork]:
+def shared(group: ProcessGroup, order: DistributedOptions) -> Iterator[SharedWork]:
     """The working folder of a result, which all workers must see."""
     folder = folder_of(order.out)
     again = order.again and not restarts()
@@ -73,15 +73,15 @@ def shared(group: Group, order: Order) -> Iterator[SharedWork]:
         yield SharedWork(group, folder, work)
 
 
-class Sheet:
+class SharedArray:
     """A `.npy` matrix of float32 that several workers write rows of."""
 
     def __init__(self, file: Path, shape: tuple[int, int]) -> None:
         self.file, self.shape = file, shape
 
     def create(self) -> None:
-        spill.write_header(self.file, np.dtype(np.float32), self.shape)
-        os.truncate(self.file, spill.HEADER + 4 * self.shape[0] * self.shape[1])
+        state_files.write_header(self.file, np.dtype(np.float32), self.shape)
+        os.truncate(self.file, state_files.HEADER + 4 * self.shape[0] * self.shape[1])
 
     def put(self, rows: Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]) -> None:
         """Numbers of rows, ascending, and their values, some at a time; down to the disk."""
@@ -90,7 +90,7 @@ class Sheet:
             for numbers, values in rows:
                 ends = np.flatnonzero(np.diff(numbers) != 1) + 1
                 for first, last in zip([0, *ends], [*ends, len(numbers)], strict=True):
-                    out.seek(spill.HEADER + step * int(numbers[first]))
+                    out.seek(state_files.HEADER + step * int(numbers[first]))
                     out.write(values[first:last].data)
             out.flush()
             os.fsync(out.fileno())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unifews.experiments import plan
-from unifews.experiments.plan import Figure
+from unifews.experiments import definitions
+from unifews.experiments.definitions import Figure
 from unifews.experiments.quantities import value
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def drawing(outcome: Outcome, name: str) -> dict[str, Any]:
 
 def _place(experiment: str, figure: int) -> list[int]:
     """Where it stands among all: experiments in their order, those that are not among them last."""
-    ids = plan.ids()
+    ids = definitions.ids()
     return [ids.index(experiment) if experiment in ids else len(ids), figure]
 
 

@@ -26,7 +26,7 @@ from unifews.errors import unknown_name
 from unifews.experiments.cell import dataset_of, epoch_cost
 from unifews.training.fingerprint import fingerprint
 from unifews.training.ledger import Ledger
-from unifews.training.run import FORMAT, machine, versions
+from unifews.training.result import FORMAT, machine, versions
 from unifews.training.spec import TrainSpec
 
 Values = dict[str, Any]

@@ -51,8 +51,8 @@ def sizes(model: nn.Module, data: Dataset) -> tuple[float, float]:
     import torch
 
     from unifews.nn.edges import Edges
-    from unifews.nn.products import row_sizes
-    from unifews.training.iterative import features
+    from unifews.nn.ops.products import row_sizes
+    from unifews.training.layered import features
 
     conv: Any = next(iter(model.convs))  # type: ignore[arg-type]
     x, edge_index = features(data), torch.from_numpy(data.graph.to_edge_index())

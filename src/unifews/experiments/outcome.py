@@ -13,12 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unifews.core.atomic import atomic_file
+from unifews.experiments.definitions import Experiment, Planned, Published, Scale
 from unifews.experiments.drawing import drawing
-from unifews.experiments.plan import Experiment, Planned, Published, Scale
 from unifews.experiments.quantities import Quantity, as_csv, pointed, quantity, signed, value
 from unifews.experiments.sources import Comparable
-from unifews.training.run import machine_words, version_words
+from unifews.storage.atomic import atomic_file
+from unifews.training.result import machine_words, version_words
 
 Record = Mapping[str, Any]
 _HEADS = {

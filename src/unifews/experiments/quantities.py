@@ -11,7 +11,7 @@ from io import StringIO
 from typing import Any
 
 from unifews.errors import unknown_name
-from unifews.experiments.plan import Experiment, Published, find
+from unifews.experiments.definitions import Experiment, Published, find
 
 _FORMULA = re.compile(r"[=+\-@\t\r\n]")  # what a spreadsheet takes for the beginning of a formula, or drops before one
 _FIGURE = r"[-+]?[\d.,]+(e[-+]?\d+)?"

@@ -11,12 +11,12 @@ from time import perf_counter
 from typing import Any
 
 from unifews.errors import InputError, MissingFileError, UnifewsError, unknown_name
-from unifews.experiments import plan, sources
+from unifews.experiments import definitions, sources
 from unifews.experiments.cell import trainings
+from unifews.experiments.definitions import TRAIN, Experiment, Planned, Scale
 from unifews.experiments.grid import Cell, Progress, Status, run_cells
 from unifews.experiments.measure import Measurement, kind_of
 from unifews.experiments.outcome import Done, Outcome
-from unifews.experiments.plan import TRAIN, Experiment, Planned, Scale
 from unifews.experiments.sources import Found
 from unifews.training.checks import whole
 from unifews.training.ledger import Ledger
@@ -58,12 +58,12 @@ def reproduce(
     done once. `wrote` is told when files of an experiment are written. Where a dataset cannot be had, its rows say so; if none
     can, that is an error.
     """
-    if scale not in plan.SCALES:
-        raise unknown_name("scale", scale, plan.SCALES)
+    if scale not in definitions.SCALES:
+        raise unknown_name("scale", scale, definitions.SCALES)
     jobs = whole("jobs", jobs, 1)
     ledger.check()
     _check_out(out)
-    experiments = [plan.find(name) for name in dict.fromkeys(names or plan.ids())]
+    experiments = [definitions.find(name) for name in dict.fromkeys(names or definitions.ids())]
     entries = [_Entry(each.id, planned) for each in experiments for planned in each.runs(scale)]
     if datasets:
         entries = _only(entries, datasets)

@@ -13,18 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from unifews.core.memory import installed
-from unifews.core.sizes import in_words
-from unifews.datasets import records
+from unifews.datasets import registry
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.folder import is_dataset, save_dataset
 from unifews.datasets.gencat import gencat
-from unifews.datasets.generate import powerlaw
 from unifews.datasets.load import load_dataset
 from unifews.datasets.ogb import find_ogb
+from unifews.datasets.powerlaw import powerlaw
 from unifews.datasets.source import Places
 from unifews.errors import InputError, MissingFileError
-from unifews.experiments.plan import Scale
+from unifews.experiments.definitions import Scale
+from unifews.resources import format_bytes, installed
 
 Comparable = Literal["all", "cost", "none"]
 
@@ -57,7 +56,7 @@ def find(name: str, scale: Scale, folder: Path) -> Found:
     """The dataset of this name; generated ones are kept in `folder`. Raises `MissingFileError` where there is none."""
     if name.startswith("gencat:"):
         return _gencat(name, folder)
-    record = records.record_of(name)
+    record = registry.record_of(name)
     if record.name == "arxiv" and not _is_here("arxiv") and _is_here("arxiv-sub"):
         note = "arxiv-sub stands in for arxiv: the same graph, labels and split with substitute features"
         return Found("arxiv-sub", "arxiv-sub", "cost", note)
@@ -76,24 +75,24 @@ def find(name: str, scale: Scale, folder: Path) -> Found:
 
 def _is_here(name: str) -> bool:
     """Whether its files are on this machine."""
-    record, folders = records.RECORDS[name], Places.of().folders
+    record, folders = registry.RECORDS[name], Places.of().folders
     if any((folder / f"{name}.npz").is_file() or is_dataset(folder / name) for folder in folders):
         return True
     return record.ogb is not None and find_ogb(record.ogb, folders) is not None
 
 
-def _check_room(record: records.Record) -> None:
+def _check_room(record: registry.Record) -> None:
     """Experiments hold a dataset in memory; hours later would be a bad time to find out that it does not fit."""
     needed = 4 * (_MATRICES * record.nodes * record.features + record.edges)
     if needed > installed():
         raise MissingFileError(
-            f"{record.name} takes about {in_words(needed)} of memory in an experiment, and this machine has "
-            f"{in_words(installed())}; propagate it through files with `unifews propagate --memory`, and train on the result "
-            "with `unifews train --embedding`."
+            f"{record.name} takes about {format_bytes(needed)} of memory in an experiment, and this machine has "
+            f"{format_bytes(installed())}; propagate it out of core with `unifews propagate --memory`, and train on the "
+            "result with `unifews train --embedding`."
         )
 
 
-def _smaller(record: records.Record, scale: Scale, folder: Path) -> Found:
+def _smaller(record: registry.Record, scale: Scale, folder: Path) -> Found:
     share = _SHARES[record.name].get(scale)
     if share is None:
         raise MissingFileError(

@@ -13,9 +13,9 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
-from unifews.core.memory import keep_freed
 from unifews.errors import UnifewsError
 from unifews.kernels import threads_to_use
+from unifews.resources import keep_freed
 from unifews.training.ledger import Busy, Ledger
 
 if TYPE_CHECKING:

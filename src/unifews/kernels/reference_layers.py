@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.kernels.reference import LANES, Floats, Longs, edges_into, in_blocks
+from unifews.kernels.reference_hops import LANES, Floats, Longs, edges_into, in_blocks
 
 # ------------------------------------------------------------------------------------------------------------ messages
 

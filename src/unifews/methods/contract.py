@@ -7,19 +7,19 @@ every check in place, for methods that have something to say on the rest only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from unifews.core.graph import Graph
 from unifews.core.schemes import Scheme
 from unifews.methods.registry import Card
 from unifews.propagation.result import Propagated
+from unifews.resources import Progress
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-Progress = Callable[[int, int], None]
 
 
 @runtime_checkable

@@ -31,7 +31,7 @@ from unifews.methods.stages import Asked, Training, Trains, keep_pairs, keep_wei
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from unifews.nn.thinned import Thinned
+    from unifews.nn.masked import Thinned
 
 _LOOKBACK = 3
 _FIRST = 6  # epochs before a ticket can be drawn

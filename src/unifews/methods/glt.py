@@ -30,7 +30,7 @@ from unifews.methods.stages import Asked, Training, Trains, keep_weights, larges
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from unifews.nn.thinned import Thinned
+    from unifews.nn.masked import Thinned
 
 
 @method(

@@ -24,10 +24,10 @@ from unifews.core.diffusion import Diffusion
 from unifews.core.graph import Graph
 from unifews.core.trace import HopTrace, Trace
 from unifews.errors import InputError
-from unifews.methods.contract import Progress
 from unifews.methods.door import CLOSE, Job, missed
 from unifews.methods.registry import Card
 from unifews.propagation.result import Propagated
+from unifews.resources import Progress
 
 Floats = NDArray[np.float32]
 _VALUES = 1 << 20  # (edge, feature) pairs looked at together: they stay in the cache

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from unifews.core.budget import check_sparsity
+from unifews.core.checks import check_sparsity
 from unifews.errors import GraphError, InputError
 from unifews.methods.contract import Data, Stage
 from unifews.methods.door import missed
@@ -17,7 +17,7 @@ from unifews.methods.registry import Card
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from unifews.nn.thinned import Thinned
+    from unifews.nn.masked import Thinned
 
 _NOISE = 1e-5  # on factors that start at 1: which of two equal ones goes is chance, not their place in the graph
 
@@ -37,7 +37,7 @@ class Asked:
 
     def thinned(self, *notes: str) -> Thinned:
         """A copy of the model with everything in place yet."""
-        from unifews.nn.thinned import Thinned
+        from unifews.nn.masked import Thinned
 
         sides = (("edge", self.edges), ("weight", self.weights))
         words = ", ".join(f"{side}_sparsity={share:g}" for side, share in sides if share)

@@ -12,7 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from unifews.errors import GraphError, InputError, ShapeError
 from unifews.nn.adjacency import Adjacency
-from unifews.nn.rows import check_tensor
+from unifews.nn.ops.linear import check_tensor
 
 Norm = Literal["gcn", "mean", "sum", "cheb"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from unifews.errors import InputError, ShapeError
-from unifews.nn.rows import times
+from unifews.nn.ops.linear import times
 
 _ROWS = 16_384  # of an input that say how large its columns are, one in every few where there are more
 _TINY = 1e-8  # of the mean input norm: below it the layer has seen nothing to decide by

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from unifews.core.trace import LayerTrace
 from unifews.errors import InputError
-from unifews.nn.dropout import dropout
 from unifews.nn.linear import PrunedLinear
+from unifews.nn.ops.dropout import dropout
 
 
 class Mlp(nn.Module):

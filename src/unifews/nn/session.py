@@ -14,9 +14,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from unifews.core.trace import LayerTrace
 from unifews.nn.adjacency import Adjacency
+from unifews.nn.config import Phase, Pruning, nested_share, water_level, whole_columns
 from unifews.nn.inheritance import Inheritance
 from unifews.nn.parallel import check_one_process
-from unifews.nn.pruning import Phase, Pruning, nested_share, water_level, whole_columns
 from unifews.nn.trace import ConvTrace, ModelTrace
 
 if TYPE_CHECKING:

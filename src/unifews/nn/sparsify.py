@@ -15,12 +15,12 @@ from torch_geometric.nn import MessagePassing
 
 from unifews.errors import InputError, unknown_name
 from unifews.nn.acceleration import AcceleratedLayer, AccelerationReport
+from unifews.nn.config import LayerEntries, Phase, Pruning, Share
 from unifews.nn.convs import KINDS, PrunedConv
 from unifews.nn.convs.generic import generic
 from unifews.nn.dense import PrunedDense
 from unifews.nn.inheritance import relation_of
 from unifews.nn.linear import PrunedLinear, PrunedWeight
-from unifews.nn.pruning import LayerEntries, Phase, Pruning, Share
 from unifews.nn.session import Session
 from unifews.nn.trace import ModelTrace
 from unifews.nn.unpruned import unpruned_weights

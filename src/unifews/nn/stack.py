@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
 from unifews.errors import InputError
-from unifews.nn.dropout import dropout
+from unifews.nn.ops.dropout import dropout
 
 _MOMENTUM = 0.9  # of the running statistics, as the authors have it: they follow the last few passes
 

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core import spill
-from unifews.core.budget import Budget, Target
 from unifews.core.trace import HopTrace
-from unifews.core.work import Work
 from unifews.kernels import aligned
 from unifews.propagation import local
-from unifews.propagation.engines import BlockEngine, Carried, Engine, take
-from unifews.propagation.operator import Operator
+from unifews.propagation.budget import Budget, Target
+from unifews.propagation.engines import BlockEngine, CarriedRows, Engine, take
+from unifews.propagation.operator import HopOperator
 from unifews.propagation.tiles import Room, Shape, Tile
 from unifews.propagation.view import View
+from unifews.storage import state_files
+from unifews.storage.journal import Work
 
 _WORTH = 5.0  # hops go on for so many times the seconds that keeping their state takes before it is kept again
 
@@ -70,7 +70,7 @@ class Checkpoint:
         kept = self.work.get("state")
         if kept is None or kept["column"] != self.shape.column:
             return None
-        spill.load(self._file(kept["slot"]), arrays, kept["crc"])
+        state_files.load(self._file(kept["slot"]), arrays, kept["crc"])
         return {**kept, "hops": [HopTrace(**hop) for hop in kept["hops"]]}
 
     def save(self, arrays: list[NDArray[Any]], hops: list[HopTrace], facts: dict[str, Any]) -> None:
@@ -80,7 +80,7 @@ class Checkpoint:
         began = perf_counter()
         before = self.work.get("state")
         slot = 1 - before["slot"] if before else 0
-        crc = spill.save(self._file(slot), arrays)
+        crc = state_files.save(self._file(slot), arrays)
         state = {"column": self.shape.column, "slot": slot, "hops": [plain(hop) for hop in hops], "crc": crc, **facts}
         self.work.keep(state=state)
         self.since = perf_counter()
@@ -96,7 +96,7 @@ class Checkpoint:
 
 
 def whole(
-    op: Operator,
+    op: HopOperator,
     view: View,
     shape: Shape,
     state: Checkpoint,
@@ -104,7 +104,7 @@ def whole(
     *,
     room: Room = aligned,
     before: Callable[[Tile, int], None] = lambda tile, hop: None,
-) -> local.Outcome:
+) -> local.GroupResult:
     """All hops of one group of columns, unpruned, from where they stand; `before` is called with the tile before each hop."""
     n = op.diffusion.graph.num_nodes
     tile = Tile(n, shape, accumulate=op.accumulate, lazy=False, room=room)
@@ -121,8 +121,8 @@ def whole(
         if hop + 1 < op.hops:
             state.save(arrays, hops, {"growth": growth})
         tell(hop + 1)
-    carried, growth = Carried.beside([tile], op, view, growth)
-    return local.Outcome(take(tile, op, carried), hops, growth)
+    carried, growth = CarriedRows.beside([tile], op, view, growth)
+    return local.GroupResult(take(tile, op, carried), hops, growth)
 
 
 def resumed(budget: Target, kept: list[dict[str, Any]]) -> list[Budget | None]:

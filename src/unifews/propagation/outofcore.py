@@ -5,8 +5,8 @@ layout    one pass: the columns of each group, on the axes, into a file of their
 hops      group after group: its file into a tile, all hops in memory, its coordinates into a file
 rotation  one pass: the rows of all groups, back on the input's axes, into the result
 
-Each of them remembers how far it has come in a working folder beside the result (`unifews.core.work`), with checksums, so that
-the next call goes on from there and ends with the same bytes.
+Each of them records its progress, with checksums, in a working folder beside the result (`unifews.storage.journal`): the next
+call resumes there and ends with the same bytes.
 """
 
 from __future__ import annotations
@@ -21,33 +21,31 @@ from typing import Any
 
 import numpy as np
 
-from unifews.core import spill
-from unifews.core.atomic import check_place, sync
-from unifews.core.budget import Budget, Target
-from unifews.core.npy import open_array
-from unifews.core.pages import Pages
-from unifews.core.sizes import in_words
-from unifews.core.work import Work, working
 from unifews.errors import InputError
 from unifews.kernels import LANES, SLACK, aligned
-from unifews.propagation import local, plan
-from unifews.propagation.assembly import RESULT, Assembly, Done, Frame, trace_of
+from unifews.propagation import local, planner
+from unifews.propagation.assembly import RESULT, Assembly, ColumnBasis, GroupRecord, trace_of
+from unifews.propagation.budget import Budget, Target
 from unifews.propagation.checkpoint import Checkpoint, resumed, told, whole
 from unifews.propagation.engines import BlockEngine
 from unifews.propagation.features import Floats
 from unifews.propagation.operator import stationary
-from unifews.propagation.plan import Needs, Plan
+from unifews.propagation.planner import Plan, Requirements
 from unifews.propagation.result import Propagated
 from unifews.propagation.tiles import Shape, Tile
 from unifews.propagation.view import View
-
-Progress = Callable[[int, int], None]
+from unifews.resources import Progress, format_bytes
+from unifews.storage import state_files
+from unifews.storage.atomic import check_place, sync
+from unifews.storage.journal import Work, working
+from unifews.storage.npy import open_array
+from unifews.storage.pages import Pages
 
 _OFTEN = 2.0  # seconds between notes of how far a pass over rows has come
 
 
 @dataclass(frozen=True)
-class Order:
+class OutOfCoreOptions:
     """Where the result goes and what it may take."""
 
     out: Path
@@ -59,9 +57,9 @@ class Order:
     tell: Callable[[Plan], None] | None = None
 
 
-def beyond_memory(
-    needs: Needs,
-    order: Order,
+def out_of_core(
+    needs: Requirements,
+    order: OutOfCoreOptions,
     task: dict[str, Any],
     inputs: Sequence[Path],
     pages: Pages,
@@ -77,7 +75,7 @@ def beyond_memory(
             check_place(out, order.overwrite)
             chosen = _planned(work, needs, order)
             with work.writing():
-                run = _Run(work, needs, chosen, pages, progress)
+                run = _OutOfCoreRun(work, needs, chosen, pages, progress)
                 run.all()
                 (work.folder / RESULT).replace(out)
         summary = work.get("summary")
@@ -85,21 +83,21 @@ def beyond_memory(
     return Propagated(open_array(out), None, trace_of(summary), summary["exponent"], None, lambda array: array)
 
 
-def _planned(work: Work, needs: Needs, order: Order) -> Plan:
+def _planned(work: Work, needs: Requirements, order: OutOfCoreOptions) -> Plan:
     """The plan of this call, or that of the one that was interrupted."""
     kept = work.get("plan")
     if kept is None:
-        chosen = plan.make(needs, order.memory, order.taken)
+        chosen = planner.make(needs, order.memory, order.taken)
         work.check_disk(chosen.disk, "propagating beyond memory")
         with work.writing():
-            chosen = replace(chosen, seconds=plan.seconds(chosen, needs, work.folder, order.memory))
+            chosen = replace(chosen, seconds=planner.seconds(chosen, needs, work.folder, order.memory))
             work.keep(plan=chosen.to_dict())
     else:
         chosen = Plan.of_dict(kept)
         if chosen.memory + order.taken > 1.02 * order.memory:
             raise InputError(
-                f"the interrupted work in {work.folder} was planned for more memory than {in_words(order.memory)}. "
-                f"Give {in_words(1.02 * (chosen.memory + order.taken))}, or start afresh with again=True (--again)."
+                f"the interrupted work in {work.folder} was planned for more than {format_bytes(order.memory)}. "
+                f"Give {format_bytes(1.02 * (chosen.memory + order.taken))}, or start afresh with again=True (--again)."
             )
         work.check_disk(chosen.disk, "propagating beyond memory")
     if order.tell:
@@ -107,17 +105,17 @@ def _planned(work: Work, needs: Needs, order: Order) -> Plan:
     return chosen
 
 
-class _Run:
+class _OutOfCoreRun:
     """One propagation on its way into a file."""
 
-    def __init__(self, work: Work, needs: Needs, chosen: Plan, pages: Pages, progress: Progress | None) -> None:
+    def __init__(self, work: Work, needs: Requirements, chosen: Plan, pages: Pages, progress: Progress | None) -> None:
         self.work, self.needs, self.op, self.features = work, needs, needs.op, needs.features
         self.groups, self.outside, self.pages, self.progress = chosen.groups, chosen.outside, pages, progress
         self.steps = len(self.groups) * self.op.hops + 2
         self.began = perf_counter()
 
     def all(self) -> None:
-        frame = Frame.kept(self.work, self.needs)
+        frame = ColumnBasis.kept(self.work, self.needs)
         phi = stationary(self.op.diffusion) if self.needs.deflate else None
         view = View(self.features, frame.basis, phi, frame.mean, self.op.diffusion, self.op.threads)
         if len(self.groups) > 1:
@@ -166,20 +164,20 @@ class _Run:
         rows = chunks[state["chunks"] - 1][1] if state["chunks"] else 0
         for file, width, crc in zip(files, widths, state["crc"], strict=True):
             if rows:
-                spill.cut_back(file, state["start"] + 4 * width * rows)
-                if spill.checksum(file, state["start"]) != crc:
-                    raise spill.damaged(file)
+                state_files.cut_back(file, state["start"] + 4 * width * rows)
+                if state_files.checksum(file, state["start"]) != crc:
+                    raise state_files.damaged(file)
                 if shape:
-                    spill.write_header(file, np.dtype(np.float32), shape, keep=True)
+                    state_files.write_header(file, np.dtype(np.float32), shape, keep=True)
             else:
                 file.unlink(missing_ok=True)
                 if shape:
-                    spill.write_header(file, np.dtype(np.float32), shape)
-                    state["start"] = spill.HEADER
+                    state_files.write_header(file, np.dtype(np.float32), shape)
+                    state["start"] = state_files.HEADER
         noted = perf_counter()
         for number in range(state["chunks"], len(chunks)):
             for at, (file, part) in enumerate(zip(files, made(*chunks[number]), strict=True)):
-                state["crc"][at] = spill.append(file, part, state["crc"][at])
+                state["crc"][at] = state_files.append(file, part, state["crc"][at])
             state["chunks"] = number + 1
             if perf_counter() - noted > _OFTEN or number + 1 == len(chunks):
                 self.work.keep(**{key: state})
@@ -211,7 +209,7 @@ class _Run:
                 outcome = whole(self.op, view, shape, state, tell, room=self._room)
             else:
                 outcome = self._pruned(view, shape, own, state, tell)
-            each = Done.of(outcome, spill.save(self._file("coordinates", shape), [outcome.values]))
+            each = GroupRecord.of(outcome, state_files.save(self._file("coordinates", shape), [outcome.values]))
             del outcome
             if number + 1 < len(self.groups) and own is not None:
                 following = budgets[-number - 2]
@@ -240,32 +238,32 @@ class _Run:
         """Where a group's output adds up: row after row, so it may well be in a file."""
         if not self.outside:
             return aligned(n, columns)
-        spill.allocate(self._sum, 4 * (n * columns + SLACK))
+        state_files.allocate(self._sum, 4 * (n * columns + SLACK))
         room = np.memmap(self._sum, np.float32, "r+", shape=(n * columns + SLACK,))
         self.pages.add(room)
         return room[: n * columns].reshape(n, columns)
 
     def _pruned(
         self, view: View, shape: Shape, budget: Budget, state: Checkpoint, tell: Callable[[int], None]
-    ) -> local.Outcome:
+    ) -> local.GroupResult:
         by_feature = self.needs.by_feature
         engine = BlockEngine(self.op, view, [shape], self.needs.inherit, by_feature=by_feature, room=self._room)
         return local.run(self.op, engine, budget, False, tell, state)
 
     # ------------------------------------------------------------------------------------------------------- rotation
 
-    def _rotated(self, frame: Frame) -> None:
+    def _rotated(self, frame: ColumnBasis) -> None:
         """The rows of all groups, back on the input's axes, into the result, and what is told of it."""
         kept = self.work.get("groups")
-        done = [Done.of_dict(kept[str(shape.column)]) for shape in self.groups]
+        done = [GroupRecord.of_dict(kept[str(shape.column)]) for shape in self.groups]
         assembly = Assembly(self.needs, frame, done)
         files = [self._file("coordinates", shape) for shape in self.groups]
         for file, each in zip(files, done, strict=True):
-            if spill.checksum(file) != each.crc:
-                raise spill.damaged(file)
+            if state_files.checksum(file) != each.crc:
+                raise state_files.damaged(file)
 
         def made(first: int, last: int) -> list[Floats]:
-            read = [spill.rows(file, first, last, shape.width) for file, shape in zip(files, self.groups, strict=True)]
+            read = [state_files.rows(file, first, last, shape.width) for file, shape in zip(files, self.groups, strict=True)]
             return [assembly.rows(read)]
 
         n, f = self.features.n, self.features.f
@@ -286,11 +284,11 @@ class _Laid(View):
         file, expected = self.laid[tile.shape.column]
         width, crc = LANES * tile.shape.blocks, 0
         for first, last in self.features.chunks():
-            rows = spill.rows(file, first, last, width)
+            rows = state_files.rows(file, first, last, width)
             crc = zlib.crc32(rows.view(np.uint8).data, crc)
             self._ingest(tile, rows, first, 0, square)
         if crc != expected:
-            raise spill.damaged(file)
+            raise state_files.damaged(file)
         self.seconds += perf_counter() - began
 
 

@@ -19,7 +19,7 @@ from unifews.report.plot import drawn, figure_of
 from unifews.report.runs import runs_html
 from unifews.report.sheet import sheet_html
 from unifews.training.metrics import NAMES
-from unifews.training.run import versions
+from unifews.training.result import versions
 
 _NAMED = 5  # skipped lines that are named one by one
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from unifews.errors import FileFormatError, unknown_name
-from unifews.experiments.plan import GUIDES, KINDS, Kind
+from unifews.experiments.definitions import GUIDES, KINDS, Kind
 from unifews.report.cells import Cell
 from unifews.training.record import unreadable
 

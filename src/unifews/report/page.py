@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from unifews.core.atomic import atomic_file
 from unifews.errors import InputError
 from unifews.report.compare import Record
 from unifews.report.runs import runs_html
-from unifews.training.run import machine_words, version_words
+from unifews.storage.atomic import atomic_file
+from unifews.training.result import machine_words, version_words
 
 GENERATOR = '<meta name="generator" content="unifews">'
 # Whatever a ledger holds, the page can fetch nothing, and nobody can be sent anything from it.

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unifews.experiments.rivals import Comparison, Entry
+from unifews.experiments.compare import Comparison, Entry
 from unifews.report.compare import Gain, Row
 from unifews.report.figure import lay_out
 from unifews.report.page import document, put_page

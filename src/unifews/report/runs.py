@@ -113,7 +113,7 @@ def _printed(record: Record) -> tuple[Cell, Cell]:
 
 def published_score(record: Record) -> float | None:
     """What tab:dec prints for such a run: decoupled models, unpruned or with half of the edge products removed."""
-    from unifews.experiments.plan import find
+    from unifews.experiments.definitions import find
 
     spec = record["spec"]
     if spec.get("weight_sparsity") or spec.get("weight_threshold") or record["metric"] != "accuracy":

@@ -25,19 +25,20 @@ from unifews.nn.decoupled import Decoupled, Propagator, dense_rows
 from unifews.nn.mlp import Mlp
 from unifews.propagation import propagate
 from unifews.propagation.basis import GRAM_LIMIT, MANY_AXES, VERY_WIDE
+from unifews.resources import Progress
 from unifews.training.checks import check_finite
 from unifews.training.hands import Hands
 from unifews.training.ledger import Ledger
 from unifews.training.loop import Epoch, fit, seeded
 from unifews.training.metrics import judge
 from unifews.training.recipe import WeightPruning
-from unifews.training.run import Run, SeedResult
+from unifews.training.result import Run, SeedResult
 from unifews.training.spec import TrainSpec
 
 _FEWEST = 48  # axes of SGC: fewer tell too little about many classes
 _MOST = 0.5  # share of its messages that SGC can do without on the input axes
 
-Progress = Callable[[int, int], None]
+
 Watch = Callable[[int, Epoch], None]
 """Called after every epoch with the number of the seed (0, 1, …) and the epoch."""
 
@@ -177,7 +178,7 @@ class _Work(Protocol):
 def _work(data: Dataset, spec: TrainSpec, splits: list[Split], progress: Progress | None, hands: Hands) -> _Work:
     if not spec.is_layered:
         return _OnEmbedding(data, spec, splits, _feed(data, spec, progress), hands)
-    from unifews.training.iterative import OnGraph  # PyG: decoupled models do without
+    from unifews.training.layered import OnGraph  # PyG: decoupled models do without
     from unifews.training.links import OnLinks
 
     return (OnLinks if spec.task == "links" else OnGraph)(data, spec, splits)

@@ -18,8 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
-from unifews.core.atomic import atomic_file
 from unifews.errors import FileFormatError, UnifewsError
+from unifews.storage.atomic import atomic_file
 from unifews.training.record import FINISHED, mismatch, problem
 
 

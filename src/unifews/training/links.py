@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from unifews.core.graph import Graph
 from unifews.errors import InputError
 from unifews.nn.links import LinkPredictor
-from unifews.training.iterative import OnGraph, is_ready, schedule, step
+from unifews.training.layered import OnGraph, is_ready, schedule, step
 from unifews.training.loop import Watch, climb, seeded
 from unifews.training.metrics import judge
-from unifews.training.run import Fitted
+from unifews.training.result import Fitted
 
 VAL, TEST = 0.05, 0.1
 _ROUNDS = 100  # of drawing pairs until enough have no edge

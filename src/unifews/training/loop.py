@@ -21,7 +21,7 @@ from unifews.nn.mlp import Mlp
 from unifews.training.hands import Hands, loss_of
 from unifews.training.metrics import judge
 from unifews.training.recipe import Recipe, WeightPruning
-from unifews.training.run import Fitted
+from unifews.training.result import Fitted
 
 _ROWS = 16_384  # of a matrix that are scored at a time
 _RECOVERED = 0.95  # of the best score before the target was reached: from then on a score that stands still ends the training

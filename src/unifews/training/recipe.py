@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from unifews.core.budget import check_sparsity, check_threshold
+from unifews.core.checks import check_sparsity, check_threshold
 from unifews.errors import InputError
 from unifews.training.checks import real, whole
 

@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unifews import __version__
-from unifews.core.budget import check_sparsity, check_threshold
-from unifews.core.reading import reading
+from unifews.core.checks import check_sparsity, check_threshold
 from unifews.core.schemes import Appnp, Scheme, Sgc
 from unifews.datasets.dataset import Dataset, SplitKind
 from unifews.errors import FileFormatError, InputError, MissingFileError, unknown_name
 from unifews.methods import registry
-from unifews.nn import zoo
-from unifews.nn.pruning import LayerEntries, Share
+from unifews.nn import models
+from unifews.nn.config import LayerEntries, Share
+from unifews.storage.reading import reading
 from unifews.training.checks import real, whole
 from unifews.training.fingerprint import fingerprint
 from unifews.training.recipe import LINKS, Recipe, WeightPruning
 
 DECOUPLED = ("appnp", "sgc", "mlp")
 """Models that propagate once, then train; the others, of the zoo, propagate in every layer."""
-MODELS = (*DECOUPLED, *zoo.MODELS)
+MODELS = (*DECOUPLED, *models.MODELS)
 _SEEDS = 2**63  # what torch's generator takes
 _WEIGHTS = "adr 22"  # by which rule layers share the weights that may stay
 _SETTLE = "adr 23"  # `settle` is about weights, no longer about edges
@@ -52,7 +52,7 @@ IN_LAYERS = ("weight_ramp", "weight_feedback", "entries", "inherit", "budget", "
 def paper_form(model: str) -> dict[str, Any]:
     """`PAPER` for this model. In layers, the share is the mean over layers, in the second half of the epochs removed weights
     stay removed (edges are decided from scratch in every pass), and there are no axes to choose."""
-    if model not in zoo.MODELS:
+    if model not in models.MODELS:
         return PAPER
     return {name: value for name, value in PAPER.items() if name not in ONCE} | {"budget": "layers", "settle": 0.5}
 
@@ -105,7 +105,7 @@ class TrainSpec:
         self._check_names()
         if self.weight_ramp is None:
             layers = self.recipe.layers
-            ramp = zoo.numbers_of(self.model, layers)["weight_ramp"] if self.is_layered else long_ramp(layers)
+            ramp = models.numbers_of(self.model, layers)["weight_ramp"] if self.is_layered else long_ramp(layers)
             object.__setattr__(self, "weight_ramp", ramp)
         self._check_numbers()
         self._check_shares()
@@ -178,7 +178,7 @@ class TrainSpec:
     @property
     def is_layered(self) -> bool:
         """Whether the model propagates in every layer, not once before training."""
-        return self.model in zoo.MODELS
+        return self.model in models.MODELS
 
     @property
     def rule(self) -> Any:
@@ -262,7 +262,7 @@ class TrainSpec:
         settings = {**rule.card.defaults, **settings}
         for name in [name for name in settings if name in Recipe.names()]:
             numbers[name] = settings.pop(name)
-        if model in zoo.MODELS:
+        if model in models.MODELS:
             settings = LAYERED | settings
             if not isinstance(given, Recipe):
                 numbers = (LINKS if settings.get("task") == "links" else _of_nodes(model, numbers)) | numbers
@@ -275,17 +275,17 @@ class TrainSpec:
 
 def _of_nodes(model: str, numbers: dict[str, Any]) -> dict[str, Any]:
     """What the zoo says of the recipe of a model that classifies nodes."""
-    own = zoo.numbers_of(model, whole("layers", numbers.get("layers", Recipe.layers), 1))
+    own = models.numbers_of(model, whole("layers", numbers.get("layers", Recipe.layers), 1))
     return {name: value for name, value in own.items() if name in Recipe.names()}
 
 
 def foreign(model: str, method: str = TrainSpec.method) -> list[str]:
     """Settings that this model, or this method on it, does not have."""
-    own = [name for other in zoo.MODELS for name in zoo.own_settings(other)]
-    others = () if method == TrainSpec.method else IN_LAYERS if model in zoo.MODELS else OF_UNIFEWS
-    if model not in zoo.MODELS:
+    own = [name for other in models.MODELS for name in models.own_settings(other)]
+    others = () if method == TrainSpec.method else IN_LAYERS if model in models.MODELS else OF_UNIFEWS
+    if model not in models.MODELS:
         return [*others, *OF_LAYERS, *(name for name in dict.fromkeys(own) if name != "alpha")]
-    return [*others, *ONCE, *(name for name in dict.fromkeys(own) if name not in zoo.own_settings(model))]
+    return [*others, *ONCE, *(name for name in dict.fromkeys(own) if name not in models.own_settings(model))]
 
 
 def _check_own(model: str, method: str, given: list[str]) -> None:
@@ -295,11 +295,11 @@ def _check_own(model: str, method: str, given: list[str]) -> None:
             continue
         if name not in foreign(model):
             raise InputError(f"`{name}` belongs to method='unifews'; {method.partition(':')[0]} has no such setting.")
-        whose = [other for other in zoo.MODELS if name in zoo.own_settings(other)]
+        whose = [other for other in models.MODELS if name in models.own_settings(other)]
         whose += ["appnp"] if name == "alpha" else []
         if whose:
             raise InputError(f"`{name}` belongs to model={' or '.join(map(repr, whose))}; {model} has no such setting.")
-        if model not in zoo.MODELS:
+        if model not in models.MODELS:
             raise InputError(f"`{name}` is about layers that propagate, and {model} has none; take model='gcn', or drop it.")
         if name == "batch":
             raise InputError(f"{model} is trained on the whole graph at once, so it has no `batch`; leave it out.")

@@ -30,8 +30,8 @@ def warm_up() -> None:
 @cache
 def warm_up_layers() -> None:
     """The same for models whose layers propagate; PyG is imported here."""
+    from unifews.nn.models import build
     from unifews.nn.sparsify import sparsify
-    from unifews.nn.zoo import build
 
     with torch.random.fork_rng(devices=[]):
         model = sparsify(build("gcn", 4, 2, width=4), edge_sparsity=0.5, weight_sparsity=0.5, ramp=1)

@@ -75,7 +75,7 @@ const Attentions& unifews::attention_in_use() { return current.attention(); }
 const Weights& unifews::weights_in_use() { return current.weights(); }
 
 NB_MODULE(_native, m) {
-  m.doc() = "Compiled kernels of unifews; unifews.kernels.reference says what each computes.";
+  m.doc() = "Compiled kernels of unifews; unifews.kernels.reference_hops says what each computes.";
   m.def("levels", [] {
     std::vector<std::string> names;
     for (const Level& level : levels()) names.push_back(level.name);

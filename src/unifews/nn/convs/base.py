@@ -17,8 +17,8 @@ from unifews.errors import GraphError, InputError, ShapeError
 from unifews.nn.edges import Edges, Norm
 from unifews.nn.inheritance import Relation
 from unifews.nn.linear import PrunedWeight, largest
-from unifews.nn.products import column_sizes, diffused, products_at_least, products_on, row_sizes, some_senders
-from unifews.nn.rows import check_tensor
+from unifews.nn.ops.linear import check_tensor
+from unifews.nn.ops.products import column_sizes, diffused, products_at_least, products_on, row_sizes, some_senders
 from unifews.nn.session import Session
 from unifews.nn.trace import ConvTrace
 

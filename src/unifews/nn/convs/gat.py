@@ -11,15 +11,15 @@ from torch import Tensor
 from torch_geometric.nn import GATConv, GATv2Conv, MessagePassing
 
 from unifews.core.entry import BLOCK
-from unifews.nn import heads
 from unifews.nn.convs.base import check_features, is_pair, prunes
 from unifews.nn.convs.gcn import sums
 from unifews.nn.convs.messages import ByMessages
 from unifews.nn.dense import PrunedDense
-from unifews.nn.dropout import dropout
 from unifews.nn.edges import Edges
-from unifews.nn.heads import Rows
 from unifews.nn.linear import largest
+from unifews.nn.ops import heads
+from unifews.nn.ops.dropout import dropout
+from unifews.nn.ops.heads import Rows
 
 _SAMPLED = 1 << 21  # entries that a quantile is taken of
 

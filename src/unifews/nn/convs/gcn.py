@@ -13,8 +13,8 @@ from torch_geometric.nn import GCNConv, MessagePassing
 from unifews.errors import InputError
 from unifews.nn.convs.base import PrunedConv, check_edges, check_features, is_pair, once, prunes
 from unifews.nn.edges import Edges, Norm
-from unifews.nn.products import column_sizes, off_diagonal, some_senders
-from unifews.nn.rows import times
+from unifews.nn.ops.linear import times
+from unifews.nn.ops.products import column_sizes, off_diagonal, some_senders
 
 
 @prunes(GCNConv)

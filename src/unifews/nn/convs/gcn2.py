@@ -12,7 +12,7 @@ from unifews.nn.convs.base import PrunedConv, check_dense, check_edges, check_fe
 from unifews.nn.convs.gcn import sums
 from unifews.nn.edges import Edges, Norm
 from unifews.nn.linear import PrunedParameter
-from unifews.nn.rows import times
+from unifews.nn.ops.linear import times
 from unifews.nn.session import Session
 
 

@@ -1,0 +1,266 @@
+"""Chunks of edges for `core.build`: from arrays, which are read where they are, and from tables, which are parsed once.
+
+Parsed edges are pieces in the working folder, a file for each chunk. Between identifiers, a piece holds edges between places in
+a run: the distinct identifiers of the chunk, in order, in a file beside it (`core.ids`, `datasets.numbering`).
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.core.checks import check_proportion
+from unifews.errors import FileFormatError, InputError, ShapeError
+from unifews.io.archive_members import members, open_member
+from unifews.io.edge_lists import TABLES, Edges, as_weights, check, estimate, kind_of, stream_table, upright
+from unifews.io.external_sort import Source
+from unifews.io.id_edge_lists import stream_ids
+from unifews.io.ids import as_ids, encoded, factorize
+from unifews.io.text_blocks import START
+from unifews.resources import StageProgress
+from unifews.storage import state_files
+from unifews.storage.journal import Work
+from unifews.storage.npy import open_array, whole_number
+
+_OFTEN = 2.0  # seconds between notes of how far parsing has come
+
+
+# -------------------------------------------------------------------------------------------------------------- arrays
+
+
+class Arrays:
+    """Edges in a .npy, or in the arrays of a .npz, a chunk at a time.
+
+    The map is made anew for each chunk: pages of a map that lives on would stay in memory and count.
+    """
+
+    def __init__(self, path: Path, chunk: int, work: Path, ids: bool = False) -> None:
+        self._path, self._chunk, self._work, self._ids = path, chunk, work, ids
+        self._names = members(path) if kind_of(path) == ".npz" else []
+        self._weight = next((name for name in ("edge_weight", "weight") if name in self._names), None)
+        self.weighted = self._weight is not None
+        self.num_nodes: int | None = None
+        if "num_nodes" in self._names:
+            self.num_nodes = whole_number(self._open("num_nodes"), f"num_nodes in {path}")
+        source, target, weight = self._columns()
+        if source.ndim != 1 or source.shape != target.shape:
+            raise ShapeError(f"{path} has edges of shape {list(self._pairs().shape)}; they are [2, m], sources above targets.")
+        if weight is not None and weight.shape != source.shape:
+            raise ShapeError(f"{path} has weights of shape {list(weight.shape)} for {len(source):,} edges; each has one.")
+        self._size = len(source)
+
+    def count_nodes(self) -> int | None:
+        """The number of nodes that the file states, if it is in proportion to its edges: a file may be damaged."""
+        if self.num_nodes is not None:
+            check_proportion(self.num_nodes, self._size, str(self._path))
+        return self.num_nodes
+
+    def __len__(self) -> int:
+        return -(-self._size // self._chunk)
+
+    def read(self, chunk: int) -> Edges:
+        part = slice(chunk * self._chunk, (chunk + 1) * self._chunk)
+        source, target, weight = self._columns()
+        copied = Edges(np.array(source[part]), np.array(target[part]), None if weight is None else np.array(weight[part]))
+        if not self._ids:
+            return check(copied, part.start, str(self._path))
+        ends = [as_ids(column, part.start, str(self._path)) for column in copied[:2]]
+        return Edges(ends[0], ends[1], as_weights(copied.weight, part.start, str(self._path)))
+
+    def sample(self) -> None:
+        return None
+
+    def drop(self, chunks: int) -> None:
+        """The file is the user's."""
+
+    def _columns(self) -> Edges:
+        weight = None if self._weight is None else self._open(self._weight)
+        if {"row", "col"} <= set(self._names) and "edge_index" not in self._names:
+            return Edges(self._open("row"), self._open("col"), weight)  # PyG's (row, col) is (source, target)
+        pairs = self._pairs()
+        if pairs.ndim != 2 or len(pairs) != 2:
+            raise ShapeError(f"{self._path} has shape {list(pairs.shape)}; edges are [2, m], sources above targets, or [m, 2].")
+        return Edges(pairs[0], pairs[1], weight)
+
+    def _pairs(self) -> NDArray[Any]:
+        if kind_of(self._path) == ".npy":
+            return upright(open_array(self._path))
+        if "edge_index" not in self._names:
+            raise FileFormatError(
+                f"{self._path} holds no edges: it has {', '.join(self._names) or 'nothing'}, and edges are edge_index, or row "
+                f"and col."
+            )
+        return upright(self._open("edge_index"))
+
+    def _open(self, name: str) -> NDArray[Any]:
+        return open_member(self._path, name, self._work)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Several sources, one after the other."""
+
+    parts: Sequence[Source]
+
+    def __post_init__(self) -> None:
+        if len({part.weighted for part in self.parts}) > 1:
+            raise InputError("some of the edge files have weights and others have none; give all of them weights, or none.")
+
+    @property
+    def weighted(self) -> bool:
+        return self.parts[0].weighted
+
+    @property
+    def _starts(self) -> list[int]:
+        return [0, *accumulate(len(part) for part in self.parts)]
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def read(self, chunk: int) -> Edges:
+        which = bisect_right(self._starts, chunk) - 1
+        return self.parts[which].read(chunk - self._starts[which])
+
+    def sample(self) -> None:
+        return None
+
+    def drop(self, chunks: int) -> None:
+        for part, start in zip(self.parts, self._starts, strict=False):
+            part.drop(min(max(0, chunks - start), len(part)))
+
+
+# -------------------------------------------------------------------------------------------------------------- tables
+
+
+class Pieces:
+    """Edges that were parsed, a file for each chunk."""
+
+    def __init__(self, folder: Path, checksums: list[int], weighted: bool) -> None:
+        self._folder, self._checksums, self.weighted = folder, checksums, weighted
+        self._dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._checksums)
+
+    def read(self, chunk: int) -> Edges:
+        file = self._folder / f"{chunk}.edges"
+        data = file.read_bytes() if file.exists() else b""
+        if not data or zlib.crc32(data) != self._checksums[chunk]:
+            raise state_files.damaged(file)
+        wide = data[0] == 8
+        size = (len(data) - 8) // (2 * data[0] + 4 * self.weighted)
+        ends = np.frombuffer(data, np.int64 if wide else np.int32, 2 * size, 8).astype(np.int64, copy=False)
+        weight = np.frombuffer(data, np.float32, size, len(data) - 4 * size) if self.weighted else None
+        return Edges(ends[:size], ends[size:], weight)
+
+    def sample(self) -> None:
+        return None
+
+    def drop(self, chunks: int) -> None:
+        for chunk in range(self._dropped, chunks):
+            (self._folder / f"{chunk}.edges").unlink(missing_ok=True)
+        self._dropped = chunks
+
+
+class Run(NamedTuple):
+    """The distinct identifiers of a piece, in order, in a file."""
+
+    text: bool
+    size: int
+    bytes: int
+    crc: int
+
+
+def parse(work: Work, files: Sequence[Path], chunk: int, progress: StageProgress | None, ids: bool = False) -> Pieces:
+    """All files as pieces, with `ids` each with its run; those that an earlier call has parsed are taken as they are."""
+    state = work.get("parsed") or {"file": 0, "position": list(START), "edges": 0, "weighted": None, "crc": [], "runs": []}
+    folder = work.folder / "pieces"
+    folder.mkdir(exist_ok=True)
+    noted = time.monotonic()
+    while state["file"] < len(files):
+        file = files[state["file"]]
+        for edges, position in _chunks(work, file, chunk, state, ids):
+            weighted = edges.weight is not None
+            if state["weighted"] not in (None, weighted):
+                raise InputError("some of the edge files have weights and others have none; give all of them weights, or none.")
+            edges = _checked(edges, state["edges"], str(file), ids)
+            if ids:
+                distinct, edges = factorize(edges)
+                state["runs"].append(write_run(folder / f"{len(state['crc'])}.run", distinct))
+            data = _packed(edges)
+            (folder / f"{len(state['crc'])}.edges").write_bytes(data)
+            state["crc"].append(zlib.crc32(data))
+            state |= {"position": list(position), "edges": state["edges"] + len(edges.source), "weighted": weighted}
+            if progress is not None:
+                progress(f"reading {file.name}", *_share_read(file, position, chunk))
+            if time.monotonic() - noted > _OFTEN:
+                work.keep(parsed=state)
+                noted = time.monotonic()
+        state |= {"file": state["file"] + 1, "position": list(START), "edges": 0}
+        work.keep(parsed=state)
+    return Pieces(folder, state["crc"], bool(state["weighted"]))
+
+
+def write_run(file: Path, distinct: NDArray[Any]) -> Run:
+    """Write identifiers, distinct and in order."""
+    text = distinct.dtype == object
+    data = encoded(distinct) if text else distinct.tobytes()
+    file.write_bytes(data)
+    return Run(text, len(distinct), len(data), zlib.crc32(data))
+
+
+def runs_of(work: Work) -> list[Run]:
+    """The runs of the pieces that were parsed with `ids`."""
+    return [Run(*run) for run in work.get("parsed")["runs"]]
+
+
+def chunks_of(file: Path, size: int, work: Path, ids: bool) -> Iterator[Edges]:
+    """The edges of a file, checked, about `size` at a time; what must be unpacked goes to `work`."""
+    if kind_of(file) not in TABLES:
+        arrays = Arrays(file, size, work, ids)
+        yield from map(arrays.read, range(max(1, len(arrays))))
+        return
+    before = 0
+    for edges, _ in stream_ids(file, size) if ids else stream_table(file, size):
+        yield _checked(edges, before, str(file), ids)
+        before += len(edges.source)
+
+
+def _chunks(work: Work, file: Path, size: int, state: dict[str, Any], ids: bool) -> Iterator[tuple[Edges, tuple[int, int]]]:
+    first, lines = state["position"]
+    if kind_of(file) not in TABLES:
+        arrays = Arrays(file, size, work.folder, ids)
+        return ((arrays.read(chunk), (chunk + 1, 0)) for chunk in range(first, max(1, len(arrays))))
+    return (stream_ids if ids else stream_table)(file, size, (first, lines))
+
+
+def _checked(edges: Edges, first: int, where: str, ids: bool) -> Edges:
+    """The edges of a table; its identifiers have been checked."""
+    return edges._replace(weight=as_weights(edges.weight, first, where)) if ids else check(edges, first, where)
+
+
+def _packed(edges: Edges) -> bytes:
+    """Sources, targets and weights one after the other, after the size of a node number."""
+    source, target, weight = edges
+    wide = len(source) > 0 and max(int(source.max()), int(target.max())) >= 2**31
+    ends = [column.astype(np.int64 if wide else np.int32, copy=False).tobytes() for column in (source, target)]
+    return b"".join([bytes([8 if wide else 4, *bytes(7)]), *ends, b"" if weight is None else weight.tobytes()])
+
+
+def _share_read(file: Path, position: tuple[int, int], chunk: int) -> tuple[int, int]:
+    """How much of a file is read; of a packed one only what is unpacked is known."""
+    if kind_of(file) == ".parquet":
+        return position[0], max(position[0], estimate(file))
+    size = file.stat().st_size
+    if kind_of(file) not in TABLES:
+        return min(position[0] * chunk * 16, size), size
+    return position[0], max(size * (4 if file.suffix.lower() == ".gz" else 1), position[0])

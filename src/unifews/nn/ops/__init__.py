@@ -1,0 +1,1 @@
+"""Products of a layer as torch operators: compiled kernels on the CPU, torch elsewhere."""

@@ -1,0 +1,424 @@
+"""The products of a layer as torch operators: compiled kernels forward and backward, no message per edge in memory.
+
+    unifews::gather        y[u] = Σ_e w_e · x[v] over the edges e = (v → u)
+    unifews::diffuse       loop[u] · y[u] + Σ_e w_e · y[v], the sum in some of the columns only
+    unifews::gather_kept   `gather` over the entries (e, block of 16 columns) with |w_e| · ‖x[v, block]‖ ≥ cut[u]
+    unifews::edge_dots     ⟨x[v], g[u]⟩ for every edge: the gradient of w
+    unifews::sparse_rows   `gather` from few rows to many, sparse features times weights: its gradient needs no reversed edges
+    unifews::few_weights   x Wᵀ + b by the weights that are not zero, where that is faster than by all of them
+
+`torch.compile`, `FlopCounterMode` and double backward work on them, `torch.func` does not; CPU, float32. Whether an entry stays
+is a constant to the gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils.flop_counter import register_flop_formula
+
+from unifews.errors import InputError
+from unifews.kernels import LANES, native, threads_to_use
+from unifews.kernels.packed_weight import PackedWeight, worth
+from unifews.nn.adjacency import Adjacency
+
+_SLACK = 8  # floats behind a table of sizes that a vector load may touch
+
+
+def gather(x: Tensor, adjacency: Adjacency, weight: Tensor | None = None) -> Tensor:
+    """Σ_e w_e · x[v] into every receiver [n, f]; `weight` [m] in the adjacency's own order (``w[adjacency.order]``)."""
+    _check(x)
+    y: Tensor = torch.ops.unifews.gather(x, weight, *_both(adjacency))
+    return y
+
+
+def gather_kept(x: Tensor, adjacency: Adjacency, cut: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """`gather` on the entries that reach cut[receiver], and how many those are (int64 scalar)."""
+    _check(x)
+    if weight is not None and weight.requires_grad:
+        raise InputError("the weights of pruned edges cannot be learnt yet; detach them, or gather all entries.")
+    y, kept = torch.ops.unifews.gather_kept(x, weight, cut, *_both(adjacency))
+    return y, kept
+
+
+def diffuse(
+    y: Tensor, adjacency: Adjacency, weight: Tensor | None, loop: Tensor | None, columns: Tensor | None = None
+) -> Tensor:
+    """T y = loop · y + `gather` of these columns (int64; None: all), [n, f], in one pass over y and its result."""
+    _check(y)
+    if any(value is not None and value.requires_grad for value in (weight, loop)):
+        raise InputError("weights of edges that learn go through `gather`.")
+    out: Tensor = torch.ops.unifews.diffuse(y, columns, weight, loop, *_both(adjacency))
+    return out
+
+
+def _check(x: Tensor) -> None:
+    if x.dtype != torch.float32 or x.device.type != "cpu":
+        raise InputError(f"the kernels work on float32 on the CPU; x is {x.dtype} on {x.device}; convert it.")
+
+
+def _both(a: Adjacency) -> tuple[Tensor, ...]:
+    return a.start, a.end, a.indices, a.back_start, a.back_end, a.back_indices, a.back_order, a.forth_order
+
+
+# --------------------------------------------------------------------------------------------------------- all entries
+
+
+@torch.library.custom_op("unifews::gather", mutates_args=())
+def _gather(
+    x: Tensor, weight: Tensor | None, start: Tensor, end: Tensor, indices: Tensor, back_start: Tensor, back_end: Tensor,
+    back_indices: Tensor, back_order: Tensor, forth_order: Tensor,
+) -> Tensor:  # fmt: skip
+    rows, blocks = _padded(x)
+    out = rows.new_empty(len(start), rows.shape[1])
+    native.gather(
+        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(weight), blocks=blocks, gain=None,
+        x=rows.numpy(), out=out.numpy(), threads=threads_to_use(None),
+    )  # fmt: skip
+    return _cropped(out, x.shape[1])
+
+
+@_gather.register_fake
+def _(x: Tensor, weight: Tensor | None, start: Tensor, *structure: Tensor) -> Tensor:
+    return x.new_empty(start.shape[0], x.shape[1])
+
+
+def _gather_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, *structure = inputs
+    ctx.save_for_backward(x if weight is not None and weight.requires_grad else None, weight, *structure)
+
+
+def _gather_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, start, end, indices, back_start, back_end, back_indices, back_order, forth_order = ctx.saved_tensors
+    to_x = to_weight = None
+    if ctx.needs_input_grad[0]:
+        back_weight = None if weight is None else weight[back_order]
+        to_x = torch.ops.unifews.gather(
+            grad, back_weight, back_start, back_end, back_indices, start, end, indices, forth_order, back_order
+        )  # fmt: skip
+    if ctx.needs_input_grad[1]:
+        to_weight = torch.ops.unifews.edge_dots(x, grad, start, end, indices)
+    return to_x, to_weight, *[None] * 8
+
+
+_gather.register_autograd(_gather_backward, setup_context=_gather_context)
+
+
+@torch.library.custom_op("unifews::edge_dots", mutates_args=())
+def _edge_dots(x: Tensor, y: Tensor, start: Tensor, end: Tensor, indices: Tensor) -> Tensor:
+    (a, blocks), (b, _) = _padded(x), _padded(y)
+    out = a.new_empty(len(indices))
+    native.edge_dots(
+        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), blocks=blocks, x=a.numpy(), y=b.numpy(),
+        out=out.numpy(), threads=threads_to_use(None),
+    )  # fmt: skip
+    return out
+
+
+@_edge_dots.register_fake
+def _(x: Tensor, y: Tensor, start: Tensor, end: Tensor, indices: Tensor) -> Tensor:
+    return x.new_empty(indices.shape[0])
+
+
+# ----------------------------------------------------------------------------------------------------------- sparse rows
+
+
+def sparse_rows(table: Tensor, values: Tensor, start: Tensor, end: Tensor, indices: Tensor) -> Tensor:
+    """X table, [rows, f]; row i of X has `values` in columns ``indices[start[i] : end[i]]``. Only the table learns."""
+    _check(table)
+    out: Tensor = torch.ops.unifews.sparse_rows(table, values, start, end, indices)
+    return out
+
+
+@torch.library.custom_op("unifews::sparse_rows", mutates_args=())
+def _sparse_rows(table: Tensor, values: Tensor, start: Tensor, end: Tensor, indices: Tensor) -> Tensor:
+    rows, blocks = _padded(table)
+    out = rows.new_empty(len(start), rows.shape[1])
+    native.gather(
+        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(values), blocks=blocks, gain=None,
+        x=rows.numpy(), out=out.numpy(), threads=threads_to_use(None),
+    )  # fmt: skip
+    return _cropped(out, table.shape[1])
+
+
+@_sparse_rows.register_fake
+def _(table: Tensor, values: Tensor, start: Tensor, *rest: Tensor) -> Tensor:
+    return table.new_empty(start.shape[0], table.shape[1])
+
+
+@torch.library.custom_op("unifews::sparse_columns", mutates_args=())
+def _sparse_columns(grad: Tensor, values: Tensor, start: Tensor, end: Tensor, indices: Tensor, columns: int) -> Tensor:
+    """Xᵀ grad, [columns, f]."""
+    rows, blocks = _padded(grad)
+    out = rows.new_empty(columns, rows.shape[1])
+    native.scatter(
+        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(values), blocks=blocks, x=rows.numpy(),
+        out=out.numpy(), threads=threads_to_use(None),
+    )  # fmt: skip
+    return _cropped(out, grad.shape[1])
+
+
+@_sparse_columns.register_fake
+def _(grad: Tensor, values: Tensor, start: Tensor, end: Tensor, indices: Tensor, columns: int) -> Tensor:
+    return grad.new_empty(columns, grad.shape[1])
+
+
+def _rows_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    table, *ctx.matrix = inputs
+    ctx.columns = table.shape[0]
+
+
+def _rows_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return torch.ops.unifews.sparse_columns(grad, *ctx.matrix, ctx.columns), *[None] * 4
+
+
+def _columns_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, *ctx.matrix, _ = inputs
+
+
+def _columns_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return torch.ops.unifews.sparse_rows(grad, *ctx.matrix), *[None] * 5
+
+
+_sparse_rows.register_autograd(_rows_backward, setup_context=_rows_context)
+_sparse_columns.register_autograd(_columns_backward, setup_context=_columns_context)
+
+
+# ---------------------------------------------------------------------------------------------------------- few weights
+
+
+def few_weights(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x Wᵀ + b, [rows, outputs]; x [rows, inputs], W [outputs, inputs] of which many are zero.
+
+    Those that are get their gradient as if they were there (∂W = gᵀ x is dense): who removed them says whether they learn.
+    """
+    _check(x)
+    out: Tensor = torch.ops.unifews.few_weights(x, weight, bias)
+    return out
+
+
+@torch.library.custom_op("unifews::few_weights", mutates_args=())
+def _few_weights(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if not _are_few(len(x), weight):
+        return torch.nn.functional.linear(x, weight, bias)
+    packed = PackedWeight.pack(weight.detach().contiguous().numpy())
+    out = x.new_empty(len(x), len(weight))
+    native.sparse_linear(
+        x.detach().contiguous().numpy(), packed.indptr, packed.indices, packed.values, _numbers(bias), out.numpy(), False,
+        threads_to_use(None),
+    )  # fmt: skip
+    return out
+
+
+def _are_few(rows: int, weight: Tensor) -> bool:
+    """Whether packing the weights that are not zero pays for this product."""
+    outputs, inputs = weight.shape
+    if not min(rows, outputs, inputs):
+        return False
+    return worth(rows, inputs, outputs, int(weight.count_nonzero()) / weight.numel(), packing=True)
+
+
+@_few_weights.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[0])
+
+
+def _few_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, _ = inputs
+    ctx.save_for_backward(x if weight.requires_grad else None, weight if x.requires_grad else None)
+
+
+def _few_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight = ctx.saved_tensors
+    to_x, to_weight, to_bias = ctx.needs_input_grad
+    return (
+        torch.ops.unifews.few_weights(grad, weight.t(), None) if to_x else None,
+        grad.t() @ x if to_weight else None,
+        grad.sum(0) if to_bias else None,
+    )
+
+
+_few_weights.register_autograd(_few_backward, setup_context=_few_context)
+
+
+# ------------------------------------------------------------------------------------------------------ some of the columns
+
+
+@torch.library.custom_op("unifews::diffuse", mutates_args=())
+def _diffuse(
+    y: Tensor, columns: Tensor | None, weight: Tensor | None, loop: Tensor | None, start: Tensor, end: Tensor, indices: Tensor,
+    back_start: Tensor, back_end: Tensor, back_indices: Tensor, back_order: Tensor, forth_order: Tensor,
+) -> Tensor:  # fmt: skip
+    y = y.detach().contiguous()
+    picked = None if columns is None else columns.numpy()
+    blocks = max(1, -(-(y.shape[1] if columns is None else len(columns)) // LANES))
+    table = y
+    if columns is not None or y.shape[1] != blocks * LANES or y.data_ptr() % 64:
+        table = y.new_empty(len(y), blocks * LANES)
+        native.pick_columns(y=y.numpy(), columns=picked, blocks=blocks, table=table.numpy(), threads=threads_to_use(None))
+    out = torch.empty_like(y)
+    native.diffuse(
+        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(weight), blocks=blocks, columns=picked,
+        table=table.numpy(), y=y.numpy(), loop=_numbers(loop), out=out.numpy(), threads=threads_to_use(None),
+    )  # fmt: skip
+    return out
+
+
+@_diffuse.register_fake
+def _(y: Tensor, *rest: Tensor | None) -> Tensor:
+    return torch.empty_like(y)
+
+
+def _diffuse_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[1:])
+
+
+def _diffuse_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    columns, weight, loop, start, end, indices, back_start, back_end, back_indices, back_order, forth_order = ctx.saved_tensors
+    back_weight = None if weight is None else weight[back_order]
+    to_y = torch.ops.unifews.diffuse(
+        grad, columns, back_weight, loop, back_start, back_end, back_indices, start, end, indices, forth_order, back_order
+    )  # fmt: skip
+    return to_y, *[None] * 11
+
+
+_diffuse.register_autograd(_diffuse_backward, setup_context=_diffuse_context)
+
+
+# ------------------------------------------------------------------------------------------------------ entries that stay
+
+
+@torch.library.custom_op("unifews::gather_kept", mutates_args=())
+def _gather_kept(
+    x: Tensor, weight: Tensor | None, cut: Tensor, start: Tensor, end: Tensor, indices: Tensor, back_start: Tensor,
+    back_end: Tensor, back_indices: Tensor, back_order: Tensor, forth_order: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    rows, blocks = _padded(x)
+    out, kept = _kept(rows, blocks, _sizes(rows, blocks), weight, cut, start, end, indices, by_sender=False)
+    return _cropped(out, x.shape[1]), torch.tensor(kept)
+
+
+@_gather_kept.register_fake
+def _(x: Tensor, weight: Tensor | None, cut: Tensor, start: Tensor, *structure: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(start.shape[0], x.shape[1]), x.new_empty((), dtype=torch.int64)
+
+
+@torch.library.custom_op("unifews::scatter_kept", mutates_args=())
+def _scatter_kept(
+    grad: Tensor, x: Tensor, weight: Tensor | None, cut: Tensor, back_start: Tensor, back_end: Tensor, back_indices: Tensor
+) -> Tensor:
+    """The gradient of `gather_kept`: back along the entries that stayed, decided by the same x and cut."""
+    rows, blocks = _padded(grad)
+    size = _sizes(*_padded(x))
+    out, _ = _kept(rows, blocks, size, weight, cut, back_start, back_end, back_indices, by_sender=True)
+    return _cropped(out, grad.shape[1])
+
+
+@_scatter_kept.register_fake
+def _(grad: Tensor, x: Tensor, *rest: Tensor | None) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _kept_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, cut, _, _, _, back_start, back_end, back_indices, back_order, _ = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(x, weight, cut, back_start, back_end, back_indices, back_order)
+
+
+def _kept_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, cut, back_start, back_end, back_indices, back_order = ctx.saved_tensors
+    back_weight = None if weight is None else weight[back_order]
+    to_x = torch.ops.unifews.scatter_kept(grad, x, back_weight, cut, back_start, back_end, back_indices)
+    return to_x, *[None] * 10
+
+
+_gather_kept.register_autograd(_kept_backward, setup_context=_kept_context)
+
+
+def _kept(
+    rows: Tensor, blocks: int, size: Tensor, weight: Tensor | None, cut: Tensor, start: Tensor, end: Tensor, indices: Tensor,
+    *, by_sender: bool,
+) -> tuple[Tensor, int]:  # fmt: skip
+    out = rows.new_empty(len(start), rows.shape[1])
+    kept: int = native.gather_kept(
+        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(weight), blocks=blocks, gain=None,
+        x=rows.numpy(), size=size.numpy(), cut=cut.detach().contiguous().numpy(), by_sender=by_sender, out=out.numpy(),
+        threads=threads_to_use(None),
+    )  # fmt: skip
+    return out, kept
+
+
+def _sizes(rows: Tensor, blocks: int) -> Tensor:
+    """‖row[block]‖ [n, blocks], with room behind it."""
+    size = rows.new_empty(len(rows) * blocks + _SLACK)[: len(rows) * blocks].view(len(rows), blocks)
+    native.block_sizes(rows.numpy(), blocks, size.numpy(), threads_to_use(None))
+    return size
+
+
+# -------------------------------------------------------------------------------------------------------------- layout
+
+
+def _padded(x: Tensor) -> tuple[Tensor, int]:
+    """Rows of whole blocks that start on cache lines, as the kernels want them, and the number of blocks."""
+    x = x.detach()
+    width = x.shape[1]
+    blocks = max(1, -(-width // LANES))
+    if width != blocks * LANES:
+        padded = x.new_zeros(len(x), blocks * LANES)
+        padded[:, :width] = x
+        return padded, blocks
+    x = x.contiguous()
+    return (x if x.data_ptr() % 64 == 0 else x.clone()), blocks
+
+
+def _cropped(rows: Tensor, width: int) -> Tensor:
+    return rows if rows.shape[1] == width else rows[:, :width].contiguous()
+
+
+def _numbers(values: Tensor | None) -> Any:
+    return None if values is None else values.detach().contiguous().numpy()
+
+
+# ---------------------------------------------------------------------------------------------------------------- flops
+
+
+@register_flop_formula(torch.ops.unifews.gather)  # type: ignore[untyped-decorator]
+def _gather_flops(x: Any, weight: Any, start: Any, end: Any, indices: Any, *rest: Any, **extra: Any) -> int:
+    """A multiply and an add per edge and column."""
+    return 2 * int(indices[0]) * int(x[1])
+
+
+@register_flop_formula(torch.ops.unifews.sparse_rows)  # type: ignore[untyped-decorator]
+def _rows_flops(table: Any, values: Any, *rest: Any, **extra: Any) -> int:
+    """A multiply and an add per nonzero and column."""
+    return 2 * int(values[0]) * int(table[1])
+
+
+@register_flop_formula(torch.ops.unifews.sparse_columns)  # type: ignore[untyped-decorator]
+def _columns_flops(grad: Any, values: Any, *rest: Any, **extra: Any) -> int:
+    """The same on the way back."""
+    return 2 * int(values[0]) * int(grad[1])
+
+
+@register_flop_formula(torch.ops.unifews.few_weights, get_raw=True)  # type: ignore[untyped-decorator]
+def _few_flops(x: Tensor, weight: Tensor, *rest: Any, **extra: Any) -> int:
+    """A multiply and an add per row and weight that is multiplied: of all weights where their values are not known."""
+    few = not isinstance(weight, FakeTensor) and _are_few(x.shape[0], weight)
+    return 2 * x.shape[0] * (int(weight.count_nonzero()) if few else weight.numel())
+
+
+@register_flop_formula(torch.ops.unifews.diffuse)  # type: ignore[untyped-decorator]
+def _diffuse_flops(
+    y: Any, columns: Any, weight: Any, loop: Any, start: Any, end: Any, indices: Any, *rest: Any, **extra: Any
+) -> int:
+    """A multiply and an add per edge and column that is sent."""
+    return 2 * int(indices[0]) * int(y[1] if columns is None else columns[0])
+
+
+@register_flop_formula(torch.ops.unifews.gather_kept)  # type: ignore[untyped-decorator]
+def _kept_flops(x: Any, weight: Any, cut: Any, start: Any, end: Any, indices: Any, *rest: Any, **extra: Any) -> int:
+    """An upper bound: shapes do not tell what stays, the second output does."""
+    return 2 * int(indices[0]) * int(x[1])

@@ -1,0 +1,185 @@
+"""What a propagation beyond memory will take, said before it starts: groups of columns, passes, bytes, time (docs/adr/0019)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from unifews.errors import InputError
+from unifews.kernels import LANES
+from unifews.propagation.budget import Budget, Target
+from unifews.propagation.features import FeatureMatrix
+from unifews.propagation.local import LARGE, PILOT_HOPS
+from unifews.propagation.operator import HopOperator
+from unifews.propagation.tiles import Shape, cut
+from unifews.resources import format_bytes
+
+_NODE = 40  # bytes of factors and counts, one number per node each
+_CARRIED = 28  # bytes while hops of the stationary part are added up, where there are any
+_FIXED = 80 << 20  # bytes of rows on their way, whatever the graph
+_TRIAL = 8 << 20  # bytes written to see how fast the disk is
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What one propagation needs, as a function of how its columns are grouped."""
+
+    op: HopOperator
+    features: FeatureMatrix
+    budget: Budget | None
+    rotate: bool
+    deflate: bool
+    by_feature: bool
+    inherit: bool
+    careful: bool = False
+    """Whether the state of the hops is kept after each of them, whatever time that takes."""
+
+    @property
+    def grouped(self) -> int:
+        """The fewest groups: as many as in memory, so that the result is the same wherever that fits."""
+        large = self.budget is not None and self.op.diffusion.graph.num_nodes * self.features.f * 4 > LARGE
+        return 2 if large else 1
+
+    @property
+    def carries(self) -> bool:
+        """Whether the stationary part has hops of its own."""
+        return self.deflate and self.op.scheme.skip != "diagonal"
+
+    def state(self, blocks: int) -> int:
+        """Bytes that hops of a group change."""
+        graph, copies = self.op.diffusion.graph, 3 if self.op.accumulate else 2
+        size = graph.num_nodes * 4 * LANES * blocks * copies
+        if self.budget is not None:
+            size += graph.num_nodes * (11 * blocks + 8)
+            if self.inherit:
+                size += graph.num_edges * (2 * blocks if self.by_feature else 1)
+        return size
+
+    def sum(self, blocks: int) -> int:
+        """Bytes of a group's output, which may add up in a file."""
+        return self.op.diffusion.graph.num_nodes * 4 * LANES * blocks if self.op.accumulate else 0
+
+    def memory(self, blocks: int, outside: bool = False) -> int:
+        """Bytes of memory while a group is propagated, its output in memory or outside."""
+        graph, f = self.op.diffusion.graph, self.features.f
+        node = _NODE + (_CARRIED if self.carries else 0)
+        size = self.state(blocks) + graph.num_nodes * node + _FIXED + 24 * f * f
+        if outside:
+            size -= self.sum(blocks)
+        if graph.weight is not None:
+            size += 8 * graph.num_edges  # while degrees are summed up
+        if self.by_feature:
+            size += 2 * LANES * graph.num_nodes
+        if self.budget is not None and self.op.grows:
+            size += 200 * blocks * graph.num_nodes  # while values are brought down
+        return size
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the columns are grouped, and what that takes."""
+
+    groups: list[Shape]
+    memory: int
+    """Bytes of memory at the worst moment, beside what the process had before; mapped files have the rest."""
+    outside: bool
+    """Whether what a group adds up to does so in a file."""
+    disk: int
+    """Bytes of disk at the worst moment, the result included."""
+    passes: int
+    """Over the edges."""
+    read: int
+    """Bytes, each pass over edges and features counted, in memory or not."""
+    written: int
+    """Bytes, without what is kept on the way."""
+    seconds: float
+    """An estimate from how fast this disk and this memory were in a quick trial."""
+
+    def __str__(self) -> str:
+        blocks = max(shape.blocks for shape in self.groups)
+        took = f"{self.seconds:.0f} s" if self.seconds < 90 else f"{self.seconds / 60:.0f} min"
+        return (
+            f"{sum(shape.width for shape in self.groups):,} columns in {len(self.groups)} "
+            f"group{'s' if len(self.groups) > 1 else ''} of up to {blocks * LANES}; {self.passes:,} passes over the edges; "
+            f"{format_bytes(self.read)} to read, {format_bytes(self.written)} to write; {format_bytes(self.memory)} of memory, "
+            f"{format_bytes(self.disk)} of disk{', where sums add up too' if self.outside else ''}; about {took}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "groups": [[shape.column, shape.width, shape.blocks] for shape in self.groups]}
+
+    @classmethod
+    def of_dict(cls, kept: dict[str, Any]) -> Plan:
+        return cls(**{**kept, "groups": [Shape(*shape) for shape in kept["groups"]]})
+
+
+def make(needs: Requirements, limit: int, taken: int) -> Plan:
+    """The plan with the fewest groups that keeps to `limit` bytes of memory, of which `taken` are gone; no time yet."""
+    width = needs.features.f
+    most = -(-width // LANES)
+    for outside in (False, True):
+        for least in range(needs.grouped, max(most, needs.grouped) + 1):
+            shapes = cut(width, least)
+            memory = needs.memory(max(shape.blocks for shape in shapes), outside)
+            if memory + taken <= limit:
+                return _described(needs, shapes, memory, outside)
+    n, least_memory = needs.op.diffusion.graph.num_nodes, needs.memory(1, outside=True)
+    raise InputError(
+        f"memory={format_bytes(limit)} is too little for {n:,} nodes: {format_bytes(taken)} are in use before it begins, "
+        f"and {LANES} columns at a time need {format_bytes(least_memory)}. "
+        f"Give {format_bytes(1.02 * (taken + least_memory))} or more."
+    )
+
+
+def _described(needs: Requirements, shapes: list[Shape], memory: int, outside: bool) -> Plan:
+    op, graph, features = needs.op, needs.op.diffusion.graph, needs.features
+    n, count = graph.num_nodes, len(shapes)
+    values = 4 * n * features.f
+    laid = sum(4 * LANES * shape.blocks * n for shape in shapes) if count > 1 else 0
+    blocks = max(shape.blocks for shape in shapes)
+    state = 2 * needs.state(blocks) + (needs.sum(blocks) if outside else 0)
+    divided = isinstance(needs.budget, Target) and count > 1
+    passes = count * op.hops + (needs.budget is not None)
+    passes += count * min(PILOT_HOPS + 1, op.hops) if divided else 0
+    passes += count * op.hops if needs.carries else 0
+    over_features = 2 + needs.rotate + needs.deflate + (count if divided else 0)
+    edges = graph.num_edges * (graph.indices.itemsize + (4 if graph.weight is not None else 0)) + 8 * n
+    read = passes * edges + over_features * n * _row_bytes(features) + laid + values
+    disk = max(laid + values // count + state, 2 * values) + (1 << 20)
+    return Plan(shapes, memory, outside, disk, passes, read, laid + 2 * values, 0.0)
+
+
+def _row_bytes(features: FeatureMatrix) -> int:
+    assert features.dense is not None
+    return features.f * int(features.dense.itemsize)
+
+
+def seconds(plan: Plan, needs: Requirements, folder: Path, limit: int) -> float:
+    """How long the plan will take, by a quick trial of the disk in `folder` and of the memory."""
+    block = np.ones(_TRIAL // 8)
+    other = block.copy()
+    began = perf_counter()
+    for _ in range(4):
+        np.copyto(other, block)
+    memory = 2 * 4 * block.nbytes / max(perf_counter() - began, 1e-6)
+    file = folder / "trial"
+    began = perf_counter()
+    with file.open("wb") as out:
+        out.write(block.data)
+        out.flush()
+        os.fsync(out.fileno())
+    disk = block.nbytes / max(perf_counter() - began, 1e-6)
+    file.unlink()
+    op, graph = needs.op, needs.op.diffusion.graph
+    kept = 1 - needs.budget.sparsity if isinstance(needs.budget, Target) else 1.0
+    columns = sum(LANES * shape.blocks for shape in plan.groups)
+    moved = 4.0 * columns * op.hops * (kept * graph.num_edges + 3 * graph.num_nodes)
+    inputs = graph.num_edges * graph.indices.itemsize + graph.num_nodes * _row_bytes(needs.features)
+    # What fits memory is read from the disk once; what does not, at every pass.
+    from_disk = plan.read if inputs > limit else min(plan.read, inputs + plan.written)
+    return float((from_disk + plan.written) / disk + (plan.read - from_disk + moved) / memory)

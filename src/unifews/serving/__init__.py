@@ -1,0 +1,1 @@
+"""From a trained model to predictions: compress, save and load, export."""

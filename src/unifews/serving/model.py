@@ -1,0 +1,210 @@
+"""What `compress` gives: a model that only predicts."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from unifews.core.checks import as_array, check_sparse
+from unifews.core.graph import Graph
+from unifews.errors import InputError, ShapeError
+from unifews.kernels import threads_to_use
+from unifews.nn.ops.linear import check_tensor
+from unifews.serving import program_files
+from unifews.serving.model_folder import as_path
+from unifews.serving.program import Program
+from unifews.serving.runtime import Ground, Run
+from unifews.serving.subgraph import Nodes, Planner
+from unifews.serving.weights import Weight, sparse_rows
+from unifews.serving.wiring import Wiring
+
+_MOST = 0.25  # share of the nodes from which all are predicted and these taken
+
+
+class FrozenModel:
+    """A model as steps over packed weights and kept edges: ``fast(x, edge_index)`` gives the scores of all nodes.
+
+    On a graph other than the one it was compressed with, layers send the same columns, or compare with the same thresholds;
+    of edges that were chosen one by one, those that were not there before stay.
+    """
+
+    def __init__(self, program: Program, *, requested: str = "", record: dict[str, Any] | None = None) -> None:
+        self.program = program
+        self.requested = requested
+        """What the pruning was asked for, in words."""
+        self.record = record
+        """What is known of its training; plain values, saved with it."""
+        self._widths = program.widths
+        self._threads: int | None = None
+        self._bound: tuple[Ground, Planner] | None = None
+        self._known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+    # -------------------------------------------------------------------------------------------------------------- facts
+
+    @property
+    def num_features(self) -> int:
+        return self._widths[0]
+
+    @property
+    def num_outputs(self) -> int:
+        return self._widths[-1]
+
+    @property
+    def weights(self) -> tuple[int, int]:
+        """Weights that are left, and entries of the matrices they are in."""
+        arrays = [array for step in self.program.steps for array in step.arrays.values()]
+        found = [(array.kept, array.shape[0] * array.shape[1]) for array in arrays if isinstance(array, Weight)]
+        found += [step.settings["layer"].weights for step in self.program.steps if step.op == "layer"]
+        return sum(kept for kept, _ in found), sum(whole for _, whole in found)
+
+    @property
+    def threads(self) -> int | None:
+        """Threads that a call uses; None = every core this process may use. Results are the same, to rounding where a product
+        is dense."""
+        return self._threads
+
+    @threads.setter
+    def threads(self, threads: int | None) -> None:
+        self._threads = None if threads is None else threads_to_use(threads)
+
+    def __repr__(self) -> str:
+        kept, whole = self.weights
+        pruned = f"pruned by {self.requested}" if self.requested and self.requested != "unpruned" else "nothing pruned"
+        bound = f", bound to {self._bound[0].wiring.num_nodes:,} nodes" if self._bound else ""
+        return (
+            f"FrozenModel({self.num_features:,} features → {self.num_outputs:,} scores in {len(self.program.steps)} steps, "
+            f"{kept:,} of {whole:,} weights, {pruned}{bound})"
+        )
+
+    # ------------------------------------------------------------------------------------------------------------ predict
+
+    def __call__(self, x: Any, edge_index: Any, edge_weight: Any = None) -> Tensor:
+        """Scores of all nodes, float32 [n, outputs].
+
+        Args:
+            x: features [n, features]; torch or numpy, dense or sparse.
+            edge_index: [2, m] of torch or numpy, row 0 sends and row 1 receives; a torch sparse matrix; or a `Graph`.
+            edge_weight: [m], where the model has a use for it.
+        """
+        return Run(self.program, self._ground(x, edge_index, edge_weight), self._threads).all()
+
+    def bind(self, x: Any, edge_index: Any, edge_weight: Any = None) -> FrozenModel:
+        """Choose the graph that `predict` works on; gives the model itself. `compress` binds the graph it is given."""
+        return self._bind(self._ground(x, edge_index, edge_weight))
+
+    def _bind(self, ground: Ground) -> FrozenModel:
+        planner = Planner(self.program, ground.wiring, sparse=ground.x.layout != torch.strided)
+        self._bound = ground, planner
+        return self
+
+    def predict(self, nodes: Any = None) -> Tensor:
+        """Scores [nodes, outputs] of some nodes of the bound graph, computed from what they need of it and no more.
+
+        Args:
+            nodes: a node number, several, or flags of all nodes; None = all nodes.
+
+        The same as the rows of a call with the whole graph, to rounding.
+        """
+        if self._bound is None:
+            raise InputError("this model is bound to no graph yet; call bind(x, edge_index) first, or model(x, edge_index).")
+        ground, planner = self._bound
+        run = Run(self.program, ground, self._threads)
+        if nodes is None:
+            return run.all()
+        chosen = _numbers(nodes, ground.wiring.num_nodes)
+        if not len(chosen):
+            return torch.zeros(0, self.num_outputs)
+        once, back = np.unique(chosen, return_inverse=True) if len(chosen) > 1 else (chosen, None)
+        if len(once) > _MOST * ground.wiring.num_nodes:
+            return run.all()[torch.from_numpy(chosen)]
+        out = run.some(planner.plan(once, ground.known), once)
+        return out if back is None else out[torch.from_numpy(back)]
+
+    def _ground(self, x: Any, edge_index: Any, edge_weight: Any) -> Ground:
+        x = features_of(x)
+        if x.shape[1] != self.num_features:
+            raise ShapeError(
+                f"x has {x.shape[1]:,} features, but this model was trained on {self.num_features:,}; give it the same ones."
+            )
+        weighted = edge_weight is not None or (isinstance(edge_index, Graph) and edge_index.is_weighted)
+        if weighted and not self.program.weighted:
+            raise InputError("this model has no place for edge weights; leave them out.")
+        if isinstance(edge_index, Graph) and edge_index.num_nodes != len(x):
+            raise ShapeError(f"x has {len(x):,} rows, but the graph has {edge_index.num_nodes:,} nodes; give one row per node.")
+        return Ground(x, self._wiring(edge_index, edge_weight, len(x)))
+
+    def _wiring(self, edge_index: Any, edge_weight: Any, num_nodes: int) -> Wiring:
+        """Made once for as long as the given tensors live and are not written to."""
+        if not isinstance(edge_index, Tensor) or not isinstance(edge_weight, Tensor | None) or edge_index.is_inference():
+            return Wiring(self.program, edge_index, edge_weight, num_nodes)
+        version = (edge_index._version, None if edge_weight is None else edge_weight._version, num_nodes)
+        found = self._known.get(edge_index)  # type: ignore[no-untyped-call]
+        if found is None or found[0] != version or found[1] is not edge_weight:
+            found = (version, edge_weight, Wiring(self.program, edge_index, edge_weight, num_nodes))
+            self._known[edge_index] = found
+        wiring: Wiring = found[2]
+        return wiring
+
+    # --------------------------------------------------------------------------------------------------------------- files
+
+    def save(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the model as a folder of ``model.safetensors`` and ``config.json`` (docs/FORMAT.md), complete or not at all."""
+        program_files.write(as_path("folder", folder), self.program, self.requested, self.record, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str]) -> FrozenModel:
+        """Read such a folder. Everything in it is checked, and nothing in it is run."""
+        program, requested, record = program_files.read(as_path("folder", folder))
+        return cls(program, requested=requested, record=record)
+
+
+def features_of(x: Any) -> Tensor:
+    """Features as float32 on the CPU: dense, or sparse compressed rows."""
+    if hasattr(x, "tocsr"):
+        rows = check_sparse(x, "x")
+        bounds, columns, values = map(torch.from_numpy, (rows.indptr, rows.indices, rows.data))
+        return sparse_rows(bounds, columns, values, rows.shape)
+    if isinstance(x, Tensor):
+        given = x.detach().cpu()
+    else:
+        array = _array(x)
+        if array.dtype.kind not in "fiubc":
+            raise InputError(f"x is a {type(x).__name__} that holds no numbers; give features [nodes, columns].")
+        given = torch.from_numpy(np.ascontiguousarray(array))
+    if given.ndim != 2:
+        raise ShapeError(f"x has shape {list(given.shape)}; features are a matrix, one row per node.")
+    if given.is_complex():
+        raise InputError(f"x holds {given.dtype} numbers; features are real numbers.")
+    if given.layout == torch.strided:
+        return given.float().contiguous()
+    check_tensor(given, "x")
+    return (given if given.layout == torch.sparse_csr else given.to_sparse_csr()).float()
+
+
+def _array(x: Any) -> NDArray[Any]:
+    try:
+        return as_array(x)
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:  # a Data object, or rows of unlike length
+        raise InputError(
+            f"x is a {type(x).__name__} and not a matrix; give features [nodes, columns], such as data.x, and then the edges."
+        ) from error
+
+
+def _numbers(nodes: Any, num_nodes: int) -> Nodes:
+    array = np.atleast_1d(as_array(nodes))
+    if array.dtype == np.bool_:
+        if array.shape != (num_nodes,):
+            raise ShapeError(f"`nodes` has {array.size:,} flags for {num_nodes:,} nodes; give one each, or node numbers.")
+        return array.nonzero()[0]
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise InputError(f"`nodes` are node numbers, whole numbers from 0 to {num_nodes - 1:,}; got {str(nodes)[:60]}.")
+    if array.size and (int(array.min()) < 0 or int(array.max()) >= num_nodes):
+        wrong = int(array.min()) if int(array.min()) < 0 else int(array.max())
+        raise InputError(f"there is no node {wrong:,}; the bound graph has nodes 0 to {num_nodes - 1:,}.")
+    return array.astype(np.int64)

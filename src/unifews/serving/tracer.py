@@ -1,0 +1,305 @@
+"""A torch module as a program: its forward is traced, and every operation in it becomes a step."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+from torch_geometric.nn import JumpingKnowledge, MessagePassing
+from torch_geometric.nn import Linear as Dense
+from torch_geometric.nn import norm as norms
+
+from unifews.errors import InputError, UnifewsError
+from unifews.nn.convs.base import PrunedConv
+from unifews.serving.fold import batch_norm
+from unifews.serving.functions import ACTIVATIONS, FUNCTIONS, LAST, SLOPES
+from unifews.serving.fx_graph import symbolic_graph
+from unifews.serving.hops import FREEZES
+from unifews.serving.inputs import Call, GivenGraph, SymbolicData, attributes, data_of, edge_features, no_place
+from unifews.serving.layer import first_line
+from unifews.serving.layers import matrix
+from unifews.serving.own import Given, OwnLayer, Unavailable
+from unifews.serving.program import Program, Unsound
+from unifews.serving.steps import Steps, Value
+
+_HERE = str(Path(__file__).parent)
+_NOTHING = (nn.Dropout, nn.AlphaDropout, nn.Identity)
+
+
+def traced(
+    model: nn.Module, features: int, widths: dict[nn.Module, int], call: Call, given: GivenGraph, *, weighted: bool
+) -> Program:
+    """The program of a private copy of a model.
+
+    Args:
+        model: the copy; nothing else may use it meanwhile.
+        features: columns of x.
+        widths: columns of what its layers returned when it was called.
+        call: how it is called.
+        given: the graph that it was called with.
+        weighted: whether it is called with edge weights.
+    """
+    builder, kind = Builder(features, widths), type(model).__name__
+    inputs: dict[str, Any] = {"x": Value(0), "edge_index": Given.EDGES}
+    if weighted:
+        inputs["edge_weight"] = Given.EDGE_WEIGHT
+    if call.takes_data:
+        result = builder.walk(*_with_data(model, inputs, given), kind)
+    else:
+        result = builder.walk(_Outer(model, lambda m, *values: _called(m, call, *values)), inputs, kind)
+    if result != len(builder.steps):  # the last step is the result
+        builder.sum([result])
+    return Program(features, tuple(builder.steps), weighted)
+
+
+def _called(model: nn.Module, call: Call, x: Any, edge_index: Any, edge_weight: Any = None) -> Any:
+    args, kwargs = call.arguments(x, edge_index, edge_weight)
+    return model(*args, **kwargs)
+
+
+def _with_data(model: nn.Module, inputs: dict[str, Any], given: GivenGraph) -> tuple[_Outer, dict[str, Any]]:
+    """A model that takes one Data object, over the tensors of that object."""
+    (roles, others), data = attributes(given), data_of(given)
+    names = [*roles, *others]
+    values = {**{name: inputs[role] for name, role in roles.items()}, **{name: Unavailable(name) for name in others}}
+    called = lambda m, *tensors: m(SymbolicData(type(model).__name__, data, dict(zip(names, tensors, strict=True))))  # noqa: E731
+    return _Outer(model, called), values
+
+
+class _Outer(nn.Module):
+    """A module and how it is called with the values of a trace."""
+
+    def __init__(self, model: nn.Module, call: Callable[..., Any]) -> None:
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, *values: Any) -> Any:
+        return self.call(self.model, *values)
+
+
+class Builder(Steps):
+    """Steps that follow the forward of a module."""
+
+    def __init__(self, features: int, widths: dict[nn.Module, int] | None = None) -> None:
+        super().__init__(features)
+        self._layer_widths = widths or {}
+
+    def inline(self, module: nn.Module, x: int, path: str) -> int:
+        """Another module's steps, on this value."""
+        return self.walk(_Outer(module, lambda m, value: m(value)), {"x": Value(x)}, path)
+
+    def walk(self, outer: _Outer, inputs: Mapping[str, Any], name: str) -> int:
+        """The value that a module gives for these inputs."""
+        graph = _graph(outer, list(inputs), name)
+        needed = _needed(graph)
+        known: dict[fx.Node, Any] = {}
+        given = iter(inputs.values())
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                known[node] = next(given)
+            elif node.op == "get_attr":
+                known[node] = _attribute(outer, str(node.target))
+            elif node.op == "output":
+                result = fx.node.map_arg(node.args[0], lambda n: known[n])
+                if not isinstance(result, Value):
+                    raise InputError(f"{name} gives a {type(result).__name__}; what is frozen gives one matrix.")
+                return result.number
+            elif node in needed:
+                args = fx.node.map_arg(node.args, lambda n: known[n])
+                kwargs = fx.node.map_arg(node.kwargs, lambda n: known[n])
+                for one in _flat([*args, *kwargs.values()]):
+                    if isinstance(one, Unavailable):
+                        raise no_place(name, f"reads data.{one.name}", one.name)
+                try:
+                    known[node] = self._convert(outer, node, args, kwargs)
+                except (_Unknown, Unsound) as problem:
+                    raise InputError(
+                        f"{name} {problem}{_place(node)}, and a frozen model has no step for that; write it with linear "
+                        f"layers, activations, sums, products or concatenations of columns, or do it outside of the model."
+                    ) from None
+                if _writes(node) and isinstance(node.args[0], fx.Node):
+                    known[node.args[0]] = known[node]
+        raise AssertionError("a graph ends with its output")
+
+    def _convert(self, outer: nn.Module, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        if node.op == "call_module":
+            path = str(node.target)
+            module, path = outer.get_submodule(path), path.removeprefix("model.")
+            if isinstance(module, MessagePassing):
+                return Value(self._conv(module, path, args, kwargs))
+            x, *rest = [*args, *kwargs.values()] or [None]
+            if any(one is not None for one in rest):
+                raise _Unknown(f"calls {path} with more than one argument")
+            return Value(self._module(module, path, x))
+        if node.target is getattr:
+            if _is_value(args[0]):
+                raise _Unknown(f"reads .{args[1]} of a matrix")
+            return getattr(*args)
+        name = str(node.target) if node.op == "call_method" else _name(node.target)
+        if name is None:
+            raise _Unknown(f"calls {getattr(node.target, '__name__', node.target)}")
+        if not any(_is_value(arg) for arg in _flat([*args, *kwargs.values()])):
+            # Constants among themselves: parameters, and what is made of them.
+            made = getattr(args[0], name)(*args[1:], **kwargs) if node.op == "call_method" else node.target(*args, **kwargs)  # type: ignore[operator]
+            return made.detach() if isinstance(made, Tensor) else made
+        convert = FUNCTIONS.get(name)
+        if convert is None:
+            raise _Unknown(f"does {name}(…)")
+        try:
+            found = convert(self, *args, **kwargs)
+        except TypeError:  # arguments that the step has no place for
+            found = None
+        if found is None:
+            raise _Unknown(f"does {name}(…) in a way that a step cannot")
+        return found
+
+    def _module(self, module: nn.Module, path: str, given: Any) -> int:
+        if isinstance(module, JumpingKnowledge):
+            if module.mode == "lstm" or not all(isinstance(value, Value) for value in given):
+                raise _Unknown(f"calls {path}, a JumpingKnowledge by {module.mode}")
+            return self.add(module.mode, [value.number for value in given])
+        if not isinstance(given, Value):
+            raise _Unknown(f"calls {path} with something that is not a matrix of the model")
+        x = given.number
+        if isinstance(module, _NOTHING):
+            return x
+        if isinstance(module, nn.Linear | Dense):
+            return self.linear(x, matrix(module), module.bias)
+        if isinstance(module, norms.BatchNorm):
+            module = module.module
+        if isinstance(module, nn.BatchNorm1d):
+            if module.running_mean is None:
+                raise _Unknown(f"calls {path}, a BatchNorm without running statistics")
+            return self.affine(x, **batch_norm(module))
+        if isinstance(module, nn.LayerNorm) or (isinstance(module, norms.LayerNorm) and module.mode == "node"):
+            if isinstance(module, nn.LayerNorm) and tuple(module.normalized_shape) != (self.width(x),):
+                raise _Unknown(f"calls {path}, a LayerNorm over several axes")
+            return self.add("layer_norm", [x], {"eps": float(module.eps)}, {"scale": module.weight, "shift": module.bias})
+        if isinstance(module, norms.LayerNorm):
+            raise _Unknown(f"calls {path}, a LayerNorm over all nodes of a graph (mode='node' has a step)")
+        if isinstance(module, nn.Softmax | nn.LogSoftmax) and module.dim in LAST:
+            return self.add("softmax", [x], {"log": isinstance(module, nn.LogSoftmax)})
+        kind = ACTIVATIONS.get(type(module))
+        if kind is None or (isinstance(module, nn.Softplus) and (module.beta, module.threshold) != (1, 20)):
+            raise _Unknown(f"calls {path}, a {type(module).__name__}")
+        if kind == "gelu" and module.approximate == "tanh":
+            kind = "gelu_tanh"
+        return self.activate(x, kind, getattr(module, SLOPES[kind][0]) if kind in SLOPES else 0.0)
+
+    def _conv(self, conv: MessagePassing, path: str, args: Any, kwargs: Any) -> int:
+        if not isinstance(conv, PrunedConv):
+            raise InputError(f"{path} is a {type(conv).__name__} that is not sparsified; call uf.sparsify on the whole model.")
+        given = dict(inspect.signature(conv.stands_for.forward).bind(conv, *args, **kwargs).arguments)
+        if getattr(conv, "edge_dim", None) is not None and given.get("edge_attr") is None:
+            raise edge_features(path, conv)
+        freeze = FREEZES.get(type(conv))
+        if freeze is None:
+            return self._own(conv, path, args, kwargs)
+        x = given.get("x")
+        if isinstance(x, tuple | list) and len(x) == 2 and x[0] == x[1]:
+            given["x"] = x[0]
+        for name in ("x", "x_0"):
+            if not isinstance(given.get(name, Value(0)), Value):
+                raise InputError(
+                    f"{path} is called with a {name} that is not one matrix of the model; a frozen layer takes one."
+                )
+            given[name] = given.get(name, Value(0)).number
+        if given.get("edge_index") is not Given.EDGES or given.get("edge_weight") not in (None, Given.EDGE_WEIGHT):
+            raise _makes_edges(path)
+        if given.get("size") is not None:
+            raise InputError(f"{path} is called with a size; a frozen layer has one set of nodes.")
+        made = freeze(self, conv, given)
+        return self._own(conv, path, args, kwargs) if made is None else made
+
+    def _own(self, conv: PrunedConv, path: str, args: Any, kwargs: Any) -> int:
+        """A layer that has no step: its own code."""
+        if Given.EDGES not in _flat([*args, *kwargs.values()]):
+            raise _makes_edges(path)
+        if conv not in self._layer_widths:
+            raise InputError(f"{path} is a {conv.stands_for.__name__} that gives no matrix, one row per node; none is frozen.")
+        layer, values = OwnLayer.of(conv, path, args, kwargs, self._layer_widths[conv])
+        return self.add("layer", values, {"layer": layer})
+
+
+def _makes_edges(path: str) -> InputError:
+    return InputError(
+        f"{path} is called with edges that the model makes itself; a frozen model uses those that it is called with."
+    )
+
+
+class _Unknown(Exception):
+    """An operation without a step."""
+
+
+def _graph(outer: _Outer, inputs: Sequence[str], name: str) -> fx.Graph:
+    try:
+        graph = symbolic_graph(outer, inputs)
+    except fx.proxy.TraceError as error:
+        raise InputError(
+            f"forward of {name} decides by the values or the shape of what it is given ({first_line(error)}), so it is not "
+            f"one list of steps; take the decision outside of forward."
+        ) from error
+    except UnifewsError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"forward of {name} cannot be followed step by step ({type(error).__name__}: {first_line(error)}); a frozen model "
+            f"is called as model(x, edge_index, edge_weight=None) and made of layers and simple functions of their results."
+        ) from error
+    return graph
+
+
+def _needed(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes that the result is made of, and those that write to what they are given."""
+    found: set[fx.Node] = set()
+    stack = [node for node in graph.nodes if node.op == "output" or _writes(node)]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(node.all_input_nodes)
+    return found
+
+
+def _writes(node: fx.Node) -> bool:
+    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+    return node.op in ("call_method", "call_function") and name.endswith("_") and not name.endswith("__")
+
+
+def _place(node: fx.Node) -> str:
+    """Where in the user's code an operation is: the innermost line that is not torch's or ours."""
+    lines = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip().startswith("File ")]
+    lines = [line for line in lines if "site-packages/torch/" not in line and _HERE not in line]
+    if not lines:
+        return ""
+    parts = lines[-1].split(",")
+    file = parts[0].removeprefix("File ").strip('"').rsplit("/", 1)[-1]
+    return f" ({file},{parts[1]})"
+
+
+def _attribute(root: nn.Module, path: str) -> Any:
+    found: Any = root
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found.detach() if isinstance(found, Tensor) else found
+
+
+def _is_value(arg: Any) -> bool:
+    return isinstance(arg, Value | Given)
+
+
+def _flat(args: Any) -> list[Any]:
+    return [one for arg in args for one in (_flat(arg) if isinstance(arg, tuple | list) else [arg])]
+
+
+def _name(function: Any) -> str | None:
+    """The name of a function of torch or of Python's operators."""
+    name = getattr(function, "__name__", "")
+    homes = (torch, functional, operator, torch.special, torch.Tensor)
+    return name if any(getattr(home, name, None) is function for home in homes) else None

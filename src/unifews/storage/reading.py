@@ -1,0 +1,99 @@
+"""Reading files that may be damaged or hostile: whatever goes wrong is one error that names the file.
+
+`reading` turns what parsers raise on bad bytes into `FileFormatError`; `check_unpacked` and `UnpackedText` bound what a
+compressed file may take in memory.
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import gzip
+import pickle
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from unifews.errors import FileFormatError, UnifewsError
+from unifews.resources import available, format_bytes
+
+# What numpy, scipy, pyarrow, zipfile, gzip, json, tomllib and the standard parsers raise for bytes that are not what they
+# expect. ValueError includes JSONDecodeError, TOMLDecodeError and UnicodeError; EOFError and OSError the ends of gzip files.
+_PARSING = (
+    ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, EOFError, MemoryError, SyntaxError,
+    OSError, tokenize.TokenError, csv.Error, struct.error, zlib.error, zipfile.BadZipFile, pickle.UnpicklingError,
+)  # fmt: skip
+# An OSError without a number comes from a parser, and these from a position or a length that the file itself gave.
+_OF_THE_FILE = (None, errno.EINVAL, errno.ENOMEM, errno.EOVERFLOW)
+
+_SMALL = 1 << 28  # bytes that a compressed file may always unpack to
+_RATIO = 500  # beyond that, how many times its packed size: deflate reaches 1,030 where all values are equal
+
+
+@contextmanager
+def reading(path: Path | str, expected: str) -> Iterator[None]:
+    """Errors of parsing the file at `path`, which should be `expected` ("an edge list"), as `FileFormatError`.
+
+    Errors of this package pass, and those of the system (no permission, disk full), which are not about the contents.
+    """
+    try:
+        yield
+    except UnifewsError:
+        raise
+    except _PARSING as error:
+        if isinstance(error, OSError) and error.errno not in _OF_THE_FILE:
+            raise
+        if isinstance(error, MemoryError):
+            raise FileFormatError(
+                f"{path} cannot be read as {expected}: it asks for more memory than there is, so it is damaged, or too large "
+                f"for this machine."
+            ) from error
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        raise FileFormatError(
+            f"{path} cannot be read as {expected}: it is truncated, half-downloaded or of another format"
+            f"{f' ({reason})' if reason else ''}."
+        ) from error
+
+
+def check_memory(path: Path | str, size: int, what: str) -> None:
+    """Refuse what a file asks for, `size` bytes, if this machine does not have that much memory to give."""
+    free = available()
+    if size > free:
+        raise FileFormatError(
+            f"{path} cannot be read: {what} takes {format_bytes(size)} in memory, and {format_bytes(free)} are free."
+        )
+
+
+def check_unpacked(path: Path | str, size: int, packed: int, what: str, advice: str) -> None:
+    """Refuse to unpack `packed` bytes to `size` in memory if there is too little of it, or if the ratio is absurd."""
+    if size > _SMALL and size > _RATIO * packed:
+        raise FileFormatError(
+            f"{path} is not unpacked: {what} would grow from {format_bytes(packed)} to {format_bytes(size)}, "
+            f"more than {_RATIO} times, as only files made to exhaust memory do. If it is meant so, {advice}."
+        )
+    free = available()
+    if size > free:
+        raise FileFormatError(
+            f"{path} cannot be read: {what} unpacks to {format_bytes(size)}, and {format_bytes(free)} of memory are free; "
+            f"{advice}."
+        )
+
+
+class UnpackedText(gzip.GzipFile):
+    """A `.gz` file to be read as text, which stops where it unpacks to more than `check_unpacked` admits."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "rb")
+        self._path, self._size, self._unpacked, self._next = path, path.stat().st_size, 0, _SMALL
+
+    def read1(self, size: int | None = -1) -> bytes:  # what io.TextIOWrapper calls
+        data = super().read1(-1 if size is None else size)
+        self._unpacked += len(data)
+        if self._unpacked > self._next:
+            check_unpacked(self._path, self._unpacked, self._size, "its text", "unpack it with gunzip first")
+            self._next += _SMALL
+        return data

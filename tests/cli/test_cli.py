@@ -1,0 +1,540 @@
+"""The command line: what it writes, what it prints where, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from commands import call, fine, spawn, wrong
+from typer.testing import CliRunner
+
+import unifews as uf
+from unifews import cli
+from unifews.cli import run
+from unifews.datasets.registry import RECORDS, Record
+
+ROOT = Path(__file__).parents[2]
+DATA = uf.powerlaw(300, 2400, num_features=24, num_classes=3, seed=31)
+GRAPH, X = DATA.graph, DATA.x
+EDGES = GRAPH.to_edge_index()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The same graph in every format, and its features; the working directory."""
+    monkeypatch.chdir(tmp_path)
+    GRAPH.save("graph")
+    np.save("x.npy", X)
+    np.savez("both.npz", indptr=GRAPH.indptr, indices=GRAPH.indices, x=X)
+    np.savez("edges.npz", edge_index=EDGES)
+    sp.save_npz("scipy.npz", GRAPH.to_scipy().tocsr())
+    np.save("edges.npy", EDGES)
+    Path("edges.csv").write_text("source,target\n" + "".join(f"{v},{u}\n" for v, u in EDGES.T))
+    Path("edges.tsv").write_text("".join(f"{v}\t{u}\n" for v, u in EDGES.T))
+    return tmp_path
+
+
+class TestPropagate:
+    @pytest.mark.parametrize("graph", ["graph", "edges.npz", "scipy.npz", "edges.npy", "edges.csv", "edges.tsv"])
+    def test_every_format_gives_the_library_s_result(self, folder, graph):
+        fine("propagate", graph, "--features", "x.npy", "--out", "p.npy", "--edge-sparsity", 0.8, "--hops", 5)
+        expected = uf.propagate(GRAPH, X, hops=5, edge_sparsity=0.8).embedding
+        assert np.array_equal(np.load("p.npy"), expected)
+
+    def test_parquet_too(self, folder):
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        parquet.write_table(pa.table({"source": EDGES[0], "target": EDGES[1]}), "edges.parquet")
+        fine("propagate", "edges.parquet", "-x", "x.npy", "-o", "p.npy", "--hops", 3)
+        assert np.array_equal(np.load("p.npy"), uf.propagate(GRAPH, X, hops=3).embedding)
+
+    def test_a_dataset_folder_holds_features_too(self, folder):
+        fine("data", "generate", "powerlaw", "--nodes", 300, "--edges", 3000, "--features", 20, "--out", "made")
+        fine("propagate", "made", "--out", "p.npy", "--hops", 3)
+        expected = uf.propagate(uf.Graph.open("made/graph"), np.load("made/x.npy"), "appnp", 3).embedding
+        assert np.array_equal(np.load("p.npy"), expected)
+        np.save("other.npy", np.load("made/x.npy")[:, :5])
+        fine("propagate", "made", "-x", "other.npy", "--out", "p.npy", "--hops", 3, "--overwrite")
+        assert np.load("p.npy").shape == (300, 5)
+
+    def test_a_known_dataset_by_its_name(self, folder, monkeypatch):
+        monkeypatch.setitem(RECORDS, "known", Record("known", "", 300, GRAPH.num_edges, 24, 3, "stratified", "", sparse=False))
+        monkeypatch.setenv("UNIFEWS_DATA", str(folder))
+        np.savez("known.npz", indptr=GRAPH.indptr, indices=GRAPH.indices, x=X, y=DATA.y)
+        fine("propagate", "known", "--out", "p.npy", "--hops", 3)
+        assert np.array_equal(np.load("p.npy"), uf.propagate(GRAPH, X, hops=3).embedding)
+        np.save("few.npy", X[:, :5])
+        fine("propagate", "known", "-x", "few.npy", "--out", "few.p.npy", "--hops", 3)
+        assert np.load("few.p.npy").shape == (300, 5)
+        np.save("few.npy", X[:5])
+        wrong("propagate", "known", "-x", "few.npy", "-o", "q.npy", says="few.npy has 5 rows, but known has 300 nodes")
+        GRAPH.save("known")  # what lies here comes first
+        wrong("propagate", "known", "-o", "q.npy", says="known holds no features")
+
+    def test_features_may_come_with_the_graph(self, folder):
+        fine("propagate", "both.npz", "--out", "p.npy", "--hops", 3)
+        assert np.array_equal(np.load("p.npy"), uf.propagate(GRAPH, X, hops=3).embedding)
+
+    def test_sparse_features_stay_sparse(self, folder):
+        x = sp.random_array((300, 40), density=0.1, rng=np.random.default_rng(5), dtype=np.float32).tocsr()
+        sp.save_npz("sparse.npz", x)
+        fine("propagate", "graph", "-x", "sparse.npz", "-o", "p.npy", "--hops", 3, "--threshold", 0.01)
+        assert np.array_equal(np.load("p.npy"), uf.propagate(GRAPH, x, hops=3, threshold=0.01).embedding)
+
+    @pytest.mark.parametrize(
+        "options, keywords",
+        [
+            ("--alpha 0.3", dict(scheme=uf.Appnp(alpha=0.3))),
+            ("--no-tail", dict(scheme=uf.Appnp(tail=False))),
+            ("--skip identity", dict(scheme=uf.Appnp(skip="identity"))),
+            ("--scheme sgc", dict(scheme="sgc")),
+            ("--scheme sgc --skip diagonal", dict(scheme=uf.Sgc(skip="diagonal"))),
+            ("--r 0.2", dict(r=0.2)),
+            ("--edge-sparsity 0", {}),
+            ("--threshold 0.05", dict(threshold=0.05)),
+            ("--relative-threshold 0.7", dict(relative_threshold=0.7)),
+            ("--edge-sparsity 0.7 --entries feature", dict(edge_sparsity=0.7, entries="feature")),
+            (
+                "--edge-sparsity 0.5 --entries node --basis input --inherit",
+                dict(edge_sparsity=0.5, entries="node", basis="input", inherit=True),
+            ),
+            ("--edge-sparsity 0.5 --rank 8", dict(edge_sparsity=0.5, rank=8)),
+            ("--edge-sparsity 0.5 --no-deflate", dict(edge_sparsity=0.5, deflate=False)),
+            ("--edge-sparsity 0.5 --basis input --deflate", dict(edge_sparsity=0.5, basis="input", deflate=True)),
+            ("--threads 1 --edge-sparsity 0.5", dict(edge_sparsity=0.5)),
+        ],
+    )
+    def test_options_mean_what_the_keywords_mean(self, folder, options, keywords):
+        fine("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--hops", 4, *options.split())
+        assert np.array_equal(np.load("p.npy"), uf.propagate(GRAPH, X, hops=4, **keywords).embedding)
+
+    def test_coordinates_and_axes_make_the_embedding(self, folder):
+        fine("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--hops", 4, "--edge-sparsity", 0.5, "--coordinates")
+        expected = uf.propagate(GRAPH, X, hops=4, edge_sparsity=0.5).embedding
+        np.testing.assert_allclose(np.load("p.npy") @ np.load("p.basis.npy").T, expected, atol=1e-5)
+
+    def test_the_table_has_every_hop_and_the_file(self, folder):
+        result = fine("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--hops", 4, "--edge-sparsity", 0.5)
+        assert result.err == ""
+        lines = result.out.splitlines()
+        assert [line.split()[0] for line in lines if line.split() and line.split()[0] in "0 1 2 3 all"] == [*"0123", "all"]
+        assert "wrote p.npy: float32 [300, 24]" in result.out
+        assert "300 nodes" in result.out and "kernel:" in result.out
+
+    def test_json_is_the_trace_and_nothing_else(self, folder):
+        result = fine("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--hops", 4, "--edge-sparsity", 0.5, "--json")
+        report = json.loads(result.out)
+        out = uf.propagate(GRAPH, X, hops=4, edge_sparsity=0.5)
+        assert report["macs"] == out.trace.macs and len(report["hops"]) == 4
+        assert report["out"] == "p.npy" and report["shape"] == [300, 24] and report["basis"] is None
+        assert report["graph"] == {"path": "graph", "num_nodes": 300, "num_edges": GRAPH.num_edges}
+
+    @pytest.mark.parametrize("option", [("--partition", "nodes"), ("--groups", 1)])
+    def test_one_worker_is_told_that_it_is_alone(self, folder, option):
+        said = fine("propagate", "both.npz", "-o", "p.npy", "--hops", 2, *option).err
+        assert "note: this is one worker" in said and "torchrun starts several" in said
+
+    def test_json_has_no_infinity(self, folder):
+        result = fine("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--hops", 2, "--threshold", "inf", "--json")
+        assert "Infinity" not in result.out and json.loads(result.out)["macs"] == 0
+
+    def test_overwrite_replaces(self, folder):
+        Path("p.npy").write_text("old")
+        fine("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--hops", 2, "--overwrite")
+        assert np.load("p.npy").shape == X.shape
+        assert not list(folder.glob(".*.tmp"))
+
+
+class TestEdgeLists:
+    def test_an_edge_list_is_undirected_as_in_data_convert_and_says_so(self, folder):
+        Path("path.txt").write_text("0 1\n1 2\n")
+        np.save("few.npy", np.eye(3, dtype=np.float32))
+        result = fine("propagate", "path.txt", "-x", "few.npy", "-o", "p.npy", "--hops", 1)
+        assert (
+            result.err == "note: path.txt is used undirected: 2 reverse edges were added; --directed keeps edges as they are.\n"
+        )
+        fine("data", "convert", "-e", "path.txt", "-o", "converted")
+        assert fine("propagate", "converted", "-x", "few.npy", "-o", "q.npy", "--hops", 1).err == ""
+        assert Path("p.npy").read_bytes() == Path("q.npy").read_bytes()
+
+    def test_directions_are_kept_where_asked_for(self, folder):
+        Path("path.txt").write_text("0 1\n1 2\n")
+        np.save("few.npy", np.eye(3, dtype=np.float32))
+        assert fine("propagate", "path.txt", "-x", "few.npy", "-o", "p.npy", "--hops", 1, "--directed").err == ""
+        assert np.array_equal(
+            np.load("p.npy"), uf.propagate(uf.Graph.from_edge_index([[0, 1], [1, 2]]), np.eye(3), hops=1).embedding
+        )
+        fine("data", "convert", "-e", "path.txt", "-o", "converted", "--directed")
+        for options in ([], ["--directed"]):  # a graph says which edges it has
+            assert (
+                fine("propagate", "converted", "-x", "few.npy", "-o", "q.npy", "--hops", 1, *options, "--overwrite").err == ""
+            )
+            assert Path("p.npy").read_bytes() == Path("q.npy").read_bytes()
+
+    def test_an_edge_list_is_not_made_undirected_within_a_limit_of_memory(self, folder):
+        Path("path.txt").write_text("0 1\n1 2\n")
+        np.save("few.npy", np.eye(3, dtype=np.float32))
+        words = ["path.txt is an edge list", "unifews data convert", "--directed"]
+        wrong("propagate", "path.txt", "-x", "few.npy", "-o", "p.npy", "--memory", "1GB", says=words)
+
+    @pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "x.tsv", "x.parquet", "x.npz"])
+    def test_features_are_read_from_every_format_that_data_convert_reads(self, folder, name):
+        x = X[:, :3]
+        if name.endswith(".parquet"):
+            parquet = pytest.importorskip("pyarrow.parquet")
+            import pyarrow
+
+            parquet.write_table(pyarrow.table({f"f{i}": column for i, column in enumerate(x.T)}), name)
+        elif name.endswith(".npz"):
+            np.savez(name, x=x)
+        else:
+            np.savetxt(
+                name,
+                x,
+                delimiter="\t" if "tsv" in name else ",",
+                fmt="%.9g",
+                header="a,b,c".replace(",", "\t" if "tsv" in name else ","),
+                comments="",
+            )
+        np.save("few.npy", x)
+        fine("propagate", "graph", "-x", "few.npy", "-o", "p.npy", "--hops", 2)
+        fine("propagate", "graph", "-x", name, "-o", "q.npy", "--hops", 2)
+        np.testing.assert_allclose(np.load("q.npy"), np.load("p.npy"), rtol=1e-5, atol=1e-6)
+
+    @pytest.mark.parametrize("lines", ["0 1\n1 2\n", "0 1\n1 0\n1 2\n", "0 1 2.5\n1 0 0.5\n2 1 3\n"])
+    def test_undirected_adds_the_reverse_once(self, folder, lines):
+        Path("path.txt").write_text(lines)
+        np.save("few.npy", np.eye(3, dtype=np.float32))
+        assert fine("propagate", "path.txt", "-x", "few.npy", "-o", "p.npy", "--hops", 1, "--undirected").err == ""
+        weight = [2.5, 2.5, 3, 3] if "." in lines else None
+        graph = uf.Graph.from_edge_index([[0, 1, 1, 2], [1, 0, 2, 1]], edge_weight=weight)
+        assert np.array_equal(np.load("p.npy"), uf.propagate(graph, np.eye(3), hops=1).embedding)
+
+    def test_trailing_isolated_nodes_are_kept(self, folder):
+        Path("path.txt").write_text("0 1\n1 0\n")
+        np.save("few.npy", np.eye(5, dtype=np.float32))
+        fine("propagate", "path.txt", "-x", "few.npy", "-o", "p.npy")
+        assert np.load("p.npy").shape == (5, 5)
+        np.testing.assert_allclose(np.load("p.npy")[4], [0, 0, 0, 0, 1], atol=1e-6)
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        "options, says",
+        [
+            ("--scheme sgd", ["'sgd'", "Did you mean 'sgc'?"]),
+            ("--skip identty", "Did you mean 'identity'?"),
+            ("--entries blocks", ["--entries", "Did you mean 'block'?"]),
+            ("--basis pca", ["--basis", "input, principal"]),
+            ("--edge-sparsity 50", ["[0, 1)", "--edge-sparsity=0.5"]),
+            ("--edge-sparsity -0.1", "[0, 1)"),
+            ("--edge-sparsity nan", "[0, 1)"),
+            ("--threshold -1", "0 or more"),
+            ("--relative-threshold nan", "0 or more"),
+            ("--edge-sparsity 0.5 --threshold 1", ["--edge-sparsity and --threshold", "give one"]),
+            ("--threshold 0.5 --relative-threshold 1", "--threshold and --relative-threshold"),
+            ("--alpha 0", "(0, 1]"),
+            ("--alpha 2", "(0, 1]"),
+            ("--scheme sgc --alpha 0.2", "--scheme appnp"),
+            ("--scheme sgc --no-tail", "--scheme appnp"),
+            ("--scheme sgc --tail", "--scheme appnp"),
+            ("--again", "--again is about work through files; add --memory 12GB"),
+            ("--careful", "--careful is about work through files; add --memory 12GB"),
+            ("--hops 0", "1 to 60,000"),
+            ("--hops two", ["--hops", "integer"]),
+            ("--r 1.5", "[0, 1]"),
+            ("--r nan", "[0, 1]"),
+            ("--rank 0", "at least 1"),
+            ("--rank 25", ["--rank 25", "24 features"]),
+            ("--rank 4 --basis input", "--rank counts principal axes"),
+            ("--inherit", "--inherit removes nothing by itself"),
+            ("--coordinates", "--coordinates needs principal axes"),
+            ("--coordinates --edge-sparsity 0.5 --basis input", "--coordinates needs principal axes"),
+            ("--threads 0", "--threads is at least 1"),
+            ("--sparsity 0.5", ["--sparsity", "unifews propagate --help"]),
+            ("extra", "extra"),
+        ],
+    )
+    def test_a_wrong_option_is_one_sentence(self, folder, options, says):
+        wrong("propagate", "graph", "-x", "x.npy", "-o", "p.npy", *options.split(), says=says)
+        assert not Path("p.npy").exists()
+
+    def test_options_are_checked_before_anything_is_read(self, folder):
+        wrong("propagate", "nowhere", "-x", "nothing.npy", "-o", "p.npy", "--edge-sparsity", 50, says="[0, 1)")
+
+    @pytest.mark.parametrize(
+        "out, says",
+        [
+            ("nowhere/p.npy", "no folder nowhere"),
+            ("p.csv", "must end in .npy"),
+            ("x.npy", "one of the inputs"),
+            ("there.npy", ["already exists", "--overwrite"]),
+            ("folder.npy", "is a folder"),
+        ],
+    )
+    def test_output_that_cannot_be_written(self, folder, out, says):
+        Path("there.npy").write_text("mine")
+        Path("folder.npy").mkdir()
+        before = Path("x.npy").read_bytes()
+        wrong("propagate", "graph", "-x", "x.npy", "-o", out, says=says)
+        assert Path("there.npy").read_text() == "mine" and Path("x.npy").read_bytes() == before
+
+    def test_overwriting_never_replaces_an_input(self, folder):
+        wrong("propagate", "graph", "-x", "x.npy", "-o", "x.npy", "--overwrite", says="one of the inputs")
+        assert np.array_equal(np.load("x.npy"), X)
+
+    def test_the_axes_are_not_overwritten_either(self, folder):
+        Path("p.basis.npy").write_text("mine")
+        options = ["--edge-sparsity", 0.5, "--coordinates"]
+        wrong("propagate", "graph", "-x", "x.npy", "-o", "p.npy", *options, says="p.basis.npy already exists")
+        assert Path("p.basis.npy").read_text() == "mine" and not Path("p.npy").exists()
+
+    def test_a_protected_folder(self, folder, monkeypatch):
+        Path("locked").mkdir()
+        monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "locked")  # root may write anywhere
+        wrong("propagate", "graph", "-x", "x.npy", "-o", "locked/p.npy", says="write-protected")
+
+    def test_missing_files(self, folder):
+        wrong("propagate", "nowhere.npz", "-x", "x.npy", "-o", "p.npy", says="there is no graph nowhere.npz")
+        wrong("propagate", "corra", "-o", "p.npy", says="no graph file, folder or dataset named 'corra'. Did you mean 'cora'?")
+        wrong("propagate", "graph", "-x", "nothing.npy", "-o", "p.npy", says="there is no file nothing.npy")
+        wrong("propagate", "graph", "-o", "p.npy", says=["graph holds no features", "--features"])
+        wrong("propagate", "scipy.npz", "-o", "p.npy", says="scipy.npz holds no features")
+        wrong("propagate", "graph", says="--out")
+        wrong("propagate", says="GRAPH")
+
+    @pytest.mark.parametrize("graph", ["graph", "scipy.npz", "edges.npz", "edges.csv", "edges.npy"])
+    @pytest.mark.parametrize("rows", [200, 290])
+    def test_features_of_another_graph(self, folder, graph, rows):
+        np.save("few.npy", X[:rows])
+        wrong("propagate", graph, "-x", "few.npy", "-o", "p.npy", says=[f"{rows} rows", "few.npy", graph])
+
+    def test_transposed_features(self, folder):
+        np.save("xt.npy", X.T)
+        wrong("propagate", "graph", "-x", "xt.npy", "-o", "p.npy", says="transposed")
+
+    def test_features_that_are_no_matrix_or_not_finite(self, folder):
+        np.save("flat.npy", X[:, 0])
+        wrong("propagate", "graph", "-x", "flat.npy", "-o", "p.npy", says="matrix")
+        holes = X.copy()
+        holes[7, 3] = np.nan
+        np.save("holes.npy", holes)
+        wrong("propagate", "graph", "-x", "holes.npy", "-o", "p.npy", says=["NaN", "row 7"])
+
+    def test_damaged_and_foreign_files(self, folder):
+        Path("short.npy").write_bytes(Path("x.npy").read_bytes()[:-100])
+        wrong("propagate", "graph", "-x", "short.npy", "-o", "p.npy", says=["short.npy is truncated", "100 bytes"])
+        np.save("objects.npy", np.array([{}, []], dtype=object), allow_pickle=True)
+        wrong("propagate", "graph", "-x", "objects.npy", "-o", "p.npy", says="pickled")
+        Path("pickle.npy").write_bytes(pickle.dumps(X))
+        wrong("propagate", "graph", "-x", "pickle.npy", "-o", "p.npy", says="not a .npy file")
+        Path("foreign.npz").write_text("hello")
+        wrong("propagate", "foreign.npz", "-x", "x.npy", "-o", "p.npy", says="not a .npz archive")
+        wrong("propagate", "foreign.npz", "-o", "p.npy", says="foreign.npz")
+        Path("words.csv").write_text("hello,world\nfoo,bar\n")
+        wrong("propagate", "words.csv", "-x", "x.npy", "-o", "p.npy", says="words.csv")
+        Path("graph.xlsx").write_text("")
+        wrong("propagate", "graph.xlsx", "-x", "x.npy", "-o", "p.npy", says="no graph file by its name")
+        Path("empty").mkdir()
+        wrong("propagate", "empty", "-x", "x.npy", "-o", "p.npy", says=["not a unifews graph", "meta.json"])
+        assert not Path("p.npy").exists()
+
+    def test_unknown_commands_and_sizes(self):
+        wrong("propgate", says=["propgate", "unifews --help"])
+        wrong("bench", "propagations", says="propagations")
+        wrong("bench", "propagation", "--size", "tinny", says="Did you mean 'tiny'?")
+        wrong("bench", "propagation", "--trials", 0, says="at least 1")
+
+
+class TestWords:
+    """Sentences of the library name settings as in Python; a command says them as its options."""
+
+    PARAMS = (
+        SimpleNamespace(name="edge_sparsity", opts=["--edge-sparsity"], param_type_name="option", is_flag=False),
+        SimpleNamespace(name="model", opts=["-m", "--model"], param_type_name="option", is_flag=False),
+        SimpleNamespace(name="nodes", opts=["--nodes"], param_type_name="option", is_flag=False),
+        SimpleNamespace(name="tail", opts=["--tail"], secondary_opts=["--no-tail"], param_type_name="option", is_flag=True),
+        SimpleNamespace(name="graph", opts=["graph"], param_type_name="argument"),
+    )
+
+    @pytest.mark.parametrize(
+        "sentence, said",
+        [
+            ("`edge_sparsity` is a share.", "--edge-sparsity is a share."),
+            ("leave edge_sparsity out, or edge_sparsity.", "leave --edge-sparsity out, or --edge-sparsity."),
+            ("write edge_sparsity=.", "write --edge-sparsity."),
+            ("take edge_sparsity=0.5.", "take --edge-sparsity 0.5."),
+            ("take model='sgc' or 'appnp'; not 'gcn'.", "take --model sgc or appnp; not 'gcn'."),
+            ("num_nodes must be at least 50.", "--nodes must be at least 50."),
+            ("leave out tail=False, or write tail=True.", "leave out --no-tail, or write --tail."),
+        ],
+    )
+    def test_settings_become_options(self, sentence, said):
+        assert run.in_options(sentence, self.PARAMS) == said
+
+    @pytest.mark.parametrize(
+        "sentence",
+        [
+            "`graph` and `other` and other=3 and some_name stay, so do nodes, a model and the tail.",
+            "edge_sparsity.npy, runs/edge_sparsity and 'edge_sparsity' are names of files.",
+            "method 'agp' has no settings; got model=3.",
+            "such as 'ndls:nodes=3', or --nodes=3.",
+            "in run.toml, `edge_sparsity` is a share.",
+        ],
+    )
+    def test_everything_else_stays(self, sentence):
+        assert run.in_options(sentence, self.PARAMS) == sentence
+
+    @pytest.mark.parametrize(
+        "options, says",
+        [
+            ("--certify --memory 1GB", "--certify needs all columns at once, and --memory takes them"),
+            ("--certify-sampled --memory 1GB", "--certify-sampled needs all columns at once"),
+            (
+                "--max-error .1 --memory 1GB",
+                ["--max-error spends one budget", "with --memory columns", "write --edge-sparsity."],
+            ),
+            ("--max-error .1 --certify-sampled", "leave out --certify-sampled."),
+        ],
+    )
+    def test_of_propagate(self, folder, options, says):
+        wrong("propagate", "both.npz", "-o", "p.npy", *options.split(), says=says)
+
+    def test_of_a_command_of_a_family(self, folder):
+        wrong("data", "convert", "-e", "edges.csv", "--nodes", 10, "-o", "made", says="--nodes must be at least 300.")
+
+
+class TestTheRest:
+    def test_version_names_the_kernels(self):
+        from unifews.kernels import native
+
+        out = fine("--version").out
+        assert out.startswith(f"unifews {uf.__version__}\n")
+        for word in [native.level(), *native.levels(), "threads: ", "OpenMP: "]:
+            assert word in out
+
+    @pytest.mark.parametrize("command", ["", "--help", "bench", "propagate --help", "demo --help", "bench propagation --help"])
+    def test_help(self, command):
+        assert "Usage: unifews" in fine(*command.split()).out
+
+    @pytest.fixture
+    def bench(self, monkeypatch):
+        calls = []
+
+        def run(size, trials, verify, progress):
+            calls.append((size, trials, verify))
+            progress("halfway")
+            return {"size": size, "seconds": 0.5}
+
+        module = SimpleNamespace(run=run, render=lambda result, console: console.print(f"took {result['seconds']} s"))
+        monkeypatch.setitem(sys.modules, "unifews.experiments.bench", module)
+        return calls
+
+    def test_bench_hands_its_options_on(self, bench):
+        assert fine("bench", "propagation", "--size", "tiny", "--trials", 2, "--verify").out == "took 0.5 s\n"
+        assert json.loads(fine("bench", "propagation", "--json").out) == {"size": "small", "seconds": 0.5}
+        assert bench == [("tiny", 2, True), ("small", 5, False)]
+
+    def test_the_reference_is_fresh(self):
+        script = runpy.run_path(str(ROOT / "docs" / "cli.py"))
+        assert script["PAGE"].read_text(encoding="utf-8") == script["page"](), "run `make docs`"
+
+    def test_a_bug_is_a_sentence_too(self, folder, monkeypatch):
+        monkeypatch.setattr(cli.propagate, "_load", lambda *args: 1 / 0)
+        result = call("propagate", "graph", "-x", "x.npy", "-o", "p.npy")
+        assert result.code == 1 and "bug" in result.err and "ZeroDivisionError" in result.err
+
+    def test_no_room_on_the_disk(self, folder, monkeypatch):
+        def full(*args):
+            raise OSError(28, "No space left on device", "p.npy")
+
+        monkeypatch.setattr(cli.propagate, "_write", full)
+        wrong("propagate", "graph", "-x", "x.npy", "-o", "p.npy", says="No space left on device")
+
+    def test_debugging_shows_the_traceback(self, monkeypatch):
+        monkeypatch.setenv("UNIFEWS_DEBUG", "1")
+        result = CliRunner().invoke(cli.app, ["propagate", "nowhere", "-x", "x.npy", "-o", "p.npy"])
+        assert isinstance(result.exception, uf.UnifewsError)
+
+
+class TestProcess:
+    """Real processes: exit codes, what goes to stdout and stderr, what is imported, and signals."""
+
+    def test_result_and_mistake(self, folder):
+        done = spawn("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--json")
+        assert done.returncode == 0 and done.stderr == "" and json.loads(done.stdout)["out"] == "p.npy"
+        again = spawn("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--json")
+        assert again.returncode == 2 and again.stdout == "" and "already exists" in again.stderr
+
+    def test_no_traceback_unless_asked_for(self, folder):
+        assert "Traceback" not in spawn("propagate", "nowhere", "-x", "x.npy", "-o", "p.npy").stderr
+        shown = spawn("propagate", "nowhere", "-x", "x.npy", "-o", "p.npy", UNIFEWS_DEBUG="1")
+        assert "Traceback" in shown.stderr and shown.returncode == 1
+
+    def test_an_unknown_instruction_set(self, folder):
+        done = spawn("propagate", "graph", "-x", "x.npy", "-o", "p.npy", UNIFEWS_KERNELS="mmx")
+        assert done.returncode == 2 and "UNIFEWS_KERNELS" in done.stderr and "Traceback" not in done.stderr
+
+    def test_help_imports_nothing_heavy(self):
+        code = (
+            "import sys\n"
+            "from unifews.cli import app\n"
+            "try:\n"
+            "    app(['propagate', '--help'])\n"
+            "finally:\n"
+            "    heavy = {'numpy', 'scipy', 'torch', 'torch_geometric', 'unifews.propagation'} & set(sys.modules)\n"
+            "    sys.stderr.write(f'{sorted(heavy)}')\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and done.stderr == "[]" and "--edge-sparsity" in done.stdout
+
+    def test_propagating_needs_no_torch(self, folder):
+        code = (
+            "import sys\n"
+            "from unifews.cli import app\n"
+            "try:\n"
+            "    app('propagate graph -x x.npy -o p.npy --edge-sparsity .5'.split())\n"
+            "finally:\n"
+            "    sys.stderr.write(f\"{sorted({'torch', 'torch_geometric'} & set(sys.modules))}\")\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and done.stderr == "[]"
+
+    def test_interrupting_leaves_nothing_behind(self, folder):
+        np.save("wide.npy", np.random.default_rng(3).random((300, 2000), dtype=np.float32))
+        code = (
+            "import sys\n"
+            "from unifews import cli\n"
+            "load = cli.propagate._load\n"
+            "cli.propagate._load = lambda *args: sys.stdout.write('ready\\n') and sys.stdout.flush() or load(*args)\n"
+            "cli.app('propagate graph -x wide.npy -o p.npy --hops 50000'.split())\n"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            # A job in the background ignores the signal, and would hand that down.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
+        try:
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        assert (process.returncode, out, err) == (130, "", "unifews: interrupted; nothing was written.\n")
+        assert not Path("p.npy").exists() and not list(folder.glob(".*.tmp"))
+
+    def test_a_reader_that_leaves_early(self):
+        shell = f"{sys.executable} -m unifews propagate --help | head -n 1"
+        done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60)
+        assert done.stdout.startswith("Usage: unifews") and done.stderr == ""

@@ -1,0 +1,253 @@
+"""`unifews compare`: methods side by side, what is kept and shown, how it goes on after a stop, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from commands import call, fine, work_in, wrong
+
+import unifews as uf
+from unifews.cli import live
+from unifews.datasets.folder import save_dataset
+from unifews.datasets.gencat import gencat
+from unifews.errors import InputError
+from unifews.experiments.compare import able, split_names
+from unifews.report.rivals import BEST, NEAR, Standing, accuracy_figure, cost_figure, page
+from unifews.training import api
+from unifews.training.ledger import Ledger
+from unifews.training.spec import paper_form
+
+DATA = gencat(300, 900, features=12, classes=3, seed=7, name="mine")
+SMALL = ["--width", 8, "--epochs", 10, "--seeds", 2]
+TWO = ["--methods", "unifews,random", "--edge-sparsity", ".5,.8"]
+SETTINGS = dict(width=8, epochs=10, seeds=2)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A place to work in with one dataset, and no other on the machine."""
+    work_in(tmp_path, monkeypatch)
+    save_dataset(DATA, "mine")
+
+
+@pytest.fixture
+def none_trained(monkeypatch):
+    def refuse(*args):
+        raise AssertionError("something was trained")
+
+    return lambda: monkeypatch.setattr(api, "_work", refuse)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Every method for GCN, at two shares."""
+    return uf.compare(DATA, edge_sparsity=(0.5, 0.8), ledger=tmp_path_factory.mktemp("all"), **SETTINGS)
+
+
+def told(*arguments):
+    return json.loads(fine("compare", *arguments, "--json").out)
+
+
+class TestTheLibrary:
+    def test_every_method_runs_at_every_share(self, found):
+        entries = [(entry.method, entry.edge_sparsity) for entry in found.entries]
+        assert entries == [(name, share) for share in (0.5, 0.8) for name in able("gcn", weights=False)]
+        for entry in found.entries:
+            assert entry.record["spec"]["method"] == entry.method
+            if entry.method != "unifews":  # whose units are 16 features of 300 nodes here
+                assert entry.record["trace"]["edge_sparsity"] == pytest.approx(entry.edge_sparsity, abs=0.01)
+
+    def test_the_runs_are_those_of_train(self, found):
+        run = api.train(DATA, "gcn", "dspar", edge_sparsity=0.8, **SETTINGS)
+        entry = next(e for e in found.entries if (e.method, e.edge_sparsity) == ("dspar", 0.8))
+        assert entry.record["id"] == run.id and entry.record["scores"]["test"] == run.accuracy.test
+        plain = api.train(DATA, "gcn", **SETTINGS)
+        assert found.unpruned["id"] == plain.id and found.unpruned["scores"]["test"] == plain.accuracy.test
+
+    def test_it_prints_in_lines(self, found):
+        lines = str(found).split("\n")
+        assert lines[0].startswith("gcn on mine, unpruned: ") and len(lines) == 1 + len(found.entries)
+
+    def test_methods_may_have_settings(self):
+        assert split_names("unifews,ndls:epsilon=0.05,own=0.2, agp") == ["unifews", "ndls:epsilon=0.05,own=0.2", "agp"]
+        own = uf.compare(DATA, "sgc", "ndls:epsilon=0.05,own=0.2", edge_sparsity=0.5, hops=3, **SETTINGS)
+        assert [entry.method for entry in own.entries] == ["ndls:epsilon=0.05,own=0.2"] * 2
+
+    def test_rivals_that_propagate_once_are_shown_by_their_own_settings_too(self):
+        own = uf.compare(DATA, "appnp", edge_sparsity=[0.5], hops=3, **SETTINGS)
+        entries = [(entry.method, entry.edge_sparsity) for entry in own.entries]
+        assert entries == [
+            ("unifews", 0.5), ("agp", 0.5), ("unifews-push", 0.5), ("agp", None), ("unifews-push", None)
+        ]  # fmt: skip
+
+    def test_the_paper_s_form_is_one_option_away(self):
+        both = uf.compare(DATA, methods="unifews", edge_sparsity=0.5, paper_form=True, **SETTINGS)
+        assert [entry.method for entry in both.entries] == ["unifews", "unifews, paper's form"]
+        assert [entry.record["spec"]["entries"] for entry in both.entries] == ["unit", "node"]
+        run = api.train(DATA, "gcn", edge_sparsity=0.5, **paper_form("gcn"), **SETTINGS)
+        assert both.entries[1].record["id"] == run.id
+
+    def test_weights_go_by_methods_that_can(self):
+        both = uf.compare(DATA, edge_sparsity=0, weight_sparsity=0.5, **SETTINGS)
+        assert "dspar" not in {entry.method for entry in both.entries}
+        for entry in both.entries:
+            assert entry.record["trace"]["weight_sparsity"] == pytest.approx(0.5, abs=0.02)
+
+    def test_a_method_that_fails_leaves_its_reason(self):
+        some = uf.compare(DATA, methods="random,glt", edge_sparsity=0.5, width=8, seeds=1, epochs=4)
+        assert [type(entry.outcome) for entry in some.entries] == [dict, InputError]
+        assert "4 epochs are too few" in some.to_dict()["compared"][1]["error"]
+        assert Standing(some).to_dict()["compared"][1]["against_unpruned"] is None
+        assert "4 epochs are too few" in page(Standing(some))
+
+    def test_if_all_fail_so_does_the_comparison(self):
+        with pytest.raises(InputError, match="4 epochs are too few"):
+            uf.compare(DATA, methods="glt", edge_sparsity=0.5, width=8, seeds=1, epochs=4)
+
+
+class TestStanding:
+    def test_the_best_of_each_share_and_what_is_near_it(self, found):
+        standing = Standing(found)
+        for share in (0.5, 0.8):
+            lines = [line for line in standing.lines if line.entry.edge_sparsity == share]
+            best = max(line.row.score for line in lines)
+            assert [line.row.score for line in lines if line.place == BEST] == [best]
+            winner = next(line.entry.record for line in lines if line.place == BEST)
+            for line in lines:
+                apart = [a["test"] - b["test"] for a, b in zip(winner["seeds"], line.entry.record["seeds"], strict=True)]
+                mean = sum(apart) / len(apart)
+                spread = (sum((value - mean) ** 2 for value in apart) / len(apart)) ** 0.5
+                if line.place != BEST:
+                    assert (line.place == NEAR) == (mean <= spread)
+
+    def test_the_pictures_show_every_run(self, found):
+        standing = Standing(found)
+        curves = {curve.name: curve for curve in accuracy_figure(standing).data}
+        assert set(curves) == {"unpruned", *able("gcn", weights=False)}
+        random = [e.record for e in found.entries if e.method == "random"]
+        assert sorted(curves["random"].x) == sorted(record["trace"]["macs"] for record in random)
+        assert list(curves["random"].x) == sorted(curves["random"].x)
+        bars = cost_figure(standing).data[0]
+        assert bars.x[0] == "unpruned" and len(bars.x) == 7 and all(height > 0 for height in bars.y)
+
+    def test_the_page_needs_no_network_and_has_both_pictures(self, found):
+        html = page(Standing(found))
+        assert html.count('<div id="picture"') == html.count('<div id="cost"') == 1
+        assert not re.findall(r'(?:src|href)="(?!data:)', re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL))
+        assert html.count("<tr>") == 2 + len(found.entries)
+
+
+class TestTheCommand:
+    def test_the_table_has_a_line_per_method_and_share(self):
+        out = fine("compare", "mine", *TWO, *SMALL).out
+        for pattern in [
+            r"unpruned +- +\d",
+            r"unifews +0\.5 +\d",
+            r"random +0\.5 +\d",
+            r"unifews +0\.8",
+            r"random +0\.8.* 20\.0%",
+        ]:
+            assert re.search(pattern, out), pattern
+        assert "GCN on mine, 2 seeds: 300 nodes" in out and "kept in runs" in out and out.count("best") >= 2
+
+    def test_nothing_is_trained_twice(self, none_trained):
+        first = told("mine", *TWO, *SMALL)
+        none_trained()
+        assert told("mine", *TWO, *SMALL) == first
+        assert len(Ledger("runs").records()) == 5
+
+    def test_the_unpruned_run_is_that_of_unifews_train(self, none_trained):
+        fine("train", "mine", "--model", "gcn", *SMALL)
+        records = len(Ledger("runs").records())
+        told("mine", *TWO, *SMALL)
+        assert len(Ledger("runs").records()) == records + 4
+
+    def test_json_has_records_and_differences(self):
+        report = told("mine", *TWO, *SMALL, "--out", "page.html")
+        assert [(e["method"], e["edge_sparsity"]) for e in report["compared"]] == [
+            ("unifews", 0.5), ("random", 0.5), ("unifews", 0.8), ("random", 0.8)
+        ]  # fmt: skip
+        entry = report["compared"][1]
+        points = entry["record"]["scores"]["test"] - report["unpruned"]["scores"]["test"]
+        assert entry["against_unpruned"]["points"] == pytest.approx(points)
+        assert report["page"] == "page.html" and "methods side by side" in Path("page.html").read_text(encoding="utf-8")
+
+    def test_a_command_that_was_killed_goes_on(self):
+        arguments = ["compare", "mine", *TWO, "--width", 8, "--epochs", 200, "--seeds", 3]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "unifews", *map(str, arguments)], stderr=subprocess.DEVNULL,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+        )  # fmt: skip
+        ledger, end = Ledger("runs"), time.monotonic() + 300
+        while not ledger.records() and time.monotonic() < end:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        kept = ledger.records()
+        assert 1 <= len(kept) < 5
+        report = told(*arguments[1:])
+        everything = [report["unpruned"], *(entry["record"] for entry in report["compared"])]
+        assert all(record in everything for record in kept)
+        assert len({record["id"] for record in ledger.records()}) == len(ledger.records()) == 5
+        assert not list(Path("runs").glob(".*.partial.json"))
+
+    def test_a_failure_is_a_note_beside_the_others(self):
+        result = fine("compare", "mine", "--methods", "random,glt", "--edge-sparsity", 0.5, "--width", 8, "--epochs", 4)
+        assert re.search(r"random +0\.5", result.out) and "glt" not in result.out
+        assert "note: glt, edges 0.5: method 'glt' searches" in result.err
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        "arguments, says",
+        [
+            (["--methods", "unifews,dspr"], "no method named 'dspr'. Did you mean 'dspar'?"),
+            (
+                ["--model", "gccn"],
+                ["no model named 'gccn'. Did you mean 'gcn'?", "Known: appnp, gat, gcn, gcnii, gin, sage, sgc."],
+            ),
+            (["--model", "sage", "--methods", "glt"], "method 'glt' works on"),
+            (["--methods", "dspar", "--weight-sparsity", 0.5], "'dspar' removes no weights"),
+            (["--edge-sparsity", ".5,1.5"], "'1.5'"),
+            (["--edge-sparsity", "half"], "'half'"),
+            (["--edge-sparsity", ""], "--edge-sparsity"),
+            (["--edge-sparsity", "0"], "removes nothing"),
+            (["--methods", ","], "names none"),
+            (["--seeds", 0], "--seeds"),
+            (["--jobs", 0], "--jobs"),
+            (["--hops", 3], "--hops"),
+            (["--model", "mlp"], "an MLP sees no edges"),
+            (["--out", "page.txt"], "must end in .html"),
+            (["--out", "no/page.html"], "there is no folder no"),
+        ],
+    )
+    def test_are_told_before_any_training(self, none_trained, arguments, says):
+        none_trained()
+        wrong("compare", "mine", *SMALL, *arguments, says=says)
+        assert not Path("runs/ledger.jsonl").exists()
+
+    def test_an_unknown_dataset(self):
+        wrong("compare", "mime", says="mime")
+
+    def test_a_foreign_page_is_not_replaced(self, none_trained):
+        none_trained()
+        Path("page.html").write_text("mine")
+        wrong("compare", "mine", "--out", "page.html", says="no page of unifews")
+
+
+@pytest.mark.parametrize(
+    "seconds, words", [(None, ""), (0, ""), (3, "3 s"), (600, "10 min"), (9000, "2.5 h")]
+)  # fmt: skip
+def test_the_time_left_in_words(seconds, words):
+    assert words in live.time_left(seconds) and bool(words) == bool(live.time_left(seconds))
+
+
+def test_help_names_the_defaults():
+    assert "all that can do this model unless given" in " ".join(call("compare", "--help").out.split())

@@ -1,0 +1,104 @@
+"""The demo: which data it runs on, what it trains, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from commands import fine, wrong
+
+from unifews.datasets.dataset import Dataset
+from unifews.datasets.folder import save_dataset
+from unifews.datasets.gencat import cora_like, gencat
+from unifews.datasets.registry import RECORDS
+from unifews.errors import FileFormatError, MissingFileError
+from unifews.experiments import demo
+
+QUICK = dict(seeds=1, size=(500, 3000, 8), hops=2, width=4, epochs=2)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UNIFEWS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("UNIFEWS_DATA", raising=False)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """The demo on something small."""
+    result = demo.run(dataset=gencat(200, 600, features=40, classes=2, seed=7, name="mine"), **QUICK)
+    monkeypatch.setattr(demo, "run", lambda stage, live, seeds: result)
+    return result
+
+
+def test_three_models_on_the_same_data(quick):
+    unpruned, paper, ours = quick.records
+    assert unpruned["trace"]["edge_sparsity"] == unpruned["trace"]["weight_sparsity"] == 0
+    assert paper["trace"]["edge_sparsity"] == pytest.approx(0.5, abs=0.05) and paper["spec"]["entries"] == "node"
+    assert ours["trace"]["edge_sparsity"] == pytest.approx(0.9, abs=0.02)
+    assert ours["trace"]["weight_sparsity"] == pytest.approx(0.9, abs=0.02)
+    assert quick.speed.nodes == 500 and quick.speed.unpruned > 0 < quick.speed.pruned
+
+
+def test_what_a_person_sees(quick):
+    out = fine("demo").out
+    for part in ["paper's form,", "edges .9, weights .9", "against", "wrote unifews-demo.html", "20 hops on a generated one"]:
+        assert part in out
+    assert out.count("\n  unifews ") == 3  # the next commands to try
+    assert "Plotly" in Path("unifews-demo.html").read_text()
+    fine("demo")  # a page of its own may be replaced
+
+
+def test_json_and_another_page(quick):
+    report = json.loads(fine("demo", "--json", "--out", "other.html").out)
+    assert len(report["runs"]) == 3 and report["page"] == "other.html" and not report["real"]
+    assert report["speed"]["sparsity"] == 0.9 and Path("other.html").exists()
+
+
+def test_mistakes_come_before_the_work(monkeypatch):
+    monkeypatch.setattr(demo, "run", lambda *args, **settings: 1 / 0)
+    Path("mine.html").write_text("mine")
+    wrong("demo", "--out", "mine.html", says="is no page of unifews")
+    wrong("demo", "--out", "page.pdf", says="must end in .html")
+    wrong("demo", "--out", "no/page.html", says="there is no folder no")
+    wrong("demo", "--seeds", 0, says="--seeds is at least 1")
+
+
+class TestCora:
+    def test_the_real_one_where_there_is_a_source(self):
+        cora = RECORDS["cora-lcc"]
+        stand_in = cora_like()
+        Path("cache").mkdir()
+        save_dataset(Dataset("cora-lcc", stand_in.graph, stand_in.x, stand_in.y), "cache/cora-lcc")
+        data, real, sentence = demo.cora(lambda text: None)
+        assert real and data.num_nodes == cora.nodes and "Cora itself" in sentence
+
+    def test_else_the_stand_in_says_what_it_is(self, monkeypatch):
+        def nowhere(name):
+            raise MissingFileError(f"{name} is not on this machine")
+
+        monkeypatch.setattr(demo, "load_dataset", nowhere)
+        data, real, sentence = demo.cora(lambda text: None)
+        assert not real and data.name == "cora-like" and data.num_nodes == 2485
+        assert "stand-in" in sentence and "easier than Cora" in sentence and "cora-lcc is not on this machine" in sentence
+
+    def test_a_damaged_file_is_not_passed_over(self, monkeypatch):
+        Path("data").mkdir()
+        np.savez("data/cora-lcc.npz", indptr=np.zeros(3, dtype=np.int64))
+        monkeypatch.setenv("UNIFEWS_DATA", "data")
+        with pytest.raises(FileFormatError):
+            demo.cora(lambda text: None)
+
+
+def test_its_picture_is_drawn(quick):
+    """As docs/pictures/demo.svg is, from what --json prints."""
+    script = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "pictures" / "demo.py"))
+    picture = ElementTree.fromstring(script["drawn"](json.loads(json.dumps(quick.to_dict()))))
+    words = " ".join(text for text in picture.itertext())
+    for record in quick.records:
+        assert f"{record['scores']['test']:.1f} ±" in words

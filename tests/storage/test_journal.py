@@ -1,0 +1,142 @@
+"""Working folders: what was kept is used as it was written, or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from things import got, put
+
+from unifews.errors import FileFormatError, InputError, UnifewsError
+from unifews.storage import atomic, journal
+from unifews.storage.journal import working
+
+TASK = {"task": "test", "hops": 3}
+DONE = {
+    "plan": {"groups": [[0, 16, 1], [16, 4, 1]], "memory": 5, "seconds": 0.25, "outside": False},
+    "state": {"slot": 1, "crc": 7, "budget": {"means": [[0.1 + 0.2, 0], [1e-300, -3]], "left": float("inf")}, "alive": None},
+    "groups": {16: {"hops": ()}},  # JSON makes text of the number, and a list of the tuple
+}
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """The manifest of interrupted work."""
+    monkeypatch.chdir(tmp_path)
+    Path("input").write_text("input")
+    with pytest.raises(KeyboardInterrupt), working(Path("out"), TASK, [Path("input")]) as task:
+        task.keep(**DONE)
+        raise KeyboardInterrupt
+    return json.loads(Path("out.work/manifest.json").read_text())
+
+
+def resumed(**how):
+    with working(Path("out"), TASK, [Path("input")], **how) as task:
+        return {name: task.get(name) for name in DONE}
+
+
+def test_what_was_kept_comes_back(begun):
+    assert resumed() == json.loads(json.dumps(DONE)) and resumed(again=True) == dict.fromkeys(DONE)
+
+
+def changes(value, path=()):
+    """Every way to change one thing: a value, its type, a key that is gone."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        for other in (None, True, -1, 10**400, 0.5, float("nan"), "x", [], {}, [inner]):
+            if other is not inner and (type(other), other) != (type(inner), inner):
+                yield (*path, key), other
+        yield (*path, key), KeyError
+        yield from changes(inner, (*path, key))
+
+
+def changed(manifest, path, other):
+    copy = json.loads(json.dumps(manifest))
+    at = copy
+    for key in path[:-1]:
+        at = at[key]
+    if other is KeyError:
+        del at[path[-1]]
+    else:
+        at[path[-1]] = other
+    return copy
+
+
+def test_whatever_is_changed_in_a_manifest_is_one_clear_error(begun):
+    """A few hundred manifests, each with one change: none is gone on with."""
+    tried = 0
+    for path, other in changes(begun):
+        Path("out.work/manifest.json").write_text(json.dumps(changed(begun, path, other)))
+        with pytest.raises(UnifewsError, match=r"damaged|of a later release|an earlier release|in the way") as error:
+            resumed()
+        assert "elet" in str(error.value)
+        tried += 1
+    assert tried > 300
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", "\x00", "[" * 100_000, '{"format": "unifews-work"}', '{"format": "unifews-work", "version": 2}'],
+)
+def test_a_manifest_that_is_none_is_one_clear_error(begun, text):
+    Path("out.work/manifest.json").write_text(text)
+    with pytest.raises(UnifewsError, match=r"out.work.* (damaged|in the way).*delet"):
+        resumed()
+
+
+def test_a_manifest_of_an_earlier_release_says_what_to_do(begun):
+    before = {name: value for name, value in begun.items() if name != "sha256"} | {"version": 1}
+    Path("out.work/manifest.json").write_text(json.dumps(before))
+    with pytest.raises(FileFormatError, match=r"earlier release .* again=True \(--again\), or by deleting out.work"):
+        resumed()
+    assert resumed(again=True) == dict.fromkeys(DONE)
+
+
+@pytest.mark.parametrize("way", ["exchange", "renames"])
+@pytest.mark.parametrize("there", [True, False], ids=["replaced", "new"])
+@pytest.mark.parametrize("stop", ["before", "after"])
+def test_a_folder_is_put_in_its_place_once(tmp_path, monkeypatch, way, there, stop):
+    """Folders are exchanged, so after a stop the working folder may hold the old one: it must not go back."""
+    monkeypatch.chdir(tmp_path)
+    if way == "renames":
+        monkeypatch.setattr(atomic, "_exchange", lambda one, other: False)
+    if there:
+        put("out", 1)
+
+    def stopped(place, target):
+        if stop == "after":
+            while not atomic._placed(place, target, True):
+                pass
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), working(Path("out"), TASK) as task:
+        patch.setattr(journal, "put_folder", stopped)
+        put("out.work/new", 2)
+        task.put("new", Path("out"))
+    with working(Path("out"), TASK) as task:
+        assert task.is_placed(Path("out")) is (stop == "after")
+        if stop == "before":
+            task.put("new", Path("out"))
+        task.remove()
+    assert got("out") == 2 and sorted(path.name for path in Path().iterdir()) == ["out"]
+
+
+def test_a_folder_that_cannot_be_told_from_another_is_not_put_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    put("out", 1)
+    with pytest.raises(KeyboardInterrupt), working(Path("out"), TASK) as task:
+        put("out.work/new", 2)
+        task.keep(placing={"folder": "new", "number": 0})
+        raise KeyboardInterrupt
+    with working(Path("out"), TASK) as task, pytest.raises(FileFormatError, match=r"out.work/manifest.json is damaged"):
+        task.is_placed(Path("out"))
+    assert got("out") == 1
+
+
+def test_two_processes_do_not_work_in_one_folder(begun):
+    with (
+        working(Path("out"), TASK, [Path("input")]),
+        pytest.raises(InputError, match=r"another process is at work in out.work"),
+    ):
+        resumed()
