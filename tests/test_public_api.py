@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import inspect
 import re
 import shutil
@@ -81,7 +82,11 @@ def test_propagate_takes_what_the_design_says():
         assert isinstance(getattr(unifews.Propagated, name), property)
 
 
-@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))])
+WRITTEN = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("results/*.md")]
+PAGES = ["README.md", "CHANGELOG.md", "SECURITY.md", *(str(page.relative_to(ROOT)) for page in WRITTEN)]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
@@ -105,9 +110,13 @@ def test_the_readme_s_shell_runs(tmp_path):
     data = unifews.powerlaw(200, 2000, num_features=16, seed=31)
     np.save(tmp_path / "x.npy", data.x)
     edges = data.graph.to_edge_index()
-    (tmp_path / "edges.csv").write_text("".join(f"{v},{u}\n" for v, u in edges.T[edges[0] < edges[1]]))
-    commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("unifews propagate")]
-    assert commands
+    text = "".join(f"{v},{u}\n" for v, u in edges.T[edges[0] < edges[1]])
+    (tmp_path / "edges.csv").write_text(text)
+    (tmp_path / "edges.csv.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "y.csv").write_text("".join(f"{label}\n" for label in data.y))
+    runs = ("unifews propagate", "unifews data convert")
+    commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith(runs)]
+    assert len(commands) == 4
     shell = "\n".join(["set -e", f'unifews() {{ "{sys.executable}" -m unifews "$@"; }}', *commands])
     done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
