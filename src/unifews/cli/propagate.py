@@ -107,7 +107,7 @@ def propagate(
                 _check_distributed(given, memory, coordinates, certify or certify_sampled)
                 how |= {"partition": partition or "columns", "groups": groups}
             else:
-                given |= {"certify": "sampled"} if certify_sampled else {"certify": True} if certify else {}
+                given |= _certify(certify, certify_sampled)
             chosen, hops, r = _scheme(scheme, tail, given)
             amounts, config = _pruning(given)
             _check_combinations(amounts, config, coordinates, memory, undirected)
@@ -154,6 +154,12 @@ def _check_distributed(given: console.Json, memory: str | None, coordinates: boo
             raise InputError(f"{option} is available in a single process only; leave it out, or leave out {cause}.")
     if not launched():
         console.note("this is a single worker, so --partition and --groups have no effect; torchrun starts several.")
+
+
+def _certify(proven: bool, sampled: bool) -> console.Json:
+    if proven and sampled:
+        raise InputError("--certify and --certify-sampled exclude each other; give one of them.")
+    return {"certify": "sampled" if sampled else True} if proven or sampled else {}
 
 
 def _scheme(name: str, tail: bool | None, given: console.Json) -> tuple[Scheme, int, float]:
