@@ -48,7 +48,7 @@ def train(
         dataset: whose labels and splits are used; a `Dataset`, or what `load_dataset` takes.
         embedding: rows [n, width] to classify, an array or the ``.npy`` file that `propagate` wrote, which is mapped: a
             worker reads its own rows of it (the first one also those of the training set, once). The features unless given.
-        ledger, watch: as in `unifews.train`; the first worker keeps and tells.
+        ledger, watch: as in `unifews.train`; worker 0 writes and reports.
         **settings: of `unifews.train` for ``model="mlp"``: recipe, seeds, split, weight_sparsity, …; a batch is that of all
             workers together, so the same settings take the same steps, up to rounding, however many they are.
     """

@@ -26,12 +26,12 @@ from unifews.propagation.result import Hops, Propagated, Remainder
 from unifews.propagation.sampled import DIRECTIONS, FAILURE, sampled
 from unifews.propagation.view import View
 
-_MISSED = 0.05  # of the products: a target that is missed by more is told
+_MISSED = 0.05  # of the products: a target that is missed by more is reported
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What the columns of the values mean: the axes they stand on, and the stationary part beside them."""
+    """What the columns of the values mean: their basis, and the stationary part beside them."""
 
     features: FeatureMatrix
     basis: Basis | None
@@ -57,7 +57,7 @@ class Frame:
     def of(
         cls, features: FeatureMatrix, op: HopOperator, budget: Budget | None, config: PropagationConfig, max_error: float | None
     ) -> Frame:
-        """A bound on the error leaves no room for axes to be left out: all of them, or the input's where they are too many."""
+        """With an error bound all principal components are used, or the input columns where there are too many."""
         is_bounded, on_axes = bool(max_error), config.basis == "principal"
         rotate = on_axes and (budget is not None or config.rank is not None or (is_bounded and features.f <= VERY_WIDE))
         deflate = rotate or (is_bounded and on_axes) if config.deflate is None else config.deflate
@@ -163,7 +163,7 @@ def _relative(bound: float, values: Floats, least: float) -> float:
 
 
 def _scale_back(values: Floats, exponent: int) -> int:
-    """Multiply by 2^exponent where float32 can hold it; returns the exponent that is left to say."""
+    """Multiply by 2^exponent where float32 can hold it; returns the exponent that remains."""
     if not exponent:
         return 0
     peak = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
@@ -211,7 +211,7 @@ def _notes(
     if runs > 1:
         notes.append(f"propagated {runs} times until the bound was met")
     if outcome.groups > 1:
-        notes.append(f"columns were propagated in {outcome.groups} groups; the thresholds told are those of the leading one")
+        notes.append(f"columns were propagated in {outcome.groups} groups; the thresholds shown are those of the leading one")
     if exponent:
         notes.append(f"values lie outside float32 and are given divided by 2^{exponent}")
     if isinstance(budget, Target) and view.basis is not None:
