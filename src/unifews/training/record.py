@@ -28,38 +28,30 @@ _POINT: Rule = "a number or a text", lambda value: isinstance(value, str | int |
 _SEEDS: Rule = "a list of seeds", lambda value: isinstance(value, list) and bool(value)
 _METRIC: Rule = f"one of {', '.join(NAMES)}", lambda value: isinstance(value, str) and value in NAMES
 
-_MADE = {
-    "versions": {"*": _PLAIN},
-    "machine": {"system": _PLAIN, "processor": _PLAIN, "cores": _PLAIN, "kernel": _PLAIN},
-}
+
+def _all(names: str, rule: Rule) -> dict[str, Rule]:
+    """The same rule for several keys."""
+    return dict.fromkeys(names.split(), rule)
+
+
+_MADE: dict[str, Rule] = {"versions": {"*": _PLAIN}, "machine": _all("system processor cores kernel", _PLAIN)}
+_AMOUNTS = _all("edge_sparsity edge_threshold weight_sparsity weight_threshold", _NUMBER_OR_NONE)
 TRAINING: Rule = {
-    "id": _TEXT,
-    "finished": _TEXT,
+    **_all("id finished", _TEXT),
     "metric": _METRIC,
     "spec": {
-        "dataset": _TEXT,
-        "model": _TEXT,
-        "method": _TEXT,
-        "seed": _WHOLE,
-        "edge_sparsity": _NUMBER_OR_NONE,
-        "edge_threshold": _NUMBER_OR_NONE,
-        "weight_sparsity": _NUMBER_OR_NONE,
-        "weight_threshold": _NUMBER_OR_NONE,
-        "task?": _TEXT,
-        "hops?": _WHOLE,
+        **_all("dataset model method task?", _TEXT),
+        **_AMOUNTS,
+        **_all("seed hops?", _WHOLE),
         "recipe?": {"epochs?": _NUMBER},
     },
-    "dataset": {"name": _TEXT, "source": _TEXT, "nodes": _COUNT, "edges": _COUNT, "features": _COUNT, "classes": _COUNT},
-    "scores": {"test": _NUMBER, "test_std": _NUMBER},
+    "dataset": {**_all("name source", _TEXT), **_all("nodes edges features classes", _COUNT)},
+    "scores": _all("test test_std", _NUMBER),
     "seeds": _SEEDS,
-    "seconds": {"propagate": _NUMBER, "train": _NUMBER},
+    "seconds": _all("propagate train", _NUMBER),
     "trace": {
-        "macs": _COUNT,
-        "dense_macs": _COUNT,
-        "basis_macs": _COUNT,
-        "transform_macs": _COUNT,
-        "edge_sparsity": _NUMBER,
-        "weight_sparsity": _NUMBER,
+        **_all("macs dense_macs basis_macs transform_macs", _COUNT),
+        **_all("edge_sparsity weight_sparsity", _NUMBER),
         "notes": [_TEXT],
     },
     **_MADE,
@@ -68,22 +60,15 @@ TRAINING: Rule = {
 SEED: Rule = {"seed": _WHOLE, "test": _NUMBER}
 """Each of its seeds."""
 MEASUREMENT: Rule = {
-    "id": _TEXT,
-    "measurement": _TEXT,
+    **_all("id measurement finished?", _TEXT),
     "values": {"*": _NUMBER_OR_NONE},
     "curves": {"*": {"x": [_POINT], "y": [_POINT]}},
-    "finished?": _TEXT,
     **{f"{name}?": rule for name, rule in _MADE.items()},
 }
 """A measurement of `unifews.experiments`."""
 FINISHED: Rule = {
-    "seed": _WHOLE,
-    "train": _NUMBER,
-    "val": _NUMBER,
-    "test": _NUMBER,
-    "epoch": _WHOLE,
-    "epochs": _WHOLE,
-    "seconds": _NUMBER,
+    **_all("seed epoch epochs", _WHOLE),
+    **_all("train val test seconds", _NUMBER),
     "kept": [_WHOLE],
     "trace?": ("a trace or null", lambda value: isinstance(value, dict | None)),
 }
