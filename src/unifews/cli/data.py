@@ -166,23 +166,23 @@ def _load(name: str, source: str | None, cache: Path | None) -> Dataset:
 # -------------------------------------------------------------------------------------------------------------- convert
 
 
-EdgesFlag = flag("--edges", "-e", panel=INPUT, metavar="FILE", help="Edge list, graph file or graph folder; may be repeated.")
-LabelsFlag = flag("--labels", "-y", panel=INPUT, metavar="FILE", help="Class per node, node and class, or columns of 0 and 1.")
-SplitFlag = flag("--split-file", panel=INPUT, metavar="FILE", help="Node and set (train, val, test); or a file per set.")
-IdsFlag = flag("--ids", panel=INPUT, help="Nodes are identifiers, stored in DIR/ids.npy (integers) or ids.txt.")
-NameFlag = flag("--name", metavar="NAME", help="Name of the dataset; default: that of DIR.")
+_EDGES = flag("--edges", "-e", panel=INPUT, metavar="FILE", help="Edge list, graph file or graph folder; may be repeated.")
+_LABELS = flag("--labels", "-y", panel=INPUT, metavar="FILE", help="Class per node, node and class, or columns of 0 and 1.")
+_SPLIT = flag("--split-file", panel=INPUT, metavar="FILE", help="Node and set (train, val, test); or a file per set.")
+_IDS = flag("--ids", panel=INPUT, help="Nodes are identifiers, stored in DIR/ids.npy (integers) or ids.txt.")
+_NAME = flag("--name", metavar="NAME", help="Name of the dataset; default: that of DIR.")
 
 
 @command(app, example="unifews data convert --edges edges.csv --features x.npy --labels y.csv --out mine")
 def convert(
-    edges: Annotated[list[Path], EdgesFlag],
+    edges: Annotated[list[Path], _EDGES],
     out: Annotated[Path, out_flag("DIR")],
     features: Features = None,
-    labels: Annotated[Path | None, LabelsFlag] = None,
-    split: Annotated[list[Path] | None, SplitFlag] = None,
-    ids: Annotated[bool, IdsFlag] = False,
+    labels: Annotated[Path | None, _LABELS] = None,
+    split: Annotated[list[Path] | None, _SPLIT] = None,
+    ids: Annotated[bool, _IDS] = False,
     undirected: Undirected = None,
-    name: Annotated[str | None, NameFlag] = None,
+    name: Annotated[str | None, _NAME] = None,
     num_nodes: Annotated[str | None, NUM_NODES] = None,
     memory: Memory = None,
     overwrite: Overwrite = False,

@@ -236,6 +236,7 @@ _HELP = {
     "method": "pruning method with its settings, see unifews methods",
     "model": "decoupled: appnp, sgc, mlp; layered: gcn, gat, sage, gcnii, gin",
     "seed": "random seed; the first one of several",
+    "skip": "skip connection: diagonal, identity, identity+loop or none",
     "split": "50/25/25 by seed (stratified) or the dataset's own (stored)",
 }
 """Of options that several configuration classes have, each in its own terms, or that ``--help`` shows in one line."""

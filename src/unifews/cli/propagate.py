@@ -45,19 +45,17 @@ _HOW = ("entries", "basis", "rank", "deflate", "inherit")
 _SCHEME = ("hops", "alpha", "r", "skip")
 _ONE_PROCESS = ("relative_threshold", "max_error", "rank")  # options that several workers do not have
 
-CertifyFlag = flag("--certify", panel=PRUNING, help="Also compute a proven upper bound on the error.")
-SampledFlag = flag(
+_CERTIFY = flag("--certify", panel=PRUNING, help="Also compute a proven upper bound on the error.")
+_SAMPLED = flag(
     "--certify-sampled", panel=PRUNING, help="Or a bound by 16 random directions, wrong once in a million.", rare=True
 )
-TailFlag = flag("--tail/--no-tail", panel=MODEL, help="APPNP: with the remainder of the last power, or without.", rare=True)
-CoordinatesFlag = flag("--coordinates", help="Write principal coordinates, and their basis to P.basis.npy.", rare=True)
-PartitionFlag = flag(
+_TAIL = flag("--tail/--no-tail", panel=MODEL, help="APPNP: with the remainder of the last power, or without.", rare=True)
+_COORDINATES = flag("--coordinates", help="Write principal coordinates, and their basis to P.basis.npy.", rare=True)
+_PARTITION = flag(
     "--partition", panel=EXECUTION, metavar="WAY", help="Torchrun: columns, nodes, metis or FILE.npy to distribute.", rare=True
 )
-GroupsFlag = flag(
-    "--groups", panel=EXECUTION, metavar="N", help="Torchrun: number of column groups; default: workers.", rare=True
-)
-EveryHopFlag = flag("--checkpoint-every-hop", panel=EXECUTION, help="Out of core: store the state after every hop.", rare=True)
+_GROUPS = flag("--groups", panel=EXECUTION, metavar="N", help="Torchrun: number of column groups; default: workers.", rare=True)
+_EVERY_HOP = flag("--checkpoint-every-hop", panel=EXECUTION, help="Out of core: store the state after every hop.", rare=True)
 
 
 def _options() -> Iterator[Option]:
@@ -79,16 +77,16 @@ def propagate(
     features: Features = None,
     undirected: Undirected = None,
     scheme: Annotated[str, flag("--scheme", panel=MODEL, metavar="appnp|sgc", help="What to compute.")] = "appnp",
-    tail: Annotated[bool | None, TailFlag] = None,
-    certify: Annotated[bool, CertifyFlag] = False,
-    certify_sampled: Annotated[bool, SampledFlag] = False,
-    coordinates: Annotated[bool, CoordinatesFlag] = False,
-    partition: Annotated[str | None, PartitionFlag] = None,
-    groups: Annotated[int | None, GroupsFlag] = None,
+    tail: Annotated[bool | None, _TAIL] = None,
+    certify: Annotated[bool, _CERTIFY] = False,
+    certify_sampled: Annotated[bool, _SAMPLED] = False,
+    coordinates: Annotated[bool, _COORDINATES] = False,
+    partition: Annotated[str | None, _PARTITION] = None,
+    groups: Annotated[int | None, _GROUPS] = None,
     threads: Threads = None,
     memory: Memory = None,
     again: Restart = False,
-    careful: Annotated[bool, EveryHopFlag] = False,
+    careful: Annotated[bool, _EVERY_HOP] = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
     **given: Any,
