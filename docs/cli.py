@@ -41,7 +41,7 @@ def _sections(path: str, command: Any) -> list[str]:
         lines += [""]
     if arguments or options:
         lines += ["| option | | default |", "|---|---|---|"]
-        lines += [f"| `{p.metavar}` | {_cell(p.help)} | required |" for p in arguments]
+        lines += [f"| `{p.metavar}` | {_cell(p.help)} | {_default(p)} |" for p in arguments]
         lines += _rows(options)
         lines += [""]
     for name, sub in commands.items():

@@ -29,7 +29,7 @@ def _options() -> Iterator[Option]:
         if option.name == "edge_sparsity":
             yield replace(option, type=str, default=_SPARSITIES, metavar="S,S,…")
         elif option.name in _OPTIONS:
-            yield option
+            yield replace(option, default="gcn") if option.name == "model" else option
 
 
 @configured(_options, common=_OPTIONS)
@@ -49,7 +49,7 @@ def compare(
 ) -> None:
     """Compare pruning methods at equal sparsities: accuracy, operations and training cost.
 
-    The default model is gcn. Finished runs and seeds are stored and shared with other commands; after an interruption the same
+    Finished runs and seeds are stored and shared with other commands; after an interruption the same
     command resumes.
     """
     if out is not None:

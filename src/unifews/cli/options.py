@@ -234,7 +234,7 @@ _HELP = {
     "entries": "what one decision covers: of an edge 16 features (block), one (feature), all (node); a column (unit)",
     "inherit": "entries removed at one hop or layer are removed at later ones too",
     "method": "pruning method with its settings, see unifews methods",
-    "model": "decoupled: appnp, sgc, mlp; layered: gcn, gat, sage, gcnii, gin",
+    "model": "one of appnp, sgc, mlp; gcn, gat, sage, gcnii, gin",
     "seed": "random seed; the first one of several",
     "skip": "skip connection: diagonal, identity, identity+loop or none",
     "split": "50/25/25 by seed (stratified) or the dataset's own (stored)",

@@ -40,7 +40,7 @@ def train_options() -> Iterator[Option]:
         if name == "seeds":
             yield replace(option, default=SEEDS)
         elif name != "dataset":
-            yield replace(option, default=None) if differs or option.part or name == "model" else option
+            yield replace(option, default=None) if differs or option.part else option
 
 
 def _options() -> Iterator[Option]:
