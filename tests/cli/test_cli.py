@@ -143,8 +143,8 @@ class TestPropagate:
 
     @pytest.mark.parametrize("option", [("--partition", "nodes"), ("--groups", 1)])
     def test_one_worker_is_told_that_it_is_alone(self, folder, option):
-        said = fine("propagate", "both.npz", "-o", "p.npy", "--hops", 2, *option).err
-        assert "note: this is a single worker" in said and "torchrun starts several" in said
+        printed = fine("propagate", "both.npz", "-o", "p.npy", "--hops", 2, *option).err
+        assert "note: this is a single worker" in printed and "torchrun starts several" in printed
 
     def test_json_has_no_infinity(self, folder):
         result = fine("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--hops", 2, "--edge-threshold", "inf", "--json")

@@ -1,4 +1,4 @@
-"""`unifews data`: what is listed and told, what is written, and what is said when something is wrong."""
+"""`unifews data`: what is listed and printed, what is written, and what is printed when something is wrong."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def files():
     Path("split.csv").write_text("node,set\n" + "".join(f"{i},{['train', 'valid', 'test'][i // 2 % 3]}\n" for i in range(12)))
 
 
-def told(*arguments):
+def run_json(*arguments):
     return json.loads(fine(*arguments, "--json").out)
 
 
 class TestList:
     def test_every_record_has_its_row(self):
         out = fine("data", "list").out
-        rows = {row["name"]: row for row in told("data", "list")["datasets"]}
+        rows = {row["name"]: row for row in run_json("data", "list")["datasets"]}
         assert set(rows) == set(RECORDS) and all(name in out for name in RECORDS)
         assert "2,485" in out and "10,138" in out
         assert rows["cora"]["from"] == ["pyg", "wheel"] and rows["cora"]["here"] is None
@@ -57,7 +57,7 @@ class TestList:
         Path("mine").mkdir()
         Path("mine/cora.npz").write_bytes(b"")
         monkeypatch.setenv("UNIFEWS_DATA", "mine")
-        rows = {row["name"]: row for row in told("data", "list")["datasets"]}
+        rows = {row["name"]: row for row in run_json("data", "list")["datasets"]}
         assert rows["cora"]["here"] == rows["cora-lcc"]["here"] == "mine/cora.npz" and rows["citeseer"]["here"] is None
         assert fine("data", "list").out.count(" here ") == 2
 
@@ -91,7 +91,7 @@ class TestConvert:
         assert [len(part) for part in data.split()] == [4, 4, 4] and np.array_equal(data.x[:, 0], np.arange(13))
 
     def test_json_tells_the_same(self, files):
-        report = told("data", "convert", *OPTIONS, "--out", "ring", "--directed", "--name", "circle")
+        report = run_json("data", "convert", *OPTIONS, "--out", "ring", "--directed", "--name", "circle")
         assert report["name"] == "circle" and report["num_edges"] == 12 and not report["undirected"] and report["out"] == "ring"
         assert report["homophily"] == 0 and report["degrees"]["isolated"] == 1 and report["class_sizes"] == [7, 6]
 
@@ -128,12 +128,12 @@ class TestConvertThroughFiles:
         assert "20 nodes, 24 edges, undirected" in out and "1 self-loop removed, 0 duplicate edges merged" in out
         graph = uf.Graph.open("ring")
         assert graph.num_nodes == 20 and graph.is_symmetric and not Path("ring.work").exists()
-        report = told("data", "convert", "--edges", "edges.csv", "-e", "edges.csv", "--out", "twice", "--directed")
+        report = run_json("data", "convert", "--edges", "edges.csv", "-e", "edges.csv", "--out", "twice", "--directed")
         assert (report["num_edges"], report["merged_duplicates"], report["symmetric"]) == (12, 12, False)
 
     def test_a_dataset_is_the_same_with_and_without(self, files):
-        report = told("data", "convert", *OPTIONS, "--split-file", "split.csv", "--out", "a", "--name", "ring")
-        through = told(
+        report = run_json("data", "convert", *OPTIONS, "--split-file", "split.csv", "--out", "a", "--name", "ring")
+        through = run_json(
             "data", "convert", *OPTIONS, "--split-file", "split.csv", "--out", "b", "--name", "ring", "--memory", "1GB"
         )
         assert {**report, "out": ""} == {**through, "out": ""}
@@ -184,7 +184,7 @@ class TestIdentifiers:
             uf.read_ids("g").tolist() == [5, 10**10, 10**10 + 7] and sum(f.stat().st_size for f in Path("g").iterdir()) < 5_000
         )
         Path("e.csv").write_text("alice,bob\nbob,carol\n")
-        report = told("data", "convert", "-e", "e.csv", "-o", "h", "--ids", "--directed")
+        report = run_json("data", "convert", "-e", "e.csv", "-o", "h", "--ids", "--directed")
         assert report["ids"] == "h/ids.txt" and report["num_edges"] == 2
         assert Path("h/ids.txt").read_text() == "alice\nbob\ncarol\n"
 
@@ -227,7 +227,7 @@ class TestVerify:
         assert "checksums of x.npy, y.npy, train_0.npy, val_0.npy, test_0.npy" in out and "graph/indices" in out
         out = fine("data", "verify", "d/graph").out
         assert "d/graph is a graph without damage" in out and "checked indptr" in out
-        report = told("data", "verify", "d")
+        report = run_json("data", "verify", "d")
         assert report["kind"] == "dataset" and not report["damaged"] and len(report["checked"]) > 4
 
     @pytest.mark.parametrize("name", ["x", "y", "train_0", "val_0", "test_0"])
@@ -274,7 +274,7 @@ class TestInfo:
         data = uf.powerlaw(60, 200, num_features=3, num_classes=2, seed=7)
         y = np.stack([np.ones(60), data.y], axis=1).astype(np.uint8)
         save_dataset(Dataset("many", data.graph, data.x, y, about=About(metric="f1")), "many")
-        report = told("data", "info", "many")
+        report = run_json("data", "info", "many")
         assert report["multilabel"] and report["homophily"] is None and report["class_sizes"][0] == 60
         assert "labels     2 of" in fine("data", "info", "many").out
 
@@ -282,7 +282,7 @@ class TestInfo:
         save_dataset(Dataset("bare", uf.Graph.from_edge_index(np.array([[0], [1]]), 3), np.eye(3), np.full(3, -1)), "bare")
         out = fine("data", "info", "bare").out
         assert "classes    0; 0 nodes labelled" in out and "split      0 / 0 / 0 nodes" in out
-        assert told("data", "info", "bare")["class_sizes"] == []
+        assert run_json("data", "info", "bare")["class_sizes"] == []
 
     def test_features_that_are_no_numbers_are_told(self):
         x = np.ones((4, 2), dtype=np.float32)
@@ -309,13 +309,13 @@ class TestInfo:
         save_dataset(Dataset("cora-lcc", data.graph, data.x, data.y), "cache/cora-lcc")
         here = str(Path("cache/cora-lcc").resolve())
         assert here in fine("data", "fetch", "cora-lcc").out
-        assert told("data", "fetch", "cora_lcc")["datasets"] == [{"name": "cora-lcc", "here": here, "source": "arrays"}]
+        assert run_json("data", "fetch", "cora_lcc")["datasets"] == [{"name": "cora-lcc", "here": here, "source": "arrays"}]
 
 
 class TestGenerate:
     def test_gencat(self):
         options = ["data", "generate", "gencat", "--num-nodes", 300, "--num-edges", 900, "--num-features", 6, "--seed", 5]
-        report = told(*options, "--out", "a")
+        report = run_json(*options, "--out", "a")
         assert (report["num_nodes"], report["num_edges"], report["num_features"], report["num_classes"]) == (300, 1800, 6, 7)
         assert "alpha=2.1" in report["source"] and open_dataset("a").graph.num_edges == 1800
         fine(*options, "--out", "b")
@@ -326,11 +326,13 @@ class TestGenerate:
 
     def test_gencat_like_another(self):
         fine("data", "generate", "gencat", "--num-classes", 3, "--num-features", 4, "--out", "first", "--binary")
-        report = told("data", "generate", "gencat", "--like", "first", "--num-nodes", 500, "--num-edges", 0, "--out", "second")
+        report = run_json(
+            "data", "generate", "gencat", "--like", "first", "--num-nodes", 500, "--num-edges", 0, "--out", "second"
+        )
         assert report["num_classes"] == 3 and report["num_features"] == 4 and report["notes"] == ["follows first"]
 
     def test_powerlaw_and_cora_like(self):
-        report = told(
+        report = run_json(
             "data",
             "generate",
             "powerlaw",
@@ -373,7 +375,7 @@ class TestGenerate:
         monkeypatch.setattr("unifews.cli.data._SUMMARY_LIMIT", 100)
         options = ["data", "generate", "powerlaw", "--num-nodes", 200, "--num-edges", 1000, "--num-features", 5]
         assert "wrote p; unifews data info p shows more" in fine(*options, "--out", "p").out
-        assert told(*options, "--out", "q")["num_edges"] == 1000
+        assert run_json(*options, "--out", "q")["num_edges"] == 1000
 
     def test_mistakes(self):
         wrong("data", "generate", "gencat", "--num-edges", 10, "--out", "g", says="between")

@@ -1,4 +1,4 @@
-"""`unifews infer` and `unifews train --save`: what is written and printed, and what is said when something is wrong."""
+"""`unifews infer` and `unifews train --save`: what is written and printed, and what is printed when something is wrong."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def scores(model="gcn"):
     return trained(model)(DATA.x, DATA.graph).numpy()
 
 
-def told(*arguments):
+def run_json(*arguments):
     return json.loads(fine("infer", *arguments, "--json").out)
 
 
@@ -59,7 +59,7 @@ class TestPredictions:
         assert table["class"].tolist() == found.argmax(1).tolist()
 
     def test_parquet_of_all_nodes(self):
-        report = told("model", "mine", "--out", "p.parquet")
+        report = run_json("model", "mine", "--out", "p.parquet")
         table = pyarrow.parquet.read_table("p.parquet").to_pydict()
         assert list(table) == ["node", "class"]
         assert table["node"] == list(range(300))
@@ -115,20 +115,20 @@ class TestPredictions:
 
 class TestSpeed:
     def test_few_nodes_are_timed_one_by_one(self):
-        report = told("model", "mine", "--nodes", "1,5,7", "--out", "p.csv")
+        report = run_json("model", "mine", "--nodes", "1,5,7", "--out", "p.csv")
         assert 0 < report["latency"]["median_ms"] <= report["latency"]["p95_ms"]
         assert report["nodes_per_second"] == pytest.approx(3 / report["seconds"]["predict"])
 
     def test_many_nodes_are_predicted_in_one_go(self, monkeypatch):
         monkeypatch.setattr(infer, "_SINGLE_NODES", 2)
-        report = told("model", "mine", "--nodes", "1,5,7", "--out", "p.csv")
+        report = run_json("model", "mine", "--nodes", "1,5,7", "--out", "p.csv")
         assert report["latency"] is None and report["nodes_per_second"] > 0
 
     def test_what_is_printed(self):
-        said = fine("infer", "model", "mine", "--nodes", "1,5,7", "--out", "p.csv").out
+        printed = fine("infer", "model", "mine", "--nodes", "1,5,7", "--out", "p.csv").out
         for part in ("12 features to 3 scores", "300 nodes", "3 nodes one at a time: median", "95th percentile", "per second"):
-            assert part in said
-        assert "wrote p.csv: node, class of 3 nodes" in said
+            assert part in printed
+        assert "wrote p.csv: node, class of 3 nodes" in printed
         assert "predicted 300 nodes in" in fine("infer", "model", "mine", "--out", "p.npy", "--threads", 1).out
 
 
@@ -189,8 +189,8 @@ class TestMistakes:
 class TestSaving:
     @pytest.mark.parametrize("model", [["--model", "gcn"], ["--hops", 3]])
     def test_a_trained_model_predicts_again(self, model):
-        said = fine("train", "mine", *model, *HEAD, *PRUNED, "--no-baseline", "--save", "saved")
-        assert "wrote saved: the model of seed 4" in said.out
+        printed = fine("train", "mine", *model, *HEAD, *PRUNED, "--no-baseline", "--save", "saved")
+        assert "wrote saved: the model of seed 4" in printed.out
         fast = uf.load("saved")
         seed = fast.record["seed"]
         best = max(Ledger("runs").records()[-1]["seeds"], key=lambda found: found["val"])

@@ -123,13 +123,13 @@ def test_sigterm_ends_the_processes_of_a_comparison():
 
 
 def test_a_second_signal_in_the_same_moment_does_not_disturb():
-    told = Termination()
-    with told:
+    termination = Termination()
+    with termination:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)  # the copy that goes to the process group
-        assert told and told.exit_code == 143
-        told._at -= 2
+        assert termination and termination.exit_code == 143
+        termination._at -= 2
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and not Termination()
@@ -210,11 +210,11 @@ def test_a_graph_names_its_file_too():
 def test_two_processes_with_one_ledger_train_every_run_once():
     long = ["--hops", 3, "--width", 8, "--epochs", 60, "--patience", 0, "--seeds", 3]
     both = [start("train", "mine", *long, "--edge-sparsity", 0.5, "--json") for _ in range(2)]
-    told = [process.communicate(timeout=300) for process in both]
-    assert [process.returncode for process in both] == [0, 0], told
+    printed = [process.communicate(timeout=300) for process in both]
+    assert [process.returncode for process in both] == [0, 0], printed
     records = Ledger("runs").records()
     assert len(records) == len({record["id"] for record in records}) == 2
-    for out, _ in told:
+    for out, _ in printed:
         assert json.loads(out)["runs"] == records
     assert not list(Path("runs").glob(".*"))
 
@@ -235,5 +235,5 @@ def test_memory_that_is_not_there_is_no_bug(monkeypatch, error, says):
         raise error
 
     monkeypatch.setattr(cli.propagate, "_dataset", fail)
-    told = commands.wrong("propagate", "mine", "-o", "p.npy", says=says)
-    assert told == f"unifews: not enough memory: {says}.\n"
+    printed = commands.wrong("propagate", "mine", "-o", "p.npy", says=says)
+    assert printed == f"unifews: not enough memory: {says}.\n"

@@ -42,7 +42,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def told(*arguments):
+def run_json(*arguments):
     return json.loads(fine("train", *arguments, "--json").out)
 
 
@@ -61,14 +61,14 @@ class TestRuns:
             monkeypatch.setattr(
                 work, "one_seed", lambda self, i, seed, watch, one=one: trained.append(seed) or one(self, i, seed, watch)
             )
-        first = told("mine", *options, "--seeds", 1)["runs"]
+        first = run_json("mine", *options, "--seeds", 1)["runs"]
         assert trained == [42, 42]
-        both = told("mine", *options, "--seeds", 2)["runs"]
+        both = run_json("mine", *options, "--seeds", 2)["runs"]
         assert trained == [42, 42, 43, 43]
         assert [run["seeds"][0] for run in both] == [run["seeds"][0] for run in first]
-        later = told("mine", *options, "--seeds", 1, "--seed", 43)["runs"]
+        later = run_json("mine", *options, "--seeds", 1, "--seed", 43)["runs"]
         assert trained == [42, 42, 43, 43] and later[1]["seeds"] == both[1]["seeds"][1:]
-        fresh = told("mine", *options, "--seeds", 2, "--ledger", "other")["runs"]
+        fresh = run_json("mine", *options, "--seeds", 2, "--ledger", "other")["runs"]
         unlike = {"seconds", "finished"}
         for ours, theirs in zip(both, fresh, strict=True):
             assert ours["scores"] == theirs["scores"] and ours["id"] == theirs["id"]
@@ -85,8 +85,8 @@ class TestRuns:
         for seed in record["seeds"]:
             seed.pop("trace")  # as earlier versions wrote it
         Path("runs/ledger.jsonl").write_text(json.dumps(record) + "\n" + json.dumps({**record, "seeds": [{}]}) + "\n")
-        said = fine("train", "mine", *GCN).err
-        assert "from another run" not in said and "line 2" in said  # which is no record, so it is skipped
+        printed = fine("train", "mine", *GCN).err
+        assert "from another run" not in printed and "line 2" in printed  # which is no record, so it is skipped
         assert len(lines()) == 2
 
     def test_the_former_name_of_the_ledger_is_still_understood(self):
@@ -99,7 +99,7 @@ class TestRuns:
         assert len(Ledger("there/other.jsonl").records()) == 1
 
     def test_the_numbers_are_those_of_the_library(self):
-        report = told("mine", *SMALL, *PRUNED)
+        report = run_json("mine", *SMALL, *PRUNED)
         unpruned, pruned = report["runs"]
         for record, run in [
             (unpruned, train(DATA, **SETTINGS)),
@@ -125,33 +125,33 @@ class TestRuns:
         ],
     )
     def test_options_mean_what_the_settings_mean(self, options, settings):
-        report = told("mine", *SMALL, *options.split(), "--no-baseline", "--no-ledger")
+        report = run_json("mine", *SMALL, *options.split(), "--no-baseline", "--no-ledger")
         assert len(report["runs"]) == 1
         assert report["runs"][0]["spec"] == train(DATA, **SETTINGS | {"seeds": 1} | settings).spec.to_dict() | {"seeds": 2}
 
     def test_an_mlp(self):
-        record = told("mine", *HEAD, "--model", "mlp", "--weight-threshold", 0.2, "--no-ledger")["runs"][1]
+        record = run_json("mine", *HEAD, "--model", "mlp", "--weight-threshold", 0.2, "--no-ledger")["runs"][1]
         run = train(DATA, "mlp", **{name: value for name, value in SETTINGS.items() if name != "hops"}, weight_threshold=0.2)
         assert record["spec"] == run.spec.to_dict() and record["scores"]["test"] == run.accuracy.test
 
     def test_the_paper_s_form(self):
-        spec = told("mine", *SMALL, "--edge-sparsity", 0.5, "--paper-form", "--no-baseline")["runs"][0]["spec"]
+        spec = run_json("mine", *SMALL, "--edge-sparsity", 0.5, "--paper-form", "--no-baseline")["runs"][0]["spec"]
         assert (spec["entries"], spec["basis"], spec["inherit"]) == ("node", "input", True)
 
     def test_an_unpruned_model_needs_no_second_one_beside_it(self):
-        report = told("mine", *SMALL)
+        report = run_json("mine", *SMALL)
         assert len(report["runs"]) == 1 and report["against_unpruned"] is None
 
     def test_five_seeds_unless_told_otherwise(self):
-        assert len(told("mine", *SMALL[:-2], "--no-ledger")["runs"][0]["seeds"]) == 5
+        assert len(run_json("mine", *SMALL[:-2], "--no-ledger")["runs"][0]["seeds"]) == 5
 
     def test_no_ledger_no_files(self):
-        assert told("mine", *SMALL, "--no-ledger")["ledger"] is None
+        assert run_json("mine", *SMALL, "--no-ledger")["ledger"] is None
         assert not Path("runs").exists()
 
     def test_a_file_too(self, monkeypatch):
         np.savez("own.npz", indptr=DATA.graph.indptr, indices=DATA.graph.indices, x=DATA.x, y=DATA.y)
-        assert told("own.npz", *SMALL)["runs"][0]["spec"]["dataset"] == "own"
+        assert run_json("own.npz", *SMALL)["runs"][0]["spec"]["dataset"] == "own"
 
 
 class TestTable:
@@ -193,7 +193,7 @@ class TestLayers:
     """Models whose layers propagate: the same command, table, ledger and run files."""
 
     def test_the_numbers_are_those_of_the_library(self):
-        report = told("mine", *GCN, *PRUNED)
+        report = run_json("mine", *GCN, *PRUNED)
         how = dict(model="gcn", width=8, epochs=3, seeds=2)
         for record, run in zip(
             report["runs"], (train(DATA, **how), train(DATA, **how, edge_sparsity=0.8, weight_sparsity=0.5)), strict=True
@@ -218,7 +218,7 @@ class TestLayers:
         ],
     )
     def test_options_mean_what_the_settings_mean(self, options, settings):
-        record = told("mine", *HEAD, *options.split(), "--no-baseline", "--no-ledger")["runs"][0]
+        record = run_json("mine", *HEAD, *options.split(), "--no-baseline", "--no-ledger")["runs"][0]
         assert record["spec"] == train(DATA, width=8, epochs=3, **settings).spec.to_dict() | {"seeds": 2}
 
     def test_the_table(self):
@@ -229,7 +229,7 @@ class TestLayers:
 
     def test_the_paper_s_form_with_and_without_its_lock(self):
         options = [*GCN, "--edge-sparsity", 0.5, "--paper-form", "--no-baseline"]
-        spec = told("mine", *options)["runs"][0]["spec"]
+        spec = run_json("mine", *options)["runs"][0]["spec"]
         assert (spec["entries"], spec["budget"], spec["inherit"], spec["weight_ramp"]) == ("node", "layers", True, 1)
         assert "paper's form," in fine("train", "mine", *options, "--node-lock").out
 
@@ -240,10 +240,10 @@ class TestLayers:
         assert [record["metric"] for record in lines()] == ["auc", "auc"]
 
     def test_a_kept_run_file_repeats_the_run(self):
-        record = told("mine", *GCN, *PRUNED)["runs"][1]
+        record = run_json("mine", *GCN, *PRUNED)["runs"][1]
         text = Path(f"runs/{record['id']}.toml").read_text()
         assert "hops" not in text and "batch" not in text and 'entries = "unit"' in text
-        assert told("--run-file", f"runs/{record['id']}.toml", "--restart")["runs"][1]["id"] == record["id"]
+        assert run_json("--run-file", f"runs/{record['id']}.toml", "--restart")["runs"][1]["id"] == record["id"]
 
     @pytest.mark.parametrize(
         "options, says",
@@ -262,19 +262,19 @@ class TestLayers:
 
 class TestAgain:
     def test_what_the_ledger_has_is_not_repeated(self):
-        first = told("mine", *SMALL, *PRUNED)
+        first = run_json("mine", *SMALL, *PRUNED)
         result = fine("train", "mine", *SMALL, *PRUNED, "--json")
         assert json.loads(result.out) == first and len(lines()) == 2
         assert result.err.count("note: the ") == 2 and "--restart repeats it" in result.err
         assert json.loads(fine("train", "mine", *SMALL, *PRUNED, "--restart", "--json").out) != first and len(lines()) == 4
 
     def test_the_baseline_is_shared(self):
-        told("mine", *SMALL, *PRUNED)
-        told("mine", *SMALL, "--edge-sparsity", 0.5, "--paper-form")
+        run_json("mine", *SMALL, *PRUNED)
+        run_json("mine", *SMALL, "--edge-sparsity", 0.5, "--paper-form")
         assert len(lines()) == 3
 
     def test_other_data_of_the_same_name_and_size_is_another_run(self):
-        told("mine", *SMALL)
+        run_json("mine", *SMALL)
         x = DATA.x.copy()
         x[17, 3] += 1
         shutil.rmtree("mine")
@@ -297,7 +297,7 @@ class TestAgain:
         monkeypatch.setattr(
             console, "training_progress", lambda *args: SimpleContext(lambda number, epoch: seen.append((number, 0)))
         )
-        record = told("mine", *SMALL)["runs"][0]
+        record = run_json("mine", *SMALL)["runs"][0]
         assert {number for number, _ in seen} == {1}
         monkeypatch.undo()
         fresh = train(DATA, **SETTINGS)
@@ -320,11 +320,11 @@ class SimpleContext:
 
 class TestRunFile:
     def test_the_kept_one_repeats_the_run(self, folder, monkeypatch):
-        first = told("mine", *SMALL, *PRUNED)
+        first = run_json("mine", *SMALL, *PRUNED)
         elsewhere = folder / "elsewhere"
         elsewhere.mkdir()
         monkeypatch.chdir(elsewhere)
-        report = told("--run-file", folder / first["run_files"][1])
+        report = run_json("--run-file", folder / first["run_files"][1])
         assert [r["id"] for r in report["runs"]] == [r["id"] for r in first["runs"]]
         assert report["runs"][1]["scores"] == first["runs"][1]["scores"]
 
@@ -332,13 +332,13 @@ class TestRunFile:
         Path("run.toml").write_text(
             'dataset = "mine"\nhops = 3\nseeds = 2\nedge_sparsity = 0.5\n\n[recipe]\nwidth = 8\nepochs = 9\n'
         )
-        spec = told("-f", "run.toml", "--epochs", 3, "--edge-threshold", 0.01, "--no-baseline", "--no-ledger")["runs"][0][
+        spec = run_json("-f", "run.toml", "--epochs", 3, "--edge-threshold", 0.01, "--no-baseline", "--no-ledger")["runs"][0][
             "spec"
         ]
         assert (spec["recipe"]["width"], spec["recipe"]["epochs"], spec["hops"], spec["seeds"]) == (8, 3, 3, 2)
         assert (spec["edge_sparsity"], spec["edge_threshold"]) == (None, 0.01)
         save_dataset(gencat(200, 600, features=5, classes=2, seed=9, name="other"), "other")
-        assert told("other", "-f", "run.toml", "--epochs", 3, "--no-ledger")["runs"][1]["spec"]["dataset"] == "other"
+        assert run_json("other", "-f", "run.toml", "--epochs", 3, "--no-ledger")["runs"][1]["spec"]["dataset"] == "other"
 
     @pytest.mark.parametrize(
         "text, says",
@@ -485,7 +485,7 @@ class TestLog:
     def test_curves_of_every_seed(self):
         import tensorboard.backend.event_processing.event_accumulator as loading
 
-        told("mine", *SMALL, "--weight-sparsity", 0.5, "--no-baseline", "--log", "tensorboard")
+        run_json("mine", *SMALL, "--weight-sparsity", 0.5, "--no-baseline", "--log", "tensorboard")
         (name,) = [path.name for path in Path("runs/tensorboard").iterdir()]
         assert name == lines()[0]["id"]
         first = lines()[0]["spec"]["seed"]
@@ -546,7 +546,7 @@ def test_the_seeds_of_others_are_left_alone():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    told("mine", *SMALL, "--no-ledger")
+    run_json("mine", *SMALL, "--no-ledger")
     assert torch.equal(torch.rand(3), expected)
 
 
