@@ -170,7 +170,7 @@ def _check_effect(spec: TrainSpec, given: console.Json, as_paper: bool) -> None:
         ("rank", given.get("basis") == "input", "with --basis input"),
     ]
     for name, is_unused, reason in unused:
-        if is_unused and given.get(name):
+        if is_unused and given.get(name, False) is not False:
             raise InputError(f"`{name}` has no effect {reason}; leave it out.", setting=name)
 
 
