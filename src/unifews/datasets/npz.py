@@ -61,8 +61,7 @@ def _parts(arrays: Archive) -> tuple[Graph, Any, NDArray[Any]]:
         graph, x, y = read_graph(arrays.path), read_matrix(arrays.path, dense=False), arrays["y"]
     else:
         raise FileFormatError(
-            f"{arrays.path} holds no labels: it has {arrays.listed()}, and a dataset is a graph, "
-            f"features and labels `y`."
+            f"{arrays.path} holds no labels: it has {arrays.listed()}, and a dataset is a graph, features and labels `y`."
         )
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
