@@ -12,10 +12,9 @@ import pytest
 from commands import call, fine, spawn, wrong
 
 import unifews as uf
-from unifews.datasets.dataset import About, Dataset
+from unifews.datasets.dataset import About, Dataset, homophily
 from unifews.datasets.folder import open_dataset, save_dataset
 from unifews.datasets.registry import RECORDS
-from unifews.datasets.summary import homophily
 
 OPTIONS = ["--edges", "edges.csv", "--features", "x.csv", "--labels", "y.csv"]
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from unifews.core.checks import compressed
 from unifews.core.graph import Graph
 from unifews.core.graph_folder import check_checksum, described
-from unifews.datasets.dataset import About, Dataset, Metric, SplitKind
-from unifews.datasets.splits import Split
+from unifews.datasets.dataset import About, Dataset, Metric, Split, SplitKind
 from unifews.errors import FileFormatError, InputError
 from unifews.storage.atomic import atomic_folder, steady
 from unifews.storage.folder_format import FolderFormat

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.datasets.dataset import Dataset
+from unifews.datasets.dataset import Dataset, Split
 from unifews.datasets.registry import CONTENT, Record
-from unifews.datasets.splits import Split
 
 _ROUNDS = 3  # neighbourhoods that tell nodes of equal features apart; more leave the order of cora as it is
 

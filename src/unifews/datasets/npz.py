@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from unifews.core.checks import compressed
 from unifews.core.graph import Graph
-from unifews.datasets.dataset import About, Dataset
-from unifews.datasets.splits import Split
+from unifews.datasets.dataset import About, Dataset, Split
 from unifews.errors import FileFormatError, InputError
 from unifews.io.graphs import read_graph, read_matrix
 from unifews.storage.archive import Archive

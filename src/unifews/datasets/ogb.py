@@ -25,16 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core.graph import Graph
-from unifews.datasets.dataset import About, Dataset
+from unifews.datasets.dataset import About, Dataset, Split
 from unifews.datasets.download import download
-from unifews.datasets.registry import RECORDS, Ogb, Record
-from unifews.datasets.source import Unavailable
-from unifews.datasets.splits import Split
+from unifews.datasets.registry import RECORDS, Ogb, Record, Unavailable
 from unifews.errors import FileFormatError, GraphError, InputError, ShapeError
-from unifews.io.archive_members import open_member
 from unifews.io.convert import convert_files
 from unifews.io.text_blocks import blocks, opened
 from unifews.resources import StageProgress
+from unifews.storage.archive import open_member
 from unifews.storage.npy import open_array, write_chunked
 from unifews.storage.reading import reading
 

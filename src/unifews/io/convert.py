@@ -16,7 +16,6 @@ from unifews.core import graph_folder
 from unifews.core.graph import Graph
 from unifews.errors import GraphError, InputError
 from unifews.io import external_sort
-from unifews.io.archive_members import members, shape_of
 from unifews.io.edge_lists import TABLES, estimate, kind_of
 from unifews.io.edge_sources import ArrayEdges, JoinedEdges, parse, runs_of, write_run
 from unifews.io.external_sort import EdgeSource, disk_needed
@@ -24,6 +23,7 @@ from unifews.io.graphs import read_graph
 from unifews.io.ids import INTEGERS, TEXT, merge
 from unifews.io.node_numbering import number
 from unifews.resources import Memory, StageProgress
+from unifews.storage.archive import members, shape_of
 from unifews.storage.atomic import check_place
 from unifews.storage.journal import Journal, open_journal
 from unifews.storage.npy import open_array

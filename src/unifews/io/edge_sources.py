@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from unifews.core.checks import check_proportion
 from unifews.errors import FileFormatError, InputError, ShapeError
-from unifews.io.archive_members import members, open_member
 from unifews.io.edge_lists import TABLES, EdgeList, as_weights, check, estimate, kind_of, stream_table, upright
 from unifews.io.external_sort import EdgeSource
 from unifews.io.id_edge_lists import stream_ids
@@ -27,6 +26,7 @@ from unifews.io.ids import as_ids, encoded, factorize
 from unifews.io.text_blocks import START, Position
 from unifews.resources import StageProgress
 from unifews.storage import state_files
+from unifews.storage.archive import members, open_member
 from unifews.storage.journal import Journal
 from unifews.storage.npy import open_array, whole_number
 
