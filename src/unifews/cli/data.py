@@ -29,10 +29,8 @@ from unifews.cli.options import (
 from unifews.errors import InputError
 
 if TYPE_CHECKING:
-    from unifews.datasets.dataset import Dataset
-    from unifews.datasets.registry import Record
-    from unifews.datasets.source import Places
-    from unifews.datasets.summary import Summary
+    from unifews.datasets.dataset import Dataset, Summary
+    from unifews.datasets.registry import DataFolders, Record
 
 app = command_group()
 
@@ -51,10 +49,9 @@ def data(context: typer.Context) -> None:
 @command(app, "list", example="unifews data list")
 def list_datasets(cache: Cache = None, as_json: AsJson = False) -> None:
     """List the datasets known by name and where each can be loaded from."""
-    from unifews.datasets.registry import RECORDS
-    from unifews.datasets.source import Places
+    from unifews.datasets.registry import RECORDS, DataFolders
 
-    places = Places.of(cache)
+    places = DataFolders.of(cache)
     rows = [_row(record, places) for record in RECORDS.values()]
     if as_json:
         console.print_json({"data": str(places.data) if places.data else None, "cache": str(places.cache), "datasets": rows})
@@ -68,7 +65,7 @@ def list_datasets(cache: Cache = None, as_json: AsJson = False) -> None:
     console.echo(f"looked in {places}; unifews data fetch NAME downloads a dataset")
 
 
-def _row(record: Record, places: Places) -> console.Json:
+def _row(record: Record, places: DataFolders) -> console.Json:
     here = _local_path(record, places)
     return {
         "name": record.name,
@@ -86,7 +83,7 @@ def _row(record: Record, places: Places) -> console.Json:
     }
 
 
-def _local_path(record: Record, places: Places) -> Path | None:
+def _local_path(record: Record, places: DataFolders) -> Path | None:
     """Where a dataset is on this machine, in any form it can be loaded from."""
     from unifews.datasets.folder import is_dataset
     from unifews.datasets.ogb import find_ogb
@@ -123,7 +120,7 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Load a dataset and summarise it: sizes, degrees, classes, homophily, split and notes."""
-    from unifews.datasets.summary import summarise
+    from unifews.datasets.dataset import summarise
 
     summary = summarise(_load(name, source, cache))
     if as_json:
@@ -140,10 +137,9 @@ def fetch(
     as_json: AsJson = False,
 ) -> None:
     """Download datasets that are not on this machine, and check their contents."""
-    from unifews.datasets.registry import record_of
-    from unifews.datasets.source import Places
+    from unifews.datasets.registry import DataFolders, record_of
 
-    places = Places.of(cache)
+    places = DataFolders.of(cache)
     records = [record_of(name) for name in names]  # all names are checked before the first download
     found = []
     for record in records:
@@ -322,7 +318,7 @@ def write_dataset(dataset: Dataset, out: Path, overwrite: bool, as_json: bool) -
 
 def report_dataset(dataset: Dataset, out: Path, as_json: bool) -> None:
     """Report what a written dataset holds: a summary, or only the counts of one that takes long to read."""
-    from unifews.datasets.summary import summarise
+    from unifews.datasets.dataset import summarise
 
     if dataset.graph.num_edges + dataset.num_nodes * dataset.num_features <= _SUMMARY_LIMIT:
         summary = summarise(dataset)

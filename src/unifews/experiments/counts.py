@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core.diffusion import Diffusion
-from unifews.datasets.dataset import Dataset
-from unifews.datasets.summary import summarise
+from unifews.datasets.dataset import Dataset, summarise
 from unifews.experiments.measure import measure
 from unifews.theory.bounds import edge_factors
 

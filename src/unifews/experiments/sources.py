@@ -20,7 +20,7 @@ from unifews.datasets.gencat import gencat
 from unifews.datasets.load import load_dataset
 from unifews.datasets.ogb import find_ogb
 from unifews.datasets.powerlaw import powerlaw
-from unifews.datasets.source import Places
+from unifews.datasets.registry import DataFolders
 from unifews.errors import InputError, MissingFileError
 from unifews.experiments.definitions import Scale
 from unifews.resources import format_bytes, installed
@@ -75,7 +75,7 @@ def find(name: str, scale: Scale, folder: Path) -> Found:
 
 def _is_here(name: str) -> bool:
     """Whether its files are on this machine."""
-    record, folders = registry.RECORDS[name], Places.of().folders
+    record, folders = registry.RECORDS[name], DataFolders.of().folders
     if any((folder / f"{name}.npz").is_file() or is_dataset(folder / name) for folder in folders):
         return True
     return record.ogb is not None and find_ogb(record.ogb, folders) is not None
