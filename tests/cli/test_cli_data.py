@@ -148,7 +148,7 @@ class TestConvertThroughFiles:
             patch.setattr(journal, "put_folder", stop)
             result = call("data", "convert", "--edges", "edges.csv", "--out", "ring")
         assert result.code == 130 and "finished work is in ring.work, run the same command to resume" in result.err
-        wrong("data", "convert", "--edges", "edges.csv", "--out", "ring", "--directed", says=["begun with", "--again"])
+        wrong("data", "convert", "--edges", "edges.csv", "--out", "ring", "--directed", says=["begun with", "--restart"])
         wrong("propagate", "ring", "--features", "x.npy", "--out", "p.npy", says=["ring is not finished", "ring.work"])
         wrong("data", "info", "ring", says=["ring is not finished", "ring.work"])
         wrong("data", "info", "ring.work", says="the working folder of an unfinished dataset")

@@ -146,6 +146,7 @@ def in_flags(message: str, params: Iterable[Any]) -> str:
             message = message.replace(f" {name} ", f" {positive} ")
         if param.is_flag:
             negative = max(param.secondary_opts or param.opts, key=len)
+            message = message.replace(f" {name}=True ({positive})", f" {positive}")
             message = message.replace(f" {name}=True", f" {positive}").replace(f" {name}=False", f" {negative}")
         else:
             message = message.replace(f" {name}=", f" {positive} ")
