@@ -24,7 +24,7 @@ from torch_geometric.nn import GATv2Conv, GCN2Conv, GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from unifews import powerlaw, sparsify, trace
-from unifews.experiments.timing import interleave, peak_bytes, ratio, summary
+from unifews.experiments.bench import interleave, peak_bytes, ratio, summary
 
 HIDDEN, HEADS = 256, 8
 GENERATED = (169_343, 2_315_598)  # nodes and directed edges of what stands in for arxiv

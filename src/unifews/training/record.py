@@ -55,7 +55,7 @@ MEASUREMENT: Rule = {
     "id": _TEXT, "measurement": _TEXT, "values": {"*": _NUMBER_OR_NONE}, "curves": {"*": {"x": [_POINT], "y": [_POINT]}},
     "finished?": _TEXT, **{f"{name}?": rule for name, rule in _MADE.items()},
 }  # fmt: skip
-"""Of `unifews.experiments.measure`."""
+"""Of `unifews.experiments.measurements`."""
 FINISHED: Rule = {
     "seed": _WHOLE, "train": _NUMBER, "val": _NUMBER, "test": _NUMBER, "epoch": _WHOLE, "epochs": _WHOLE, "seconds": _NUMBER,
     "kept": [_WHOLE], "trace?": ("a trace or null", lambda value: isinstance(value, dict | None)),
