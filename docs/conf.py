@@ -66,8 +66,8 @@ def _short(app: Any, what: str, name: str, obj: Any, options: Any, *texts: str |
 def _figures(app: Any, failed: Exception | None) -> None:
     """All results on one page, drawn from the files beside them."""
     if failed is None and app.builder.format == "html":
-        from unifews.report.page import write_report
         from unifews.report.exhibits import gather
+        from unifews.report.page import write_report
 
         write_report(gather([Path(app.srcdir) / "results"]), Path(app.outdir) / "results" / "figures.html", "unifews: results")
 

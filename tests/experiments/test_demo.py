@@ -83,7 +83,7 @@ class TestCora:
         monkeypatch.setattr(demo, "load_dataset", nowhere)
         data, real, sentence = demo.cora(lambda text: None)
         assert not real and data.name == "cora-like" and data.num_nodes == 2485
-        assert "generated graph" in sentence and "easier than Cora" in sentence and "cora-lcc is not on this machine" in sentence
+        assert "generated graph" in sentence and "easier" in sentence and "cora-lcc is not on this machine" in sentence
 
     def test_a_damaged_file_is_not_passed_over(self, monkeypatch):
         Path("data").mkdir()

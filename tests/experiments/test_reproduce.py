@@ -24,14 +24,31 @@ from unifews.training.ledger import Ledger
 from unifews.training.spec import TrainSpec
 
 PAPER = [
-    "tab:dec", "tab:dataset", "res_iter", "res_iter_full", "res_dec", "iter_joint", "flop", "spar", "thr", "proc",
-    "res_iter_ds", "res_iter_md", "res_var", "hm", "lay", "gencat",
-]  # fmt: skip
+    "tab:dec",
+    "tab:dataset",
+    "res_iter",
+    "res_iter_full",
+    "res_dec",
+    "iter_joint",
+    "flop",
+    "spar",
+    "thr",
+    "proc",
+    "res_iter_ds",
+    "res_iter_md",
+    "res_var",
+    "hm",
+    "lay",
+    "gencat",
+]
 DATA = gencat(200, 600, features=24, classes=3, seed=11, name="small")
 OWN = ["certified", "clock", "heterophily", "shapes"]
 NOT_REPEATED = {  # printed rows that no run answers to: baselines on graphs where the paper's own ran out of memory, or is slow
-    ("sgc", "ndls", "products"), ("sgc", "ndls", "papers100m"), ("sgc", "nigcn", "products"), ("sgc", "nigcn", "papers100m"),
-}  # fmt: skip
+    ("sgc", "ndls", "products"),
+    ("sgc", "ndls", "papers100m"),
+    ("sgc", "nigcn", "products"),
+    ("sgc", "nigcn", "papers100m"),
+}
 
 
 # ------------------------------------------------------------------------------------------------------------------ files
@@ -124,7 +141,9 @@ def test_the_papers_form_of_sgc_keeps_a_nodes_own_value_whole():
         definitions.expanded({"model": "gcn", "form": "papr"})
 
 
-@pytest.mark.parametrize("text, says", [("id = 3 = 4", "is not an experiment"), ('id = "x"', "is missing"), ('titel = "x"', "titel")])
+@pytest.mark.parametrize(
+    "text, says", [("id = 3 = 4", "is not an experiment"), ('id = "x"', "is missing"), ('titel = "x"', "titel")]
+)
 def test_a_file_that_is_no_experiment_is_told(tmp_path, text, says):
     (tmp_path / "x.toml").write_text(text + "\n")
     with pytest.raises(FileFormatError, match=says):
@@ -217,10 +236,13 @@ def test_axes_that_count_operations_are_said_to(x, y, axes):
     assert outcome(done("a", record(86.0)), figure=Figure("lines", (x,), (y,), ("case",))).exhibit("").operations == axes
 
 
-@pytest.mark.parametrize("kind, names, quantities", [
-    ("lines", ["a", "a", "a, paper", "a, paper"], ["test score, %", "propagation, s"] * 2),
-    ("bars", ["a test score, %", "a propagation, s", "a test score, %, paper", "a propagation, s, paper"], [""] * 4),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "kind, names, quantities",
+    [
+        ("lines", ["a", "a", "a, paper", "a, paper"], ["test score, %", "propagation, s"] * 2),
+        ("bars", ["a test score, %", "a propagation, s", "a test score, %, paper", "a propagation, s, paper"], [""] * 4),
+    ],
+)
 def test_quantities_of_lines_have_axes_of_their_own_and_bars_share_one(kind, names, quantities):
     told = outcome(done("a", record(86.0)), figure=Figure(kind, ("case",), ("accuracy", "seconds"), ("case",)))
     series = told.exhibit("").series
@@ -266,7 +288,9 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def quick(monkeypatch, folder):
     """Every dataset is a small one, and of every panel there is one run."""
-    monkeypatch.setattr(reproduce, "find_dataset", lambda name, scale, where: SourceDataset(str(folder), f"small for {name}", "none", "small"))
+    monkeypatch.setattr(
+        reproduce, "find_dataset", lambda name, scale, where: SourceDataset(str(folder), f"small for {name}", "none", "small")
+    )
     every = Experiment.runs
 
     def few(self, scale):

@@ -10,8 +10,8 @@ from html import unescape
 from typing import get_args
 
 import pytest
-from test_report import LINES
 from test_compare import PRUNED, UNPRUNED
+from test_report import LINES
 
 from unifews.experiments.definitions import FigureKind
 from unifews.experiments.results import Exhibit
@@ -68,9 +68,16 @@ def asked(html, folder, *options):
     path = folder / "page.html"
     path.write_text(html.replace("<style>", WATCH + "<style>", 1).replace("</body>", ASK + "</body>", 1), encoding="utf-8")
     command = [
-        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}",
-        "--virtual-time-budget=30000", *options, "--dump-dom", path.as_uri(),
-    ]  # fmt: skip
+        BROWSER,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={folder / 'profile'}",
+        "--virtual-time-budget=30000",
+        *options,
+        "--dump-dom",
+        path.as_uri(),
+    ]
     dom = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
     found = re.search(r'<pre id="told">(.*?)</pre>', dom, flags=re.DOTALL)
     assert found, "the page did not answer"

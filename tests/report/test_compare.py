@@ -100,8 +100,11 @@ class TestBaseline:
 class TestTable:
     def test_a_column_per_run_and_one_for_the_gain(self):
         assert [str(column.header) for column in terminal_table([UNPRUNED, PRUNED]).columns] == [
-            "", "unpruned", "edges .75, weights .5", "against\nunpruned",
-        ]  # fmt: skip
+            "",
+            "unpruned",
+            "edges .75, weights .5",
+            "against\nunpruned",
+        ]
         assert len(terminal_table([PRUNED]).columns) == 2
 
     def test_lines_without_anything_are_left_out(self):

@@ -17,15 +17,44 @@ from unifews.report.page import report
 from unifews.training import record
 
 MEASURED = {
-    "format": 1, "id": "cafe", "finished": "2026-11-18T00:00:00+00:00", "measurement": "clock", "settings": {"dataset": "mine"},
-    "values": {"seconds": 0.5, "bound": None}, "curves": {"degrees": {"x": [1, 2], "y": [0.5, 0.25]}},
-    "seconds": {"measure": 1.0}, "versions": UNPRUNED["versions"], "machine": UNPRUNED["machine"],
-}  # fmt: skip
+    "format": 1,
+    "id": "cafe",
+    "finished": "2026-11-18T00:00:00+00:00",
+    "measurement": "clock",
+    "settings": {"dataset": "mine"},
+    "values": {"seconds": 0.5, "bound": None},
+    "curves": {"degrees": {"x": [1, 2], "y": [0.5, 0.25]}},
+    "seconds": {"measure": 1.0},
+    "versions": UNPRUNED["versions"],
+    "machine": UNPRUNED["machine"],
+}
 RECORDS = [UNPRUNED, PRUNED, MEASURED]
 OTHERS = (
-    None, True, False, 0, -1, 1, 10**40, 2**63, -0.5, 1e308, float("nan"), float("inf"), "", "x", "=1+1", "\ud800", "\x00", [],
-    {}, [[]], [1, "a"], {"a": {}}, "9" * 50, "<script>",
-)  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    10**40,
+    2**63,
+    -0.5,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "=1+1",
+    "\ud800",
+    "\x00",
+    [],
+    {},
+    [[]],
+    [1, "a"],
+    {"a": {}},
+    "9" * 50,
+    "<script>",
+)
 
 
 def places(value, at=()):
@@ -128,9 +157,16 @@ def test_whatever_a_record_lacks_or_has_instead(tmp_path, light):
 def test_a_hundred_damaged_exhibits_are_shown_or_refused(tmp_path, light):
     series = {"name": "s", "x": [1, 10, 100_000], "y": [1.0, 2.0, None], "error": [0.1, 0.2, 0.3], "quantity": "q"}
     whole = {
-        "id": "a", "title": "T", "columns": ["a", "b ±", "b"], "rows": [["x", 1.0, 2], ["y", None, 3]], "digits": [None, 1, 1],
-        "place": [0, 1], "series": [series, series | {"published": True}], "operations": ["x"], "guide": "diagonal",
-    }  # fmt: skip
+        "id": "a",
+        "title": "T",
+        "columns": ["a", "b ±", "b"],
+        "rows": [["x", 1.0, 2], ["y", None, 3]],
+        "digits": [None, 1, 1],
+        "place": [0, 1],
+        "series": [series, series | {"published": True}],
+        "operations": ["x"],
+        "guide": "diagonal",
+    }
     path, shown = tmp_path / "a.json", 0
     for seed in range(120):
         rng = random.Random(seed)

@@ -51,11 +51,21 @@ def test_it_is_well_formed_and_says_everything(html):
     assert read.open == [] and html.startswith("<!doctype html>")
     trace = PRUNED["trace"]
     for part in [
-        "two runs", "of which one is pruned", "unpruned", "edges .75, weights .5", "against unpruned",
-        f"{trace['edge_sparsity']:.1%}", short(trace["macs"]), short(trace["basis_macs"]),
-        f"{PRUNED['scores']['test']:.1f}", PRUNED["id"], UNPRUNED["id"], "200 nodes",
-        PRUNED["versions"]["torch"], PRUNED["machine"]["kernel"],
-    ]:  # fmt: skip
+        "two runs",
+        "of which one is pruned",
+        "unpruned",
+        "edges .75, weights .5",
+        "against unpruned",
+        f"{trace['edge_sparsity']:.1%}",
+        short(trace["macs"]),
+        short(trace["basis_macs"]),
+        f"{PRUNED['scores']['test']:.1f}",
+        PRUNED["id"],
+        UNPRUNED["id"],
+        "200 nodes",
+        PRUNED["versions"]["torch"],
+        PRUNED["machine"]["kernel"],
+    ]:
         assert part in read.text
 
 

@@ -29,15 +29,20 @@ from unifews.training.result import commit, versions
 
 ROOT = Path(__file__).parents[2]
 LINES = {
-    "id": "fig:one", "title": "One figure", "caption": "what it shows", "kind": "lines",
+    "id": "fig:one",
+    "title": "One figure",
+    "caption": "what it shows",
+    "kind": "lines",
     "columns": ["model", "score", "score ±", "score, paper", "score, difference"],
     "rows": [["gcn", 88.12, 0.9, 87.5, 0.62], ["gat", None, None, "OOM", None]],
     "series": [
         {"name": "gcn", "x": [0.1, 0.5], "y": [88.1, None], "error": [0.9, None], "published": False},
         {"name": "gcn", "x": [0.1, 0.5], "y": [87.5, 80.0], "error": [], "published": True},
     ],
-    "x_label": "removed", "y_label": "test score, %", "notes": ["a note"],
-}  # fmt: skip
+    "x_label": "removed",
+    "y_label": "test score, %",
+    "notes": ["a note"],
+}
 
 
 def figure_of(exhibit):
@@ -143,8 +148,11 @@ class TestFigures:
         assert [(trace.name, list(trace.y)) for trace in fig.data] == [("ours", ["δ 1"]), ("paper", ["δ 1"])]
         assert {trace.coloraxis for trace in fig.data} == {"coloraxis"}
         assert data_of(exhibit).splitlines()[1:] == [
-            '"δ 1, ours",1,80,', '"δ 1, ours",2,81,', '"δ 1, paper",1,82,', '"δ 1, paper",2,83,'
-        ]  # fmt: skip
+            '"δ 1, ours",1,80,',
+            '"δ 1, ours",2,81,',
+            '"δ 1, paper",1,82,',
+            '"δ 1, paper",2,83,',
+        ]
 
     def test_sizes_against_sizes_are_drawn_by_logarithms_with_a_guide(self):
         one = Series("a", [0.2, 30.0], [1.0, 500.0])
@@ -178,10 +186,16 @@ class TestCells:
     @pytest.mark.parametrize(
         "cell, text, value",
         [
-            (None, "–", None), (12345, "12,345", 12345.0), (0.123456, "0.1235", 0.123456), (123456.7, "123,457", 123456.7),
-            (Shown("1.83 G", 1.83e9), "1.83 G", 1.83e9), ("gcn", "gcn", None), (float("nan"), "–", None), (True, "yes", None),
+            (None, "–", None),
+            (12345, "12,345", 12345.0),
+            (0.123456, "0.1235", 0.123456),
+            (123456.7, "123,457", 123456.7),
+            (Shown("1.83 G", 1.83e9), "1.83 G", 1.83e9),
+            ("gcn", "gcn", None),
+            (float("nan"), "–", None),
+            (True, "yes", None),
         ],
-    )  # fmt: skip
+    )
     def test_what_is_read_and_what_it_is_sorted_by(self, cell, text, value):
         assert shown(cell)[:2] == (text, value)
 
@@ -201,10 +215,20 @@ class TestThePage:
         read = Reader(html)
         assert read.open == [] and html.count('class="plot"') == 2
         for part in [
-            "all of it", "2 runs and 1 table or figure", "mine: accuracy, 2 runs", "One figure", "what it shows", "a note",
-            "OOM", "88.1 ± 0.9", "+0.6 ± 0.9", PRUNED["id"], PRUNED["versions"]["torch"], f"{PRUNED['scores']['test']:.1f}",
+            "all of it",
+            "2 runs and 1 table or figure",
+            "mine: accuracy, 2 runs",
+            "One figure",
+            "what it shows",
+            "a note",
+            "OOM",
+            "88.1 ± 0.9",
+            "+0.6 ± 0.9",
+            PRUNED["id"],
+            PRUNED["versions"]["torch"],
+            f"{PRUNED['scores']['test']:.1f}",
             "against unpruned",
-        ]:  # fmt: skip
+        ]:
             assert part in read.text, part
         targets = {value for name, value in read.attributes if name == "id"}
         links = [value for name, value in read.attributes if name == "href" and not value.startswith("data:")]
@@ -244,8 +268,10 @@ class TestThePage:
         assert "hops 3" in text and "hops 7" in text
 
     def test_many_runs_are_counted_and_the_legend_tells_models_apart(self):
-        records = [{**record, "id": f"{number}", "finished": f"2026-01-{number + 1:02}"}
-                   for number, record in enumerate([UNPRUNED, PRUNED] * 8)]  # fmt: skip
+        records = [
+            {**record, "id": f"{number}", "finished": f"2026-01-{number + 1:02}"}
+            for number, record in enumerate([UNPRUNED, PRUNED] * 8)
+        ]
         for number, record in enumerate(records):
             record["spec"] = {**record["spec"], "model": ("appnp", "sgc")[number % 2]}
         text = Reader(report(Material(records, [], []), "many")).text

@@ -26,8 +26,8 @@ def report(
     that the paper prints, where it prints one.
     """
     output.check_page(out)
-    from unifews.report.page import write_report
     from unifews.report.exhibits import gather
+    from unifews.report.page import write_report
 
     material = gather(sources)
     for path in material.ignored:

@@ -127,7 +127,7 @@ class Measurement:
         defaults = {setting: each.default for setting, each in known.items() if each.default is not each.empty}
         text = json.dumps([name, defaults | rest, fingerprint(data), __version__, kind.source], sort_keys=True)
         what = " ".join([data.name, name, *(f"{setting} {value}" for setting, value in rest.items())])
-        cost = kind.cost * epoch_cost(data, TrainSpec(data.name))
+        cost = kind.cost * epoch_cost(data, TrainSpec.of({"dataset": data.name}))
         return cls(name, rest, source, hashlib.sha256(text.encode()).hexdigest()[:12], what, cost)
 
     def run(self, ledger: Ledger, advance: Advance) -> Record:

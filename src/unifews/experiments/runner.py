@@ -27,6 +27,7 @@ from unifews.errors import InputError, UnifewsError
 from unifews.kernels import threads_to_use
 from unifews.resources import keep_freed
 from unifews.training.checks import whole
+from unifews.training.job import TrainingJob
 from unifews.training.ledger import Busy, Ledger
 from unifews.training.spec import TrainSpec
 
@@ -75,8 +76,13 @@ class TrainingCell:
     spec: TrainSpec
     source: str | Dataset
     """The dataset, or the name or path it is loaded from."""
-    id: str
+    data_id: str
+    """Fingerprint of the dataset."""
     cost: float
+
+    @property
+    def id(self) -> str:
+        return self.spec.id_of(self.data_id)
 
     @property
     def what(self) -> str:
@@ -86,41 +92,32 @@ class TrainingCell:
 
     def run(self, ledger: Ledger, advance: Advance) -> Record:
         """See `Cell`; seeds that an interrupted call finished are not trained again."""
-        from unifews.training.api import known_seeds, train
-        from unifews.training.warm import warm_up, warm_up_layers
-
-        warm_up()
-        if self.spec.is_layered:
-            warm_up_layers()
 
         def watch(number: int, epoch: Epoch) -> None:
             part = (number + epoch.number / epoch.of) / self.spec.seeds
             advance(part, f"seed {self.spec.seed + number}, epoch {epoch.number + 1}")
 
-        settings = self.spec.to_dict()
-        settings.pop("dataset")
-        data = dataset_of(self.source)
-        known = known_seeds(ledger, self.spec, data)
-        return train(data, **settings, ledger=ledger, watch=watch, known=known).to_dict()
+        job = TrainingJob.prepare(dataset_of(self.source), self.spec, data_id=self.data_id)
+        return job.train(ledger, watch=watch).to_dict()
 
 
 def training_cells(cells: Sequence[Mapping[str, Any]]) -> list[TrainingCell]:
     """A cell for each mapping of settings; all settings are checked first, then the datasets are loaded and checked."""
-    from unifews.training.api import splits_of
-
     _loaded.cache_clear()  # files may have changed since the last call
     specs = []
     for cell in cells:
         if "dataset" not in cell:
             raise InputError(f"a training needs a `dataset`; {dict(cell)} has none.")
         specs.append(TrainSpec.of({**cell, "dataset": ""}))
-    made = []
+    made: list[TrainingCell] = []
+    job: TrainingJob | None = None
     for cell, spec in zip(cells, specs, strict=True):
         source = fspath(cell["dataset"]) if isinstance(cell["dataset"], PathLike) else cell["dataset"]
         data = dataset_of(source)
         spec = replace(spec, dataset=data.name)
-        splits_of(data, spec)
-        made.append(TrainingCell(spec, source, spec.id(data), spec.seeds * spec.recipe.epochs * epoch_cost(data, spec)))
+        # Consecutive cells mostly share dataset and seeds: the dataset is fingerprinted and split once for all of them.
+        job = job.with_spec(spec) if job is not None and job.data is data else TrainingJob.prepare(data, spec)
+        made.append(TrainingCell(spec, source, job.data_id, spec.seeds * spec.recipe.epochs * epoch_cost(data, spec)))
     return made
 
 

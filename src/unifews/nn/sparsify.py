@@ -13,7 +13,7 @@ from torch_geometric.nn import Linear as Dense
 from torch_geometric.nn import MessagePassing
 
 from unifews.errors import InputError, unknown_name
-from unifews.nn.config import LayerEntries, Phase, Pruning, Share
+from unifews.nn.config import LayerEntries, Phase, PruningConfig, Share
 from unifews.nn.convs import KINDS, PrunedConv
 from unifews.nn.convs.generic import generic
 from unifews.nn.dense import PrunedDense
@@ -76,10 +76,20 @@ def sparsify(
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"`model` is a {type(model).__name__}; give a torch module that holds PyG layers.")
-    pruning = Pruning(
-        edge_sparsity, edge_threshold, weight_sparsity, weight_threshold, absolute, entries, budget, inherit, ramp, feedback,
-        hysteresis, norm_momentum,
-    )  # fmt: skip
+    pruning = PruningConfig(
+        edge_sparsity,
+        edge_threshold,
+        weight_sparsity,
+        weight_threshold,
+        absolute,
+        entries,
+        budget,
+        inherit,
+        ramp,
+        feedback,
+        hysteresis,
+        norm_momentum,
+    )
     if any(isinstance(module, PrunedConv) for module in model.modules()):
         raise InputError("this model is sparsified already; call desparsify(model) first to change what it removes.")
     if not any(isinstance(module, MessagePassing) for module in model.modules()):
@@ -158,7 +168,7 @@ def _session(model: nn.Module) -> Session:
     raise InputError(f"{type(model).__name__} is not sparsified; call uf.sparsify(model, ...) first.")
 
 
-def _nothing_to_send(name: str, pruning: Pruning) -> str:
+def _nothing_to_send(name: str, pruning: PruningConfig) -> str:
     """A head without a graph is not what `sparsify` is for, and its weights are pruned elsewhere."""
     said = f"{name} holds no PyG message-passing layer such as GCNConv"
     if not pruning.prunes_weights:
@@ -175,7 +185,7 @@ def _check_lazy(model: nn.Module) -> None:
             raise InputError(f"{name} has no shape yet (a lazy layer); call the model once before sparsifying it.")
 
 
-def _check_weights(model: nn.Module, pruning: Pruning) -> None:
+def _check_weights(model: nn.Module, pruning: PruningConfig) -> None:
     if not pruning.weight_sparsity:
         return
     pruned = [(path, module.matrix) for path, module in model.named_modules() if isinstance(module, PrunedWeight)]

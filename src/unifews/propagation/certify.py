@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from unifews.errors import InputError
 from unifews.kernels import native
-from unifews.propagation.operator import HUGE, Operator
+from unifews.propagation.operator import HUGE, HopOperator
 from unifews.propagation.tiles import SHIFT, Floats
 from unifews.propagation.view import View
 from unifews.theory.certificates import Certificate
@@ -60,7 +60,7 @@ class Price:
 class Prices:
     """The price of every hop of a scheme on a graph; one pass over the edges, or one per hop (see above)."""
 
-    def __init__(self, op: Operator) -> None:
+    def __init__(self, op: HopOperator) -> None:
         self.op = op
         degree, r = op.diffusion.degree, op.diffusion.r
         keep, loop = op.keep.astype(np.float64), 1 / degree
@@ -118,7 +118,7 @@ def certificate(hops: int) -> Certificate:
     return Certificate([*[0.0] * hops, 1.0])
 
 
-def left_out(op: Operator, view: View, prices: Prices) -> Certificate:
+def left_out(op: HopOperator, view: View, prices: Prices) -> Certificate:
     """The bound for the axes that are not propagated: nobody sends on them, and every node keeps its own (ADR 10)."""
     found = certificate(op.hops)
     square, exponent = view.outside(), 0

@@ -14,8 +14,8 @@ import numpy as np
 from unifews.propagation import local
 from unifews.propagation.basis import Basis
 from unifews.propagation.certify import norm_of
-from unifews.propagation.features import Features
-from unifews.propagation.operator import Operator
+from unifews.propagation.features import FeatureMatrix
+from unifews.propagation.operator import HopOperator
 from unifews.propagation.tiles import Floats
 from unifews.propagation.view import View
 from unifews.theory.bounds import sample_range
@@ -33,7 +33,7 @@ class Sampled(NamedTuple):
     macs: int
 
 
-def sampled(op: Operator, features: Features, values: Floats, axes: Floats | None, exponent: int) -> Sampled:
+def sampled(op: HopOperator, features: FeatureMatrix, values: Floats, axes: Floats | None, exponent: int) -> Sampled:
     """The bound for an embedding of coordinates `values` on `axes` (None: the input's), given over 2^exponent.
 
     What lies outside the axes is what a node keeps of its own features (ADR 10). Up to 16 features all of the error is seen.
