@@ -118,10 +118,20 @@ def worth(n: int, f_in: int, f_out: int, density: float, *, packing: bool = Fals
 
 
 def sparse_linear_gathered(
-    y: Any, start: Longs, end: Longs, indices: NDArray[Any], packed: PackedWeight, *, weight: Floats | None = None,
-    loop: Floats | None = None, columns: Longs | None = None, bias: Any = None, relu: bool = False,
-    threads: int | None = None, out: Floats | None = None,
-) -> Floats:  # fmt: skip
+    y: Any,
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    packed: PackedWeight,
+    *,
+    weight: Floats | None = None,
+    loop: Floats | None = None,
+    columns: Longs | None = None,
+    bias: Any = None,
+    relu: bool = False,
+    threads: int | None = None,
+    out: Floats | None = None,
+) -> Floats:
     """`sparse_linear` of the rows loop[u] · y[u] + Σ_e w_e · y[v], which never go to memory.
 
     Row u receives along e = (v → u), v in ``indices[start[u]:end[u]]``; the sum is taken in `columns` only (None: all). The
@@ -135,9 +145,23 @@ def sparse_linear_gathered(
         native.pick_columns(rows, columns, blocks, table, threads)
     out = _room(len(start), packed, out)
     native.sparse_linear_gathered(
-        start, end, indices, weight, blocks, columns, table, rows, loop, packed.indptr, packed.indices, packed.values,
-        _bias(bias, packed), out, relu, threads,
-    )  # fmt: skip
+        start,
+        end,
+        indices,
+        weight,
+        blocks,
+        columns,
+        table,
+        rows,
+        loop,
+        packed.indptr,
+        packed.indices,
+        packed.values,
+        _bias(bias, packed),
+        out,
+        relu,
+        threads,
+    )
     return out
 
 

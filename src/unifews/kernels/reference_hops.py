@@ -23,9 +23,16 @@ SMALLEST = np.float32(1e-45)  # a cut above zero: exact zeros never reach it
 
 
 def check_rows(
-    indptr: Longs, indices: NDArray[Any], weight: Floats | None, first: int, last: int, columns: int, hashed: bool, key: int,
+    indptr: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    first: int,
+    last: int,
+    columns: int,
+    hashed: bool,
+    key: int,
     threads: int,
-) -> tuple[int, int, int, int, int, int]:  # fmt: skip
+) -> tuple[int, int, int, int, int, int]:
     """First places of faults in rows first..last (-1 = none), and the sum that is 0 if the matrix is symmetric: check.h."""
     faults: dict[str, list[int]] = {name: [] for name in ("pointer", "range", "order", "loop", "weight")}
     balance = 0
@@ -66,10 +73,22 @@ def _mixed(x: int) -> int:
 
 
 def ingest(
-    *, x: Floats, row0: int, column0: int, width: int, blocks: int, source: Floats, offset: Floats | None,
-    direction: Floats | None, largest: bool, q: Floats, size: Floats | None, top: Floats | None, square: Floats | None,
+    *,
+    x: Floats,
+    row0: int,
+    column0: int,
+    width: int,
+    blocks: int,
+    source: Floats,
+    offset: Floats | None,
+    direction: Floats | None,
+    largest: bool,
+    q: Floats,
+    size: Floats | None,
+    top: Floats | None,
+    square: Floats | None,
     threads: int,
-) -> float:  # fmt: skip
+) -> float:
     """q[u] = source[u]·(x[i] - offset[u]·direction) for u = row0 + i, padded with zeros; returns Σ ‖q[u]/source[u]‖².
 
     Also: the size of each block, the largest of them, and ``square[u] += ‖q[u]‖²``.
@@ -94,9 +113,21 @@ def ingest(
 
 
 def full_hop(
-    *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, keep: Floats | None,
-    gain: Floats | None, q: Floats, q_out: Floats, coefficient: float, out: Floats | None, square: Floats | None, threads: int,
-) -> None:  # fmt: skip
+    *,
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    blocks: int,
+    keep: Floats | None,
+    gain: Floats | None,
+    q: Floats,
+    q_out: Floats,
+    coefficient: float,
+    out: Floats | None,
+    square: Floats | None,
+    threads: int,
+) -> None:
     """q'[u] = keep[u]·q[u] + gain[u]·Σ_v A[u,v]·q[v];  out[u] += coefficient·q'[u];  square[u] += ‖q'[u]‖².
 
     Without `keep` there is no own term and the matrix need not be square; without `gain` it is 1.
@@ -116,9 +147,17 @@ def full_hop(
 
 
 def column_hop(
-    *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, keep: Floats, gain: Floats, q: Floats,
-    q_out: Floats, threads: int,
-) -> None:  # fmt: skip
+    *,
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    keep: Floats,
+    gain: Floats,
+    q: Floats,
+    q_out: Floats,
+    threads: int,
+) -> None:
     """The hop of a single column [n]: q'[u] = keep[u]·q[u] + gain[u]·Σ_v A[u,v]·q[v]."""
     for u in range(len(start)):
         total = sum((float(w) * float(q[v]) for v, w, _ in edges_into(u, start, end, indices, weight)), 0.0)
@@ -136,10 +175,21 @@ def column_push(
 
 
 def spread_squares(
-    *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, x_indptr: Longs, x_indices: NDArray[Any],
-    x_data: Floats | None, width: int, source: Floats, direction: Floats | None, square: NDArray[np.float64],
-    along: NDArray[np.float64], threads: int,
-) -> None:  # fmt: skip
+    *,
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    x_indptr: Longs,
+    x_indices: NDArray[Any],
+    x_data: Floats | None,
+    width: int,
+    source: Floats,
+    direction: Floats | None,
+    square: NDArray[np.float64],
+    along: NDArray[np.float64],
+    threads: int,
+) -> None:
     """square[u] = ‖a‖² and along[u] = ⟨a, direction⟩ for a = Σ_v A[u,v]·source[v]·x[v], x sparse rows of `width` columns."""
     for u in range(len(start)):
         total = np.zeros(width, dtype=np.float32)
@@ -151,13 +201,39 @@ def spread_squares(
 
 
 def pruned_hop(
-    *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, width: int, hop: int,
-    keep: Floats, gain: Floats, target: Floats, reach: Floats, fanout: Longs, delta: float, rouse: bool, by_feature: bool,
-    size: Floats, top: Floats, size_out: Floats, top_out: Floats, alive: NDArray[np.uint8] | None, even: Floats,
-    odd: Floats, stamp: NDArray[np.uint16], out: Floats | None, coefficient: Floats, threads: int, cost: Floats | None = None,
-    charge: NDArray[np.float64] | None = None, toll: Floats | None = None, removed: NDArray[np.float64] | None = None,
+    *,
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    blocks: int,
+    width: int,
+    hop: int,
+    keep: Floats,
+    gain: Floats,
+    target: Floats,
+    reach: Floats,
+    fanout: Longs,
+    delta: float,
+    rouse: bool,
+    by_feature: bool,
+    size: Floats,
+    top: Floats,
+    size_out: Floats,
+    top_out: Floats,
+    alive: NDArray[np.uint8] | None,
+    even: Floats,
+    odd: Floats,
+    stamp: NDArray[np.uint16],
+    out: Floats | None,
+    coefficient: Floats,
+    threads: int,
+    cost: Floats | None = None,
+    charge: NDArray[np.float64] | None = None,
+    toll: Floats | None = None,
+    removed: NDArray[np.float64] | None = None,
     cached: int = 1 << 22,
-) -> tuple[list[int], list[int], float]:  # fmt: skip
+) -> tuple[list[int], list[int], float]:
     """One hop over the entries that reach δ:  q'[u] = keep[u]·q[u] + gain[u]·Σ_v A[u,v]·q[v]  over those with
 
         target[u] · A[u,v] · size[v, b] ≥ δ    by block,  or    target[u] · A[u,v] · |q[v, k]| ≥ δ    by feature,
@@ -247,9 +323,19 @@ def pruned_hop(
 
 
 def select_edges(
-    *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, norm: Floats, target: Floats, delta: float,
-    end_out: Longs, indices_out: NDArray[Any], weight_out: Floats | None, threads: int,
-) -> int:  # fmt: skip
+    *,
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    norm: Floats,
+    target: Floats,
+    delta: float,
+    end_out: Longs,
+    indices_out: NDArray[Any],
+    weight_out: Floats | None,
+    threads: int,
+) -> int:
     """The edges with target[u]·A[u,v]·norm[v] ≥ δ and not zero, moved to the front of their row; returns their number.
 
     Row u of the result ends at end_out[u]; what lies behind is anything. In place, edge sets are nested by construction.
@@ -268,9 +354,16 @@ def select_edges(
 
 
 def fan(
-    *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, target: Floats, reach: Floats,
-    fanout: Longs, threads: int,
-) -> None:  # fmt: skip
+    *,
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    target: Floats,
+    reach: Floats,
+    fanout: Longs,
+    threads: int,
+) -> None:
     """reach[v] = max target[u]·A[u,v] over the receivers u of v (0 without any);  fanout[v] = their number."""
     reach[:], fanout[:] = 0, 0
     for u in range(len(start)):
@@ -280,10 +373,23 @@ def fan(
 
 
 def finish(
-    *, blocks: int, width: int, hop: int, keep: Floats, source: Floats, offset: Floats | None, direction: Floats | None,
-    even: Floats, odd: Floats, stamp: NDArray[np.uint16] | None, out: Floats | None, coefficient: Floats, result: Floats,
-    column0: int, threads: int,
-) -> None:  # fmt: skip
+    *,
+    blocks: int,
+    width: int,
+    hop: int,
+    keep: Floats,
+    source: Floats,
+    offset: Floats | None,
+    direction: Floats | None,
+    even: Floats,
+    odd: Floats,
+    stamp: NDArray[np.uint16] | None,
+    out: Floats | None,
+    coefficient: Floats,
+    result: Floats,
+    column0: int,
+    threads: int,
+) -> None:
     """result[u] = (with `out` the output including `hop`, else the value at `hop`) / source[u] + offset[u]·direction.
 
     Without `stamp` nothing is lazy: the output or the value is whole already. `result` may be `out` or `even` itself.
@@ -311,9 +417,15 @@ class _Lazy:
     """
 
     def __init__(
-        self, even: Floats, odd: Floats, stamp: NDArray[np.uint16] | None, out: Floats | None, coefficient: Floats,
-        keep: Floats, blocks: int,
-    ) -> None:  # fmt: skip
+        self,
+        even: Floats,
+        odd: Floats,
+        stamp: NDArray[np.uint16] | None,
+        out: Floats | None,
+        coefficient: Floats,
+        keep: Floats,
+        blocks: int,
+    ) -> None:
         self.buffers = in_blocks(even, blocks), in_blocks(odd, blocks)
         self.stamp = np.zeros((len(even), blocks), dtype=np.uint16) if stamp is None else stamp
         self.out = None if out is None else in_blocks(out, blocks)

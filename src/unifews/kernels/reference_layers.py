@@ -13,9 +13,16 @@ from unifews.kernels.reference_hops import LANES, Floats, Longs, edges_into, in_
 
 
 def gather(
-    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, gain: Floats | None, x: Floats,
-    out: Floats, threads: int = 1,
-) -> None:  # fmt: skip
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    blocks: int,
+    gain: Floats | None,
+    x: Floats,
+    out: Floats,
+    threads: int = 1,
+) -> None:
     """out[u] = gain[u] · Σ_e w_e · x[v] over the edges e = (v → u); x and out float32 [n, 16·blocks]."""
     for u in range(len(start)):
         total = np.zeros(x.shape[1], dtype=np.float32)
@@ -25,9 +32,15 @@ def gather(
 
 
 def scatter(
-    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, x: Floats, out: Floats,
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    blocks: int,
+    x: Floats,
+    out: Floats,
     threads: int = 1,
-) -> None:  # fmt: skip
+) -> None:
     """out[v] = Σ_e w_e · x[u] over the edges e = (v → u): `gather` along reversed edges, whose lists are not needed."""
     out[:] = 0
     for u in range(len(start)):
@@ -36,9 +49,19 @@ def scatter(
 
 
 def gather_kept(
-    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, gain: Floats | None, x: Floats,
-    size: Floats, cut: Floats, by_sender: bool, out: Floats, threads: int = 1,
-) -> int:  # fmt: skip
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    blocks: int,
+    gain: Floats | None,
+    x: Floats,
+    size: Floats,
+    cut: Floats,
+    by_sender: bool,
+    out: Floats,
+    threads: int = 1,
+) -> int:
     """`gather` over the entries (e, block b) with |w_e| · size[sender, b] ≥ cut[receiver]; how many those are.
 
     Rows are receivers, or senders with `by_sender` (the backward product, over reversed edges).
@@ -57,9 +80,18 @@ def gather_kept(
 
 
 def diffuse(
-    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, columns: Longs | None, table: Floats,
-    y: Floats, loop: Floats | None, out: Floats, threads: int = 1,
-) -> None:  # fmt: skip
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    blocks: int,
+    columns: Longs | None,
+    table: Floats,
+    y: Floats,
+    loop: Floats | None,
+    out: Floats,
+    threads: int = 1,
+) -> None:
     """out[u] = loop[u] · y[u], and in `columns` (None: all) also Σ_e w_e · table[v]; table [n, blocks · 16]."""
     width = y.shape[1]
     where = np.arange(width) if columns is None else columns
@@ -96,9 +128,15 @@ def edge_dots(
 
 
 def sparse_linear(
-    x: Floats, indptr: Longs, indices: NDArray[np.int32], values: Floats, bias: Floats | None, out: Floats, relu: bool,
+    x: Floats,
+    indptr: Longs,
+    indices: NDArray[np.int32],
+    values: Floats,
+    bias: Floats | None,
+    out: Floats,
+    relu: bool,
     threads: int = 1,
-) -> None:  # fmt: skip
+) -> None:
     """out[u, j] = bias[j] + Σ_k values[k] · x[u, indices[k]] over indptr[j] ≤ k < indptr[j + 1], or the relu of it."""
     for j in range(len(indptr) - 1):
         total = np.full(len(x), 0 if bias is None else bias[j], dtype=np.float32)
@@ -108,10 +146,23 @@ def sparse_linear(
 
 
 def sparse_linear_gathered(
-    start: Longs, end: Longs, edge_indices: NDArray[Any], weight: Floats | None, blocks: int, columns: Longs | None,
-    table: Floats, y: Floats, loop: Floats | None, indptr: Longs, indices: NDArray[np.int32], values: Floats,
-    bias: Floats | None, out: Floats, relu: bool, threads: int = 1,
-) -> None:  # fmt: skip
+    start: Longs,
+    end: Longs,
+    edge_indices: NDArray[Any],
+    weight: Floats | None,
+    blocks: int,
+    columns: Longs | None,
+    table: Floats,
+    y: Floats,
+    loop: Floats | None,
+    indptr: Longs,
+    indices: NDArray[np.int32],
+    values: Floats,
+    bias: Floats | None,
+    out: Floats,
+    relu: bool,
+    threads: int = 1,
+) -> None:
     """`sparse_linear` of the rows that `diffuse` makes, which the compiled one never writes to memory."""
     rows = np.empty((len(start), y.shape[1]), dtype=np.float32)
     diffuse(start, end, edge_indices, weight, blocks, columns, table, y, loop, rows)

@@ -49,13 +49,20 @@ class Adjacency:
         position = keep.long().cumsum(0) - 1
         back_order = position[self.back_order[back]]
         (start, end), (back_start, back_end) = (
-            _left(first, last, flags) for first, last, flags in
-            ((self.start, self.end, keep), (self.back_start, self.back_end, back))
-        )  # fmt: skip
+            _left(first, last, flags)
+            for first, last, flags in ((self.start, self.end, keep), (self.back_start, self.back_end, back))
+        )
         return Adjacency(
-            start, end, self.indices[keep], self.order[keep], back_start, back_end, self.back_indices[back],
-            back_order, _inverse(back_order),
-        )  # fmt: skip
+            start,
+            end,
+            self.indices[keep],
+            self.order[keep],
+            back_start,
+            back_end,
+            self.back_indices[back],
+            back_order,
+            _inverse(back_order),
+        )
 
     @property
     def keys(self) -> Tensor:

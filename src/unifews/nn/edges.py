@@ -68,9 +68,16 @@ class Edges:
 
     @classmethod
     def of(
-        cls, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, norm: Norm, *, loops: float | None = None,
-        flow: str = "source_to_target", dtype: torch.dtype = torch.float32,
-    ) -> Edges:  # fmt: skip
+        cls,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        num_nodes: int,
+        norm: Norm,
+        *,
+        loops: float | None = None,
+        flow: str = "source_to_target",
+        dtype: torch.dtype = torch.float32,
+    ) -> Edges:
         """From what a PyG layer is called with: edge_index [2, m] or a sparse matrix [receivers, senders].
 
         ``norm="gcn"``: D^-½ (A + I) D^-½ as PyG's `gcn_norm`; ``"mean"``: 1 / number of incoming edges; ``"sum"``: as they are;
@@ -84,7 +91,7 @@ class Edges:
     @classmethod
     def between(
         cls, edge_index: Tensor, senders: int, receivers: int, norm: Norm, *, dtype: torch.dtype = torch.float32
-    ) -> Edges:  # fmt: skip
+    ) -> Edges:
         """From one set of nodes to another: none is a self-loop. With n the larger number, receiver u is node u of 2n, sender v
         node n + v."""
         n = max(senders, receivers)
@@ -92,9 +99,12 @@ class Edges:
 
     @classmethod
     def _kept(
-        cls, edge_index: Tensor, edge_weight: Tensor | None, layout: tuple[int, Norm, float | None, str, torch.dtype],
+        cls,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        layout: tuple[int, Norm, float | None, str, torch.dtype],
         shape: tuple[int, int],
-    ) -> Edges:  # fmt: skip
+    ) -> Edges:
         how = (*layout, shape)
         found = _known.get(edge_index)  # type: ignore[no-untyped-call]
         if found is None or found["version"] != _version(edge_index):
@@ -111,9 +121,17 @@ class Edges:
 
     @classmethod
     def _build(
-        cls, known: dict[Any, Any], edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, norm: Norm,
-        loops: float | None, flow: str, dtype: torch.dtype, shape: tuple[int, int],
-    ) -> Edges:  # fmt: skip
+        cls,
+        known: dict[Any, Any],
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        num_nodes: int,
+        norm: Norm,
+        loops: float | None,
+        flow: str,
+        dtype: torch.dtype,
+        shape: tuple[int, int],
+    ) -> Edges:
         ends, weight = _pairs(edge_index, edge_weight, shape, flow)
         if shape != (num_nodes, num_nodes):
             ends = _apart(ends, shape)
@@ -162,9 +180,7 @@ def _apart(ends: Tensor, shape: tuple[int, int]) -> Tensor:
     return torch.stack([ends[0] + max(shape), ends[1]])
 
 
-def _pairs(
-    edge_index: Tensor, edge_weight: Tensor | None, shape: tuple[int, int], flow: str
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+def _pairs(edge_index: Tensor, edge_weight: Tensor | None, shape: tuple[int, int], flow: str) -> tuple[Tensor, Tensor | None]:
     """Senders and receivers [2, m] and their weights, from either way of giving edges; shape: receivers and senders."""
     if edge_index.layout != torch.strided:
         if edge_weight is not None:

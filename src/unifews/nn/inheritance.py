@@ -96,7 +96,7 @@ class Inheritance:
             flags = flags if kept is None else flags | kept
         self._left = [
             state for state in self._left if state.relation != relation or not state.adjacency.has_edges_of(adjacency)
-        ]  # fmt: skip
+        ]
         self._left.append(_State(layer, relation, adjacency, flags, depth))
 
     def _called_with(self, given: Tensor) -> list[_State]:

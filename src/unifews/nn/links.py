@@ -15,9 +15,14 @@ class LinkPredictor(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.decoder = nn.Sequential(
-            nn.Linear(width, width), nn.ReLU(), nn.Dropout(dropout),
-            nn.Linear(width, width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, 1),
-        )  # fmt: skip
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(width, 1),
+        )
 
     def forward(self, x: Tensor, edge_index: Any, pairs: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         """Logits [k] of the pairs [2, k]."""

@@ -60,7 +60,7 @@ def own_settings(name: str) -> dict[str, Any]:
 
 def build(
     name: str, inputs: int, outputs: int, *, width: int = 512, layers: int = 2, dropout: float = 0.5, **own: Any
-) -> Network:  # fmt: skip
+) -> Network:
     """A model by name: ``"gcn"``, ``"gat"`` (GATv2), ``"sage"``, ``"gcnii"`` or ``"gin"``.
 
     ``model(x [n, inputs], edge_index, edge_weight=None)`` gives scores [n, outputs]. `layers` counts message-passing layers;
@@ -126,7 +126,7 @@ def _between(layers: int) -> dict[str, Any]:
 @model("gcnii", _between)
 def gcnii(
     inputs: int, outputs: int, width: int, layers: int, dropout: float, *, alpha: float = 0.1, theta: float = 0.5
-) -> Network:  # fmt: skip
+) -> Network:
     """GCN2Conv layers between two linear ones; α is what each takes from the first representation, β_l = ln(θ/l + 1)."""
     from torch_geometric.nn import GCN2Conv
 

@@ -77,9 +77,19 @@ def sparsify(
     if not isinstance(model, nn.Module):
         raise InputError(f"`model` is a {type(model).__name__}; give a torch module that holds PyG layers.")
     pruning = Pruning(
-        edge_sparsity, edge_threshold, weight_sparsity, weight_threshold, absolute, entries, budget, inherit, ramp, feedback,
-        hysteresis, norm_momentum,
-    )  # fmt: skip
+        edge_sparsity,
+        edge_threshold,
+        weight_sparsity,
+        weight_threshold,
+        absolute,
+        entries,
+        budget,
+        inherit,
+        ramp,
+        feedback,
+        hysteresis,
+        norm_momentum,
+    )
     if any(isinstance(module, PrunedConv) for module in model.modules()):
         raise InputError("this model is sparsified already; call desparsify(model) first to change what it removes.")
     if not any(isinstance(module, MessagePassing) for module in model.modules()):

@@ -223,9 +223,11 @@ def _check_state(model: nn.Module, state: State, *, exact: bool) -> None:
     """Every tensor of the model is there, of its shape and type, and no other."""
     wanted = model.state_dict()
     free = {
-        f"{name}.{part}".lstrip(".") for name, module in model.named_modules() if isinstance(module, PrunedConv)
+        f"{name}.{part}".lstrip(".")
+        for name, module in model.named_modules()
+        if isinstance(module, PrunedConv)
         for part in _FREE
-    }  # fmt: skip
+    }
     kind = type(model).__name__
     missing, more = [name for name in wanted if name not in state], [name for name in state if name not in wanted]
     if missing or more:

@@ -171,7 +171,7 @@ def _onnx(program: ExportedProgram, about: Exported) -> tuple[bytes, Scores]:
     with _quiet():
         made = torch.onnx.export(
             program, dynamo=True, opset_version=OPSET, input_names=about.inputs, output_names=["scores"], verbose=False
-        )  # fmt: skip
+        )
     assert made is not None
     proto = made.model_proto
     proto.doc_string = str(about)

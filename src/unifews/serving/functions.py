@@ -11,9 +11,16 @@ from torch import Tensor, nn
 from unifews.serving.steps import Steps, Value
 
 ACTIVATIONS: dict[type[nn.Module], str] = {
-    nn.ReLU: "relu", nn.ELU: "elu", nn.LeakyReLU: "leaky_relu", nn.GELU: "gelu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh",
-    nn.SiLU: "silu", nn.SELU: "selu", nn.Softplus: "softplus",
-}  # fmt: skip
+    nn.ReLU: "relu",
+    nn.ELU: "elu",
+    nn.LeakyReLU: "leaky_relu",
+    nn.GELU: "gelu",
+    nn.Sigmoid: "sigmoid",
+    nn.Tanh: "tanh",
+    nn.SiLU: "silu",
+    nn.SELU: "selu",
+    nn.Softplus: "softplus",
+}
 SLOPES = {"elu": ("alpha", 1.0), "leaky_relu": ("negative_slope", 0.01)}
 LAST = (-1, 1)
 
@@ -100,9 +107,7 @@ def _softmax(log: bool) -> Callable[..., Value | None]:
     return convert
 
 
-def _normalized(
-    to: Steps, input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None
-) -> Value | None:  # fmt: skip
+def _normalized(to: Steps, input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Value | None:
     return Value(to.add("normalize", [input.number], {"eps": float(eps)})) if p == 2 and dim in LAST else None
 
 

@@ -24,9 +24,20 @@ from unifews.serving.wiring import as_edges, as_tensor, check_weight
 _DATA_NAMES = ("data", "batch", "graph", "batch_data", "graph_data")
 _EDGE_NAMES = ("edge_index", "adj", "adj_t", "adjs", "edges", "edge_idx")
 _OTHER_ROLES = (
-    "batch", "batch_size", "edge_attr", "edge_attrs", "edge_feat", "edge_features", "edge_type", "edge_types", "edge_weight",
-    "node_type", "pos", "ptr", "z",
-)  # fmt: skip
+    "batch",
+    "batch_size",
+    "edge_attr",
+    "edge_attrs",
+    "edge_feat",
+    "edge_features",
+    "edge_type",
+    "edge_types",
+    "edge_weight",
+    "node_type",
+    "pos",
+    "ptr",
+    "z",
+)
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _CALLED = "a frozen model is called with x, edge_index and edge_weight=None"
 _REMEDY = {

@@ -23,9 +23,17 @@ FROZEN = Kind("model", "unifews-model", 1, "config.json", "FrozenModel.save")
 TRAINING = Kind("model in training", "unifews-checkpoint", 1, "config.json", "uf.save")
 TENSORS = "model.safetensors"
 _TYPES = {
-    "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8,
-    "U32": np.uint32, "U16": np.uint16, "U8": np.uint8,
-}  # fmt: skip
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "I64": np.int64,
+    "I32": np.int32,
+    "I16": np.int16,
+    "I8": np.int8,
+    "U32": np.uint32,
+    "U16": np.uint16,
+    "U8": np.uint8,
+}
 
 
 def as_path(name: str, value: Any) -> Path:

@@ -17,10 +17,12 @@ from unifews.serving.weights import Weight
 
 _LARGEST = 2**62
 _NUMBERS: dict[str, tuple[torch.dtype, type]] = {
-    **{name: (getattr(torch, name), getattr(np, name)) for name in
-       ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8")},
+    **{
+        name: (getattr(torch, name), getattr(np, name))
+        for name in ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8")
+    },
     "bfloat16": (torch.bfloat16, np.uint16),  # which numpy has no name for: its bits
-}  # fmt: skip
+}
 """Types of `numbers`: torch's, and that of what is stored."""
 
 Arrays = dict[str, NDArray[Any]]

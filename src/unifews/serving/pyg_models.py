@@ -22,28 +22,50 @@ _PLACE = "torch_geometric.nn."
 READY: dict[str, type[nn.Module]] = {_PLACE + kind.__name__: kind for kind in (GCN, GraphSAGE, GIN, GAT, EdgeCNN)}
 _ACTS: dict[str, Callable[..., nn.Module]] = {
     act.__name__: act
-    for act in (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.PReLU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid,
-                nn.Softplus, nn.ReLU6, nn.Hardswish)
-}  # fmt: skip
+    for act in (
+        nn.ReLU,
+        nn.LeakyReLU,
+        nn.ELU,
+        nn.SELU,
+        nn.CELU,
+        nn.PReLU,
+        nn.GELU,
+        nn.SiLU,
+        nn.Mish,
+        nn.Tanh,
+        nn.Sigmoid,
+        nn.Softplus,
+        nn.ReLU6,
+        nn.Hardswish,
+    )
+}
 _NORMS: dict[str, Callable[..., nn.Module]] = {
     name: kind
     for kind in (norm.BatchNorm, norm.LayerNorm, norm.InstanceNorm, norm.GraphNorm, norm.PairNorm)
     for name in (kind.__name__.lower(), kind.__name__.lower().replace("norm", ""))
 }
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "aggr": ("mean", "add", "sum", "max", "min"), "approximate": ("none", "tanh"), "mode": ("graph", "node")
-}  # fmt: skip
+    "aggr": ("mean", "add", "sum", "max", "min"),
+    "approximate": ("none", "tanh"),
+    "mode": ("graph", "node"),
+}
 _JK = (None, "last", "cat", "max", "lstm")
 _LAYERS: dict[type[nn.Module], dict[str, Any]] = {
     GCN: {"improved": False, "cached": False, "add_self_loops": True, "normalize": True, "bias": True},
     GraphSAGE: {"aggr": "mean", "normalize": False, "root_weight": True, "project": False, "bias": True},
     GIN: {"eps": 0.0, "train_eps": False},
     GAT: {
-        "v2": False, "heads": 1, "concat": True, "negative_slope": 0.2, "add_self_loops": True, "edge_dim": None, "bias": True,
+        "v2": False,
+        "heads": 1,
+        "concat": True,
+        "negative_slope": 0.2,
+        "add_self_loops": True,
+        "edge_dim": None,
+        "bias": True,
         "residual": False,
     },
     EdgeCNN: {"aggr": "max"},
-}  # fmt: skip
+}
 """Settings of the layers, with a value of the kind that each has."""
 _MOVES = (
     "training",
@@ -86,12 +108,17 @@ def _words(model: Any) -> dict[str, Any] | None:
     ends = model.jk_mode is not None or getattr(model, "_is_conv_to_out", False)
     return {
         "model": _PLACE + type(model).__name__,
-        "inputs": model.in_channels, "outputs": model.out_channels if ends else None, "width": model.hidden_channels,
-        "layers": model.num_layers, "dropout": model.dropout.p, "jk": model.jk_mode, "act_first": model.act_first,
+        "inputs": model.in_channels,
+        "outputs": model.out_channels if ends else None,
+        "width": model.hidden_channels,
+        "layers": model.num_layers,
+        "dropout": model.dropout.p,
+        "jk": model.jk_mode,
+        "act_first": model.act_first,
         "act": None if act is None else {"name": type(act).__name__, **{n: getattr(act, n) for n in _defaults(type(act))}},
         "norm": None if model.norm is None else {"name": model.norm, **(model.norm_kwargs or {})},
         **{name: read[name]() if name in read else getattr(first, name) for name in _LAYERS[type(model)]},
-    }  # fmt: skip
+    }
 
 
 def alike(model: nn.Module, other: nn.Module) -> bool:
@@ -133,11 +160,18 @@ def ready(words: dict[str, Any], tensors: int) -> nn.Module:
     called, settings = _named(words["norm"], _NORMS, "norm")
     act, how = _named(words["act"], _ACTS, "act")
     return kind(
-        size["inputs"], size["width"], size["layers"], outputs, dropout=size["dropout"],
-        act=None if act is None else _ACTS[act](**how), act_first=one_of(words["act_first"], (True, False), "act_first"),
-        norm=called, norm_kwargs=settings or None, jk=one_of(words["jk"], _JK, "jk"),
+        size["inputs"],
+        size["width"],
+        size["layers"],
+        outputs,
+        dropout=size["dropout"],
+        act=None if act is None else _ACTS[act](**how),
+        act_first=one_of(words["act_first"], (True, False), "act_first"),
+        norm=called,
+        norm_kwargs=settings or None,
+        jk=one_of(words["jk"], _JK, "jk"),
         **{name: _setting(words[name], default, name) for name, default in own.items()},
-    )  # fmt: skip
+    )
 
 
 def _named(said: Any, kinds: dict[str, Callable[..., nn.Module]], what: str) -> tuple[str | None, dict[str, Any]]:

@@ -86,9 +86,13 @@ def _network(name: str, words: dict[str, Any], tensors: int) -> nn.Module:
 def _mlp_words(head: Mlp) -> dict[str, Any]:
     widths = [layer.out_features for layer in head.linears()]
     return {
-        "model": "mlp", "inputs": len(head.mean), "outputs": widths[-1], "width": widths[0], "layers": len(widths),
+        "model": "mlp",
+        "inputs": len(head.mean),
+        "outputs": widths[-1],
+        "width": widths[0],
+        "layers": len(widths),
         "dropout": head.dropout,
-    }  # fmt: skip
+    }
 
 
 def _mlp(words: dict[str, Any], tensors: int) -> Mlp:

@@ -8,9 +8,19 @@ from unifews.core.schemes import Appnp, Polynomial, Scheme, Sgc
 from unifews.errors import InputError
 
 _SETTINGS = {
-    "scheme", "hops", "r", "edge_sparsity", "threshold", "relative_threshold", "entries", "basis", "rank", "deflate", "inherit",
+    "scheme",
+    "hops",
+    "r",
+    "edge_sparsity",
+    "threshold",
+    "relative_threshold",
+    "entries",
+    "basis",
+    "rank",
+    "deflate",
+    "inherit",
     "focus",
-}  # fmt: skip
+}
 
 
 def is_propagation(said: Any) -> bool:

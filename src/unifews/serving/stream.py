@@ -77,7 +77,7 @@ def needed_later(program: Program, order: list[Level]) -> list[set[int]]:
         inside = set(level.parts)
         users = [
             (value, number) for number, step in enumerate(program.steps, start=1) for value in step.inputs if value in inside
-        ]  # fmt: skip
+        ]
         last = len(program.steps)
         found.append({value for value, number in users if number not in inside} | ({last} & inside))
     return found

@@ -35,9 +35,14 @@ def gather(x: Tensor, adjacency: Adjacency, weight: Tensor | None) -> Tensor:
     table = in_blocks(x)
     out = torch.empty(adjacency.num_nodes, table.shape[1])
     native.gather(
-        **_lists(adjacency), weight=_numbers(weight), blocks=table.shape[1] // LANES, gain=None, x=table.numpy(),
-        out=out.numpy(), threads=threads_to_use(None),
-    )  # fmt: skip
+        **_lists(adjacency),
+        weight=_numbers(weight),
+        blocks=table.shape[1] // LANES,
+        gain=None,
+        x=table.numpy(),
+        out=out.numpy(),
+        threads=threads_to_use(None),
+    )
     return out[:, : x.shape[1]]
 
 
@@ -50,9 +55,17 @@ def gather_at_least(x: Tensor, adjacency: Adjacency, weight: Tensor | None, delt
     out = torch.empty(adjacency.num_nodes, table.shape[1])
     cut = torch.full((adjacency.num_nodes,), delta, dtype=torch.float32)
     native.gather_kept(
-        **_lists(adjacency), weight=_numbers(weight), blocks=blocks, gain=None, x=table.numpy(), size=size.numpy(),
-        cut=cut.numpy(), by_sender=False, out=out.numpy(), threads=threads,
-    )  # fmt: skip
+        **_lists(adjacency),
+        weight=_numbers(weight),
+        blocks=blocks,
+        gain=None,
+        x=table.numpy(),
+        size=size.numpy(),
+        cut=cut.numpy(),
+        by_sender=False,
+        out=out.numpy(),
+        threads=threads,
+    )
     return out[:, : x.shape[1]]
 
 
@@ -79,10 +92,16 @@ class Sent(NamedTuple):
         """out = loop · y + the sum over neighbours, of the receivers `here`, whose own rows y are."""
         loop = edges.loop
         native.diffuse(
-            **_lists(edges.adjacency, here), weight=_numbers(edges.weight), blocks=self.blocks, columns=self.columns,
-            table=self.table.numpy(), y=y.numpy(), loop=None if loop is None else loop[here].numpy(), out=out.numpy(),
+            **_lists(edges.adjacency, here),
+            weight=_numbers(edges.weight),
+            blocks=self.blocks,
+            columns=self.columns,
+            table=self.table.numpy(),
+            y=y.numpy(),
+            loop=None if loop is None else loop[here].numpy(),
+            out=out.numpy(),
             threads=threads,
-        )  # fmt: skip
+        )
 
 
 def diffuse(y: Tensor, edges: Edges, columns: Tensor | None) -> Tensor:

@@ -85,9 +85,15 @@ class Weight:
         if self.multiplies_packed:
             out = torch.from_numpy(aligned(len(x), self.shape[0])) if out is None else out
             native.sparse_linear(
-                x.contiguous().numpy(), self.packed.indptr, self.packed.indices, self.packed.values,
-                None if bias is None else bias.numpy(), out.numpy(), relu, threads,
-            )  # fmt: skip
+                x.contiguous().numpy(),
+                self.packed.indptr,
+                self.packed.indices,
+                self.packed.values,
+                None if bias is None else bias.numpy(),
+                out.numpy(),
+                relu,
+                threads,
+            )
             return out
         if bias is None:
             product = torch.mm(x, self.dense.T, out=out) if out is not None else torch.mm(x, self.dense.T)

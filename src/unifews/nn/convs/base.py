@@ -336,9 +336,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         still_there = (edges.count - int(keep.sum())) / gone
         return max(0.0, 1 - still_there * (self.seen_edges or edges.count) / edges.count)
 
-    def _by_entry(
-        self, y: Tensor, edges: Edges, alive: Tensor | None, lanes: int, began: float
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    def _by_entry(self, y: Tensor, edges: Edges, alive: Tensor | None, lanes: int, began: float) -> tuple[Tensor, Tensor]:
         """T y, and the edges [m] with a product left."""
         whole = edges
         if alive is not None:
@@ -376,13 +374,25 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         self.session.record(
             self,
             ConvTrace(
-                index=len(self.session.records), entries=whole * per_edge, kept=-(-macs // lanes), zeros=0, macs=macs,
-                dense_macs=whole * width, zero_macs=0, threshold=delta, seconds=perf_counter() - began, name=self.path,
-                kind=self.stands_for.__name__, edges=whole, edges_kept=used, width=width, score_macs=score_macs,
+                index=len(self.session.records),
+                entries=whole * per_edge,
+                kept=-(-macs // lanes),
+                zeros=0,
+                macs=macs,
+                dense_macs=whole * width,
+                zero_macs=0,
+                threshold=delta,
+                seconds=perf_counter() - began,
+                name=self.path,
+                kind=self.stands_for.__name__,
+                edges=whole,
+                edges_kept=used,
+                width=width,
+                score_macs=score_macs,
                 notes=self.notes() + self._note_of_unseen(),
             ),
             edges.adjacency,
-        )  # fmt: skip
+        )
 
     def notes(self) -> tuple[str, ...]:
         return ()
@@ -390,8 +400,10 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
     def _note_of_unseen(self) -> tuple[str, ...]:
         if self.unseen <= 0.5:
             return ()
-        return (f"{self.path}: about {self.unseen:.0%} of these edges were not there when it was trained, and such edges are "
-                f"all used; train on this graph, or choose by threshold (entries='block')",)  # fmt: skip
+        return (
+            f"{self.path}: about {self.unseen:.0%} of these edges were not there when it was trained, and such edges are "
+            f"all used; train on this graph, or choose by threshold (entries='block')",
+        )
 
 
 def once(x: Tensor, edges: Edges, what: str, make: Callable[[], Tensor]) -> tuple[Tensor, bool]:

@@ -71,7 +71,7 @@ class Attending(ByMessages):
 
     def _sent(
         self, x: Rows, alpha: Tensor, own: Tensor | None, edges: Edges, score_macs: int, began: float
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor | None]:
         """What is received, and which of the edges later layers may use; None = all."""
         pruning, session, decided = self.session.pruning, self.session, alpha.detach()
         alpha = dropout(alpha, self.dropout, self.training)

@@ -29,8 +29,10 @@ class PrunedGeneric(ByMessages):
             f"pruning its edges saves operations on paper only",
         )
         if self.call > 0 and pruning.prunes_edges and pruning.entries in ("block", "feature"):
-            found += (f"{kind} makes several products, and evaluation uses the threshold of the last one for all of them; "
-                      f"entries='unit' and 'node' keep a decision for each",)  # fmt: skip
+            found += (
+                f"{kind} makes several products, and evaluation uses the threshold of the last one for all of them; "
+                f"entries='unit' and 'node' keep a decision for each",
+            )
         return found
 
     def columns_of(self, call: int) -> Tensor:
@@ -48,8 +50,11 @@ def generic(kind: type[MessagePassing]) -> type[PrunedConv]:
     """The pruned class for layers of this kind, the user's own included."""
     takes_x = list(inspect.signature(kind.forward).parameters)[1:2] == ["x"]
     body: dict[str, Any] = {
-        "stands_for": kind, "__module__": __name__, "__doc__": kind.__doc__, "forward": _forward(kind, takes_x)
-    }  # fmt: skip
+        "stands_for": kind,
+        "__module__": __name__,
+        "__doc__": kind.__doc__,
+        "forward": _forward(kind, takes_x),
+    }
     return type(f"Pruned{kind.__name__}", (PrunedGeneric, kind), body)
 
 

@@ -55,8 +55,10 @@ class ByMessages(PrunedConv):
     def notes(self) -> tuple[str, ...]:
         if self.run is None or not self.run.why:
             return ()
-        return (f"{self.path} is called with {self.run.why}: all its messages are made before some are taken out, so pruning "
-                f"its edges saves operations on paper only",)  # fmt: skip
+        return (
+            f"{self.path} is called with {self.run.why}: all its messages are made before some are taken out, so pruning "
+            f"its edges saves operations on paper only",
+        )
 
     def instead(self, why: str, *args: Any, **kwargs: Any) -> Any:
         """By messages, and the reason on record."""
@@ -134,9 +136,7 @@ class ByMessages(PrunedConv):
         if edge_index.layout != torch.strided:
             return _pattern(edge_index)
         given = [value if isinstance(value, tuple | list) else [value] for name, value in kwargs.items() if self._by_node(name)]
-        rows: list[list[int]] = [
-            [x.shape[self.node_dim] for x in pair if isinstance(x, Tensor) and x.ndim] for pair in given
-        ]  # fmt: skip
+        rows: list[list[int]] = [[x.shape[self.node_dim] for x in pair if isinstance(x, Tensor) and x.ndim] for pair in given]
         sides: list[int] = [int(s) for s in size or () if s is not None]
         largest_end = int(edge_index.max()) + 1 if edge_index.numel() else 0
         n = max([largest_end, *sides, *(count for pair in rows for count in pair)])

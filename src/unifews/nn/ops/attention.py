@@ -85,7 +85,7 @@ def head_scores(
     keep = torch.is_grad_enabled() and any(value.requires_grad for value in (x, y, att))
     score, own, _, _ = _head_scores(
         x, y, att, slope, heads, lane, loops, keep, a.start, a.end, a.indices, a.back_start, a.back_end, a.back_order
-    )  # fmt: skip
+    )
     return score, own if loops else None
 
 
@@ -106,9 +106,24 @@ def head_diffuse(
     at_back = a.back_order if at is None else at[a.back_order]
     pick = None if sent is lanes else sent.among(lanes)
     out: Tensor = _head_diffuse(
-        x, alpha, own, at, at_back, pick, sent.slots, sent.lane, lanes.slots, lanes.places, lanes.lane, a.start, a.end,
-        a.indices, a.back_start, a.back_end, a.back_indices,
-    )  # fmt: skip
+        x,
+        alpha,
+        own,
+        at,
+        at_back,
+        pick,
+        sent.slots,
+        sent.lane,
+        lanes.slots,
+        lanes.places,
+        lanes.lane,
+        a.start,
+        a.end,
+        a.indices,
+        a.back_start,
+        a.back_end,
+        a.back_indices,
+    )
     return out
 
 
@@ -123,10 +138,17 @@ def column_squares(x: Tensor, alpha: Tensor, lane: Sequence[int], adjacency: Adj
     rows, blocks = _rows(x), x.shape[1] // LANES
     partial = rows.new_empty(-(-len(x) // _CHUNK), x.shape[1])
     native.column_squares(
-        start=adjacency.back_start.numpy(), end=adjacency.back_end.numpy(), at=adjacency.back_order.numpy(),
-        heads=alpha.shape[1], lane=_lanes(lane), blocks=blocks, alpha=_numbers(alpha), x=rows.numpy(),
-        partial=partial.numpy(), threads=threads_to_use(None),
-    )  # fmt: skip
+        start=adjacency.back_start.numpy(),
+        end=adjacency.back_end.numpy(),
+        at=adjacency.back_order.numpy(),
+        heads=alpha.shape[1],
+        lane=_lanes(lane),
+        blocks=blocks,
+        alpha=_numbers(alpha),
+        x=rows.numpy(),
+        partial=partial.numpy(),
+        threads=threads_to_use(None),
+    )
     return partial.sum(0, dtype=torch.float64).float()
 
 
@@ -135,26 +157,59 @@ def column_squares(x: Tensor, alpha: Tensor, lane: Sequence[int], adjacency: Adj
 
 @operator("unifews::head_scores")
 def _head_scores(
-    x: Tensor, y: Tensor, att: Tensor, slope: float, heads: int, lane: Sequence[int], loops: bool, signs: bool, start: Tensor,
-    end: Tensor, indices: Tensor, back_start: Tensor, back_end: Tensor, back_order: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    y: Tensor,
+    att: Tensor,
+    slope: float,
+    heads: int,
+    lane: Sequence[int],
+    loops: bool,
+    signs: bool,
+    start: Tensor,
+    end: Tensor,
+    indices: Tensor,
+    back_start: Tensor,
+    back_end: Tensor,
+    back_order: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     (m, n), blocks = (len(indices), len(start)), x.shape[1] // LANES
     score, own = x.new_empty(m, heads), x.new_empty(n if loops else 0, heads)
     bits, own_bits = (torch.empty(rows if signs else 0, blocks, dtype=torch.int16) for rows in (m, len(own)))
     native.attention_scores(
-        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), heads=heads, lane=_lanes(lane), blocks=blocks,
-        x=_rows(x).numpy(), y=_rows(y).numpy(), att=_rows(att).numpy(), slope=slope, score=score.numpy(),
-        own=own.numpy() if loops else None, signs=_bits(bits) if signs else None,
-        own_signs=_bits(own_bits) if signs and loops else None, threads=threads_to_use(None),
-    )  # fmt: skip
+        start=start.numpy(),
+        end=end.numpy(),
+        indices=indices.numpy(),
+        heads=heads,
+        lane=_lanes(lane),
+        blocks=blocks,
+        x=_rows(x).numpy(),
+        y=_rows(y).numpy(),
+        att=_rows(att).numpy(),
+        slope=slope,
+        score=score.numpy(),
+        own=own.numpy() if loops else None,
+        signs=_bits(bits) if signs else None,
+        own_signs=_bits(own_bits) if signs and loops else None,
+        threads=threads_to_use(None),
+    )
     return score, own, bits, own_bits
 
 
 @_head_scores.register_fake
 def _(
-    x: Tensor, y: Tensor, att: Tensor, slope: float, heads: int, lane: Sequence[int], loops: bool, signs: bool, start: Tensor,
-    end: Tensor, indices: Tensor, *structure: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    y: Tensor,
+    att: Tensor,
+    slope: float,
+    heads: int,
+    lane: Sequence[int],
+    loops: bool,
+    signs: bool,
+    start: Tensor,
+    end: Tensor,
+    indices: Tensor,
+    *structure: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     (m, n), blocks = (indices.shape[0], start.shape[0] if loops else 0), x.shape[1] // LANES
     bits, own_bits = (x.new_empty(rows if signs else 0, blocks, dtype=torch.int16) for rows in (m, n))
     return x.new_empty(m, heads), x.new_empty(n, heads), bits, own_bits
@@ -182,9 +237,19 @@ _head_scores.register_autograd(_scores_backward, setup_context=_scores_context)
 
 @operator("unifews::head_slopes")
 def _head_slopes(
-    grad: Tensor, own_grad: Tensor | None, signs: Tensor, own_signs: Tensor | None, x: Tensor, att: Tensor, slope: float,
-    heads: int, lane: Sequence[int], start: Tensor, end: Tensor, at: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    grad: Tensor,
+    own_grad: Tensor | None,
+    signs: Tensor,
+    own_signs: Tensor | None,
+    x: Tensor,
+    att: Tensor,
+    slope: float,
+    heads: int,
+    lane: Sequence[int],
+    start: Tensor,
+    end: Tensor,
+    at: Tensor | None,
+) -> tuple[Tensor, Tensor]:
     """The gradient of `head_scores` for one side, and the part of att's that comes from it.
 
     LeakyReLU(z) = g·z with g = 1 or slope, so with s = Σ_e grad·g over the edges of a row its own gradient is att ⊙ s, and
@@ -192,11 +257,23 @@ def _head_slopes(
     """
     out, partial = torch.empty_like(x), x.new_empty(-(-len(x) // _CHUNK), x.shape[1])
     native.attention_slopes(
-        start=start.numpy(), end=end.numpy(), at=None if at is None else at.numpy(), heads=heads, lane=_lanes(lane),
-        blocks=x.shape[1] // LANES, grad=_numbers(grad), own_grad=_numbers(own_grad), signs=_bits(signs),
-        own_signs=None if own_signs is None else _bits(own_signs), x=_rows(x).numpy(), att=_rows(att).numpy(), slope=slope,
-        out=out.numpy(), partial=partial.numpy(), threads=threads_to_use(None),
-    )  # fmt: skip
+        start=start.numpy(),
+        end=end.numpy(),
+        at=None if at is None else at.numpy(),
+        heads=heads,
+        lane=_lanes(lane),
+        blocks=x.shape[1] // LANES,
+        grad=_numbers(grad),
+        own_grad=_numbers(own_grad),
+        signs=_bits(signs),
+        own_signs=None if own_signs is None else _bits(own_signs),
+        x=_rows(x).numpy(),
+        att=_rows(att).numpy(),
+        slope=slope,
+        out=out.numpy(),
+        partial=partial.numpy(),
+        threads=threads_to_use(None),
+    )
     return out, partial.sum(0, dtype=torch.float64).float()
 
 
@@ -211,15 +288,20 @@ def _(
 
 
 @operator("unifews::row_softmax")
-def _row_softmax(
-    score: Tensor, own: Tensor | None, loop: Tensor | None, start: Tensor, end: Tensor
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _row_softmax(score: Tensor, own: Tensor | None, loop: Tensor | None, start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
     heads = score.shape[1]
     alpha, mine = score.new_empty(score.shape), score.new_empty(0 if loop is None else len(start), heads)
     native.row_softmax(
-        start=start.numpy(), end=end.numpy(), heads=heads, score=_numbers(score), own=_numbers(own), loop=_numbers(loop),
-        alpha=alpha.numpy(), own_alpha=None if loop is None else mine.numpy(), threads=threads_to_use(None),
-    )  # fmt: skip
+        start=start.numpy(),
+        end=end.numpy(),
+        heads=heads,
+        score=_numbers(score),
+        own=_numbers(own),
+        loop=_numbers(loop),
+        alpha=alpha.numpy(),
+        own_alpha=None if loop is None else mine.numpy(),
+        threads=threads_to_use(None),
+    )
     return alpha, mine
 
 
@@ -250,10 +332,17 @@ def _row_softmax_back(
 ) -> tuple[Tensor, Tensor]:
     out, mine = alpha.new_empty(alpha.shape), alpha.new_empty(0 if own is None else len(own), alpha.shape[1])
     native.row_softmax_back(
-        start=start.numpy(), end=end.numpy(), heads=alpha.shape[1], alpha=_numbers(alpha), own_alpha=_numbers(own),
-        grad=_numbers(grad), own_grad=_numbers(own_grad), out=out.numpy(), own_out=None if own is None else mine.numpy(),
+        start=start.numpy(),
+        end=end.numpy(),
+        heads=alpha.shape[1],
+        alpha=_numbers(alpha),
+        own_alpha=_numbers(own),
+        grad=_numbers(grad),
+        own_grad=_numbers(own_grad),
+        out=out.numpy(),
+        own_out=None if own is None else mine.numpy(),
         threads=threads_to_use(None),
-    )  # fmt: skip
+    )
     return out, mine
 
 
@@ -267,27 +356,64 @@ def _(alpha: Tensor, own: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
 
 @operator("unifews::head_diffuse")
 def _head_diffuse(
-    x: Tensor, alpha: Tensor, own: Tensor | None, at: Tensor | None, at_back: Tensor, pick: Tensor | None, sent: Tensor,
-    sent_lane: Sequence[int], slots: Tensor, places: Tensor, lane: Sequence[int], start: Tensor, end: Tensor, indices: Tensor,
-    back_start: Tensor, back_end: Tensor, back_indices: Tensor,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    alpha: Tensor,
+    own: Tensor | None,
+    at: Tensor | None,
+    at_back: Tensor,
+    pick: Tensor | None,
+    sent: Tensor,
+    sent_lane: Sequence[int],
+    slots: Tensor,
+    places: Tensor,
+    lane: Sequence[int],
+    start: Tensor,
+    end: Tensor,
+    indices: Tensor,
+    back_start: Tensor,
+    back_end: Tensor,
+    back_indices: Tensor,
+) -> Tensor:
     rows, heads, width = _rows(x), alpha.shape[1], len(places)
     table = rows if pick is None else _taken(rows, pick)
     out = x.new_empty(len(start), width)
     native.head_diffuse(
-        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), at=None if at is None else at.numpy(), heads=heads,
-        lane=_lanes(sent_lane), blocks=table.shape[1] // LANES, alpha=_numbers(alpha), own=_numbers(own),
-        head=_lanes(lane)[places.numpy() % LANES], from_=places.numpy(), base=rows.numpy(), table=table.numpy(),
-        place=sent.numpy(), out=out.numpy(), threads=threads_to_use(None),
-    )  # fmt: skip
+        start=start.numpy(),
+        end=end.numpy(),
+        indices=indices.numpy(),
+        at=None if at is None else at.numpy(),
+        heads=heads,
+        lane=_lanes(sent_lane),
+        blocks=table.shape[1] // LANES,
+        alpha=_numbers(alpha),
+        own=_numbers(own),
+        head=_lanes(lane)[places.numpy() % LANES],
+        from_=places.numpy(),
+        base=rows.numpy(),
+        table=table.numpy(),
+        place=sent.numpy(),
+        out=out.numpy(),
+        threads=threads_to_use(None),
+    )
     return out
 
 
 @_head_diffuse.register_fake
 def _(
-    x: Tensor, alpha: Tensor, own: Any, at: Any, at_back: Any, pick: Any, sent: Any, sent_lane: Any, slots: Any,
-    places: Tensor, lane: Any, start: Tensor, *rest: Tensor,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    alpha: Tensor,
+    own: Any,
+    at: Any,
+    at_back: Any,
+    pick: Any,
+    sent: Any,
+    sent_lane: Any,
+    slots: Any,
+    places: Tensor,
+    lane: Any,
+    start: Tensor,
+    *rest: Tensor,
+) -> Tensor:
     return x.new_empty(start.shape[0], places.shape[0])
 
 
@@ -301,7 +427,7 @@ def _diffuse_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, alpha, own, at, at_back, pick, sent, slots, *structure = ctx.saved_tensors
     to_x, to_alpha, to_own = torch.ops.unifews.head_diffuse_back(
         grad, x, alpha, own, at, at_back, pick, sent, ctx.sent_lane, slots, ctx.lane, *structure
-    )  # fmt: skip
+    )
     return to_x, to_alpha, None if own is None else to_own, *[None] * 14
 
 
@@ -310,27 +436,61 @@ _head_diffuse.register_autograd(_diffuse_backward, setup_context=_diffuse_contex
 
 @operator("unifews::head_diffuse_back")
 def _head_diffuse_back(
-    grad: Tensor, x: Tensor, alpha: Tensor, own: Tensor | None, at: Tensor | None, at_back: Tensor, pick: Tensor | None,
-    sent: Tensor, sent_lane: Sequence[int], slots: Tensor, lane: Sequence[int], start: Tensor, end: Tensor, indices: Tensor,
-    back_start: Tensor, back_end: Tensor, back_indices: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    grad: Tensor,
+    x: Tensor,
+    alpha: Tensor,
+    own: Tensor | None,
+    at: Tensor | None,
+    at_back: Tensor,
+    pick: Tensor | None,
+    sent: Tensor,
+    sent_lane: Sequence[int],
+    slots: Tensor,
+    lane: Sequence[int],
+    start: Tensor,
+    end: Tensor,
+    indices: Tensor,
+    back_start: Tensor,
+    back_end: Tensor,
+    back_indices: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Of `head_diffuse`, to x, alpha and own: back along the edges, and dots of what was sent with what came back."""
     rows, grad, heads, threads = _rows(x), grad.contiguous(), alpha.shape[1], threads_to_use(None)
     back = _taken(grad, sent)  # the gradient in the layout of what was sent
     blocks = back.shape[1] // LANES
     to_x = torch.empty_like(rows)
     native.head_diffuse(
-        start=back_start.numpy(), end=back_end.numpy(), indices=back_indices.numpy(), at=at_back.numpy(), heads=heads,
-        lane=_lanes(sent_lane), blocks=blocks, alpha=_numbers(alpha), own=_numbers(own),
-        head=_lanes(lane)[np.arange(x.shape[1]) % LANES], from_=slots.numpy(), base=grad.numpy(), table=back.numpy(),
-        place=np.arange(x.shape[1], dtype=np.int32) if pick is None else pick.numpy(), out=to_x.numpy(), threads=threads,
-    )  # fmt: skip
+        start=back_start.numpy(),
+        end=back_end.numpy(),
+        indices=back_indices.numpy(),
+        at=at_back.numpy(),
+        heads=heads,
+        lane=_lanes(sent_lane),
+        blocks=blocks,
+        alpha=_numbers(alpha),
+        own=_numbers(own),
+        head=_lanes(lane)[np.arange(x.shape[1]) % LANES],
+        from_=slots.numpy(),
+        base=grad.numpy(),
+        table=back.numpy(),
+        place=np.arange(x.shape[1], dtype=np.int32) if pick is None else pick.numpy(),
+        out=to_x.numpy(),
+        threads=threads,
+    )
     to_alpha = alpha.new_empty(alpha.shape) if at is None else alpha.new_zeros(alpha.shape)
     native.head_dots(
-        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), at=None if at is None else at.numpy(), heads=heads,
-        lane=_lanes(sent_lane), blocks=blocks, x=(rows if pick is None else _taken(rows, pick)).numpy(), y=back.numpy(),
-        out=to_alpha.numpy(), threads=threads,
-    )  # fmt: skip
+        start=start.numpy(),
+        end=end.numpy(),
+        indices=indices.numpy(),
+        at=None if at is None else at.numpy(),
+        heads=heads,
+        lane=_lanes(sent_lane),
+        blocks=blocks,
+        x=(rows if pick is None else _taken(rows, pick)).numpy(),
+        y=back.numpy(),
+        out=to_alpha.numpy(),
+        threads=threads,
+    )
     to_own = alpha.new_empty(0 if own is None else len(own), heads)
     if own is not None:
         native.own_dots(heads, _lanes(lane), slots.numpy(), rows.numpy(), grad.numpy(), to_own.numpy(), threads)
@@ -397,13 +557,42 @@ def _lanes(lane: Sequence[int]) -> NDArray[np.int32]:
 
 
 @register_flop_formula(torch.ops.unifews.head_scores)  # type: ignore[untyped-decorator]
-def _scores_flops(x: Any, y: Any, att: Any, slope: Any, heads: Any, lane: Any, loops: bool, signs: Any, start: Any, end: Any,
-                  indices: Any, *rest: Any, **extra: Any) -> int:  # fmt: skip
+def _scores_flops(
+    x: Any,
+    y: Any,
+    att: Any,
+    slope: Any,
+    heads: Any,
+    lane: Any,
+    loops: bool,
+    signs: Any,
+    start: Any,
+    end: Any,
+    indices: Any,
+    *rest: Any,
+    **extra: Any,
+) -> int:
     """A multiply and an add per edge, loop and column; padding counts."""
     return 2 * (int(indices[0]) + int(start[0]) * loops) * int(x[1])
 
 
 @register_flop_formula(torch.ops.unifews.head_diffuse)  # type: ignore[untyped-decorator]
-def _diffuse_flops(x: Any, alpha: Any, own: Any, at: Any, at_back: Any, pick: Any, sent: Any, sent_lane: Any, slots: Any,
-                   places: Any, lane: Any, start: Any, end: Any, indices: Any, *rest: Any, **extra: Any) -> int:  # fmt: skip
+def _diffuse_flops(
+    x: Any,
+    alpha: Any,
+    own: Any,
+    at: Any,
+    at_back: Any,
+    pick: Any,
+    sent: Any,
+    sent_lane: Any,
+    slots: Any,
+    places: Any,
+    lane: Any,
+    start: Any,
+    end: Any,
+    indices: Any,
+    *rest: Any,
+    **extra: Any,
+) -> int:
     return 2 * (int(indices[0]) * int(sent[0]) + (0 if own is None else int(start[0]) * int(places[0])))

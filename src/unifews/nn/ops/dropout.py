@@ -38,9 +38,13 @@ class _Dropout(torch.autograd.Function):
         x = x.detach().contiguous()
         out = torch.empty_like(x)
         native.dropout(
-            x=x.numpy(), seed=seed, level=min(round(p * _CHANCES), _CHANCES - 1), scale=1 / (1 - p), out=out.numpy(),
+            x=x.numpy(),
+            seed=seed,
+            level=min(round(p * _CHANCES), _CHANCES - 1),
+            scale=1 / (1 - p),
+            out=out.numpy(),
             threads=threads_to_use(None),
-        )  # fmt: skip
+        )
         return out
 
     @staticmethod

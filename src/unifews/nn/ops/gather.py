@@ -69,15 +69,30 @@ def _both(a: Adjacency) -> tuple[Tensor, ...]:
 
 @torch.library.custom_op("unifews::gather", mutates_args=())
 def _gather(
-    x: Tensor, weight: Tensor | None, start: Tensor, end: Tensor, indices: Tensor, back_start: Tensor, back_end: Tensor,
-    back_indices: Tensor, back_order: Tensor, forth_order: Tensor,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    weight: Tensor | None,
+    start: Tensor,
+    end: Tensor,
+    indices: Tensor,
+    back_start: Tensor,
+    back_end: Tensor,
+    back_indices: Tensor,
+    back_order: Tensor,
+    forth_order: Tensor,
+) -> Tensor:
     rows, blocks = _padded(x)
     out = rows.new_empty(len(start), rows.shape[1])
     native.gather(
-        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(weight), blocks=blocks, gain=None,
-        x=rows.numpy(), out=out.numpy(), threads=threads_to_use(None),
-    )  # fmt: skip
+        start=start.numpy(),
+        end=end.numpy(),
+        indices=indices.numpy(),
+        weight=_numbers(weight),
+        blocks=blocks,
+        gain=None,
+        x=rows.numpy(),
+        out=out.numpy(),
+        threads=threads_to_use(None),
+    )
     return _cropped(out, x.shape[1])
 
 
@@ -98,7 +113,7 @@ def _gather_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         back_weight = None if weight is None else weight[back_order]
         to_x = torch.ops.unifews.gather(
             grad, back_weight, back_start, back_end, back_indices, start, end, indices, forth_order, back_order
-        )  # fmt: skip
+        )
     if ctx.needs_input_grad[1]:
         to_weight = torch.ops.unifews.edge_dots(x, grad, start, end, indices)
     return to_x, to_weight, *[None] * 8
@@ -112,9 +127,15 @@ def _edge_dots(x: Tensor, y: Tensor, start: Tensor, end: Tensor, indices: Tensor
     (a, blocks), (b, _) = _padded(x), _padded(y)
     out = a.new_empty(len(indices))
     native.edge_dots(
-        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), blocks=blocks, x=a.numpy(), y=b.numpy(),
-        out=out.numpy(), threads=threads_to_use(None),
-    )  # fmt: skip
+        start=start.numpy(),
+        end=end.numpy(),
+        indices=indices.numpy(),
+        blocks=blocks,
+        x=a.numpy(),
+        y=b.numpy(),
+        out=out.numpy(),
+        threads=threads_to_use(None),
+    )
     return out
 
 
@@ -138,9 +159,16 @@ def _sparse_rows(table: Tensor, values: Tensor, start: Tensor, end: Tensor, indi
     rows, blocks = _padded(table)
     out = rows.new_empty(len(start), rows.shape[1])
     native.gather(
-        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(values), blocks=blocks, gain=None,
-        x=rows.numpy(), out=out.numpy(), threads=threads_to_use(None),
-    )  # fmt: skip
+        start=start.numpy(),
+        end=end.numpy(),
+        indices=indices.numpy(),
+        weight=_numbers(values),
+        blocks=blocks,
+        gain=None,
+        x=rows.numpy(),
+        out=out.numpy(),
+        threads=threads_to_use(None),
+    )
     return _cropped(out, table.shape[1])
 
 
@@ -155,9 +183,15 @@ def _sparse_columns(grad: Tensor, values: Tensor, start: Tensor, end: Tensor, in
     rows, blocks = _padded(grad)
     out = rows.new_empty(columns, rows.shape[1])
     native.scatter(
-        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(values), blocks=blocks, x=rows.numpy(),
-        out=out.numpy(), threads=threads_to_use(None),
-    )  # fmt: skip
+        start=start.numpy(),
+        end=end.numpy(),
+        indices=indices.numpy(),
+        weight=_numbers(values),
+        blocks=blocks,
+        x=rows.numpy(),
+        out=out.numpy(),
+        threads=threads_to_use(None),
+    )
     return _cropped(out, grad.shape[1])
 
 
@@ -207,9 +241,15 @@ def _few_weights(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     packed = PackedWeight.pack(weight.detach().contiguous().numpy())
     out = x.new_empty(len(x), len(weight))
     native.sparse_linear(
-        x.detach().contiguous().numpy(), packed.indptr, packed.indices, packed.values, _numbers(bias), out.numpy(), False,
+        x.detach().contiguous().numpy(),
+        packed.indptr,
+        packed.indices,
+        packed.values,
+        _numbers(bias),
+        out.numpy(),
+        False,
         threads_to_use(None),
-    )  # fmt: skip
+    )
     return out
 
 
@@ -249,9 +289,19 @@ _few_weights.register_autograd(_few_backward, setup_context=_few_context)
 
 @torch.library.custom_op("unifews::diffuse", mutates_args=())
 def _diffuse(
-    y: Tensor, columns: Tensor | None, weight: Tensor | None, loop: Tensor | None, start: Tensor, end: Tensor, indices: Tensor,
-    back_start: Tensor, back_end: Tensor, back_indices: Tensor, back_order: Tensor, forth_order: Tensor,
-) -> Tensor:  # fmt: skip
+    y: Tensor,
+    columns: Tensor | None,
+    weight: Tensor | None,
+    loop: Tensor | None,
+    start: Tensor,
+    end: Tensor,
+    indices: Tensor,
+    back_start: Tensor,
+    back_end: Tensor,
+    back_indices: Tensor,
+    back_order: Tensor,
+    forth_order: Tensor,
+) -> Tensor:
     y = y.detach().contiguous()
     picked = None if columns is None else columns.numpy()
     blocks = max(1, -(-(y.shape[1] if columns is None else len(columns)) // LANES))
@@ -261,9 +311,18 @@ def _diffuse(
         native.pick_columns(y=y.numpy(), columns=picked, blocks=blocks, table=table.numpy(), threads=threads_to_use(None))
     out = torch.empty_like(y)
     native.diffuse(
-        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(weight), blocks=blocks, columns=picked,
-        table=table.numpy(), y=y.numpy(), loop=_numbers(loop), out=out.numpy(), threads=threads_to_use(None),
-    )  # fmt: skip
+        start=start.numpy(),
+        end=end.numpy(),
+        indices=indices.numpy(),
+        weight=_numbers(weight),
+        blocks=blocks,
+        columns=picked,
+        table=table.numpy(),
+        y=y.numpy(),
+        loop=_numbers(loop),
+        out=out.numpy(),
+        threads=threads_to_use(None),
+    )
     return out
 
 
@@ -281,7 +340,7 @@ def _diffuse_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     back_weight = None if weight is None else weight[back_order]
     to_y = torch.ops.unifews.diffuse(
         grad, columns, back_weight, loop, back_start, back_end, back_indices, start, end, indices, forth_order, back_order
-    )  # fmt: skip
+    )
     return to_y, *[None] * 11
 
 
@@ -293,9 +352,18 @@ _diffuse.register_autograd(_diffuse_backward, setup_context=_diffuse_context)
 
 @torch.library.custom_op("unifews::gather_kept", mutates_args=())
 def _gather_kept(
-    x: Tensor, weight: Tensor | None, cut: Tensor, start: Tensor, end: Tensor, indices: Tensor, back_start: Tensor,
-    back_end: Tensor, back_indices: Tensor, back_order: Tensor, forth_order: Tensor,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    weight: Tensor | None,
+    cut: Tensor,
+    start: Tensor,
+    end: Tensor,
+    indices: Tensor,
+    back_start: Tensor,
+    back_end: Tensor,
+    back_indices: Tensor,
+    back_order: Tensor,
+    forth_order: Tensor,
+) -> tuple[Tensor, Tensor]:
     rows, blocks = _padded(x)
     out, kept = _kept(rows, blocks, _sizes(rows, blocks), weight, cut, start, end, indices, by_sender=False)
     return _cropped(out, x.shape[1]), torch.tensor(kept)
@@ -339,15 +407,32 @@ _gather_kept.register_autograd(_kept_backward, setup_context=_kept_context)
 
 
 def _kept(
-    rows: Tensor, blocks: int, size: Tensor, weight: Tensor | None, cut: Tensor, start: Tensor, end: Tensor, indices: Tensor,
-    *, by_sender: bool,
-) -> tuple[Tensor, int]:  # fmt: skip
+    rows: Tensor,
+    blocks: int,
+    size: Tensor,
+    weight: Tensor | None,
+    cut: Tensor,
+    start: Tensor,
+    end: Tensor,
+    indices: Tensor,
+    *,
+    by_sender: bool,
+) -> tuple[Tensor, int]:
     out = rows.new_empty(len(start), rows.shape[1])
     kept: int = native.gather_kept(
-        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(weight), blocks=blocks, gain=None,
-        x=rows.numpy(), size=size.numpy(), cut=cut.detach().contiguous().numpy(), by_sender=by_sender, out=out.numpy(),
+        start=start.numpy(),
+        end=end.numpy(),
+        indices=indices.numpy(),
+        weight=_numbers(weight),
+        blocks=blocks,
+        gain=None,
+        x=rows.numpy(),
+        size=size.numpy(),
+        cut=cut.detach().contiguous().numpy(),
+        by_sender=by_sender,
+        out=out.numpy(),
         threads=threads_to_use(None),
-    )  # fmt: skip
+    )
     return out, kept
 
 

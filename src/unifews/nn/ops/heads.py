@@ -66,8 +66,9 @@ class Rows:
         if self.lanes is None:
             return [torch.einsum("nhc,hc->nh", self.by_head, a) for a in att]
         column = torch.arange(self.width, device=self.x.device)
-        matrix = torch.cat([a.new_zeros(self.width, self.heads).index_put((column, column // self.channels), a.flatten())
-                            for a in att], dim=1)  # fmt: skip
+        matrix = torch.cat(
+            [a.new_zeros(self.width, self.heads).index_put((column, column // self.channels), a.flatten()) for a in att], dim=1
+        )
         rows = matrix.new_zeros(self.x.shape[1], matrix.shape[1]).index_copy(0, self.lanes.places.long(), matrix)
         return list(torch.split(self.x @ rows, self.heads, dim=1))  # type: ignore[no-untyped-call]
 
