@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import unifews
+from unifews import _moved
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -109,3 +111,13 @@ def test_the_readme_s_shell_runs(tmp_path):
     shell = "\n".join(["set -e", f'unifews() {{ "{sys.executable}" -m unifews "$@"; }}', *commands])
     done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("old", _moved.MOVED)
+def test_a_documented_module_is_found_under_its_old_name(old):
+    sys.modules.pop(old, None)
+    with pytest.warns(DeprecationWarning, match=f"{old} is now {_moved.MOVED[old]}"):
+        module = import_module(old)
+    new = import_module(_moved.MOVED[old])
+    names = [name for name, value in vars(new).items() if getattr(value, "__module__", None) == new.__name__]
+    assert names and all(getattr(module, name) is getattr(new, name) for name in names)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from unifews import _moved
+
 if TYPE_CHECKING:
     from unifews.core.diffusion import Diffusion as Diffusion
     from unifews.core.graph import Graph as Graph
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from unifews.training.api import train as train
 
 __version__ = "0.1.0"
+
+_moved.install()
 
 _HOME = {
     "About": "unifews.datasets.dataset",
@@ -87,7 +91,7 @@ __all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "distributed":  # a part with doors of its own, which imports torch
+    if name == "distributed":  # a package with public names of its own, which imports torch
         return import_module("unifews.distributed")
     if name not in _HOME:
         raise AttributeError(f"module 'unifews' has no attribute {name!r}")
