@@ -1,4 +1,4 @@
-"""The kernels of layers that attend, in plain numpy: the oracle. What the arrays are is in native/attention.h."""
+"""The kernels of attention layers in plain NumPy. The arrays are described in native/attention.h."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]
 Bits = NDArray[np.uint16]
 
-CHUNK = 64  # rows of one line of a partial sum
+CHUNK = 64  # rows per partial sum
 LANES = 16
 
 
@@ -31,7 +31,7 @@ def attention_scores(
     own_signs: Bits | None,
     threads: int = 1,
 ) -> None:
-    """score[e,h] = Σ_{c of h} att[c]·LeakyReLU(x[v,c] + y[u,c]); `signs`: a bit for x + y > 0; `own`: of the loops."""
+    """score[e,h] = Σ_{c of h} att[c]·LeakyReLU(x[v,c] + y[u,c]); `signs`: a bit for x + y > 0; `own`: of the self-loops."""
     for u in range(len(start)):
         pairs = [(i, int(indices[i]), score, signs) for i in range(start[u], end[u])]
         if own is not None:
@@ -86,7 +86,7 @@ def row_softmax(
     own_alpha: Floats | None,
     threads: int = 1,
 ) -> None:
-    """α over the edges into a row and its loop[u] own loops, head by head."""
+    """α over the edges into a row and its loop[u] self-loops, for each head."""
     for u in range(len(start)):
         row = score[start[u] : end[u]]
         loops = own is not None and loop is not None and loop[u] > 0

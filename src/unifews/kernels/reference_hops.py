@@ -1,6 +1,6 @@
-"""What the compiled hops compute, in plain numpy: slow, short, and the specification (of layers: `reference_layers`).
+"""The compiled hops in plain NumPy: slow, short, and their specification (of layers: `reference_layers`).
 
-Each function takes and returns exactly what its namesake in `_native` does; kernels.h says what the arrays mean. In short:
+Each function has the signature of the function of the same name in `_native`; kernels.h describes the arrays. In short:
 a tile holds scaled values q = source·P as [n, blocks · 16], and row u receives from ``indices[start[u]:end[u]]``.
 `threads` is accepted and ignored. Results agree up to the rounding of float32 sums.
 """
@@ -18,8 +18,8 @@ Longs = NDArray[np.int64]
 
 _ONES = 2**64 - 1
 LANES = 16
-MARGIN = np.float32(1.00001)  # bounds are rounded up by this much, so that they never lose to an exact test
-SMALLEST = np.float32(1e-45)  # a cut above zero: exact zeros never reach it
+MARGIN = np.float32(1.00001)  # bounds are rounded up by this factor, so that they are never below the exact value
+SMALLEST = np.float32(1e-45)  # the smallest positive threshold: exact zeros never reach it
 
 
 def check_rows(
@@ -33,7 +33,7 @@ def check_rows(
     key: int,
     threads: int,
 ) -> tuple[int, int, int, int, int, int]:
-    """First places of faults in rows first..last (-1 = none), and the sum that is 0 if the matrix is symmetric: check.h."""
+    """First positions of faults in rows first..last (-1 = none), and a checksum, 0 if the matrix is symmetric: check.h."""
     faults: dict[str, list[int]] = {name: [] for name in ("pointer", "range", "order", "loop", "weight")}
     balance = 0
     for u in range(first, last):
@@ -239,21 +239,21 @@ def pruned_hop(
         target[u] · A[u,v] · size[v, b] ≥ δ    by block,  or    target[u] · A[u,v] · |q[v, k]| ≥ δ    by feature,
 
     and not zero. With `alive` (a byte per edge and a bit per block, or by feature 16 bits per edge and block), only entries
-    whose bit is set take part, and those that fall short of δ lose it. An exact zero falls short of every δ > 0.
+    whose bit is set take part, and the bit of those below δ is cleared. An exact zero is below every δ > 0.
 
-    Blocks are lazy: one that receives nothing and can send nothing stays as it is, with an older `stamp`. `size_out` and
-    `top_out` hold every block's size after this hop all the same. `cached` says beyond how many sizes coarse codes of them are
-    asked first, and where there is one block and eight times as many nodes, a mark per node: that changes the time and nothing
-    else.
+    Blocks are lazy: one that receives nothing and can send nothing is not updated and has an older `stamp`. `size_out` and
+    `top_out` are nevertheless the magnitudes of all blocks after this hop. `cached` is the number of magnitudes above which
+    coarse codes of them are tested first and, where there is one block and eight times as many nodes, a mark per node: this
+    affects the time only.
 
     With `cost`, `charge` = Aᵀ·cost and `toll`, all [n], `removed` [blocks] becomes the price of the entries not used, (√a+√b)²:
-    a = Σ_u toll[u]·(Σ_v A[u,v]·size)² over those of the sources that row u looks at, that is, of which some block (by feature:
-    some value of the same block) reaches δ and may be sent; b = Σ cost[u]·A[u,v]·size² over the others. Or, if that is less and
-    blocks are decided about, Σ_u toll[u]·(Σ_v A[u,v]·s)², s the size of the first and the largest block of the others; where
-    fewer than half of the nodes may send, no edge is asked for its largest block unless it has a weight or a memory.
+    a = Σ_u toll[u]·(Σ_v A[u,v]·size)² over the sources that row u examines, that is, of which some block (by feature: some
+    value of the same block) reaches δ and may be sent; b = Σ cost[u]·A[u,v]·size² over the others. Or, if smaller and entries
+    are blocks, Σ_u toll[u]·(Σ_v A[u,v]·s)², s the magnitude of the first and the largest block of the others; where fewer than
+    half of the nodes may send, the largest block of an edge is not read unless it has a weight or an `alive` bit.
 
     Returns, per block, the entries used and the entries that will be exactly zero at the next hop, and a bound on the
-    messages of the blocks left behind: unless the next δ is larger, they must be looked at first (`rouse`).
+    messages of the blocks not updated: unless the next δ is larger, they must be examined first (`rouse`).
     """
     n, lanes = len(start), LANES if by_feature else 1
     state = _Lazy(even, odd, stamp, out, coefficient, keep, blocks)
@@ -262,7 +262,7 @@ def pruned_hop(
             if stamp[u, b] < hop and _may_send(size[u, b], reach[u], delta):
                 state.write(u, b, hop, state.value(u, b, hop))
     now = np.array([[state.value(u, b, hop) for b in range(blocks)] for u in range(n)], dtype=np.float32)
-    now = now.reshape(n, blocks, LANES)  # says so when there are no nodes, too
+    now = now.reshape(n, blocks, LANES)  # the shape also without nodes
     magnitude = np.abs(now) if by_feature else size[:, :, None]
     allowed = None if alive is None else _bits(alive, blocks, lanes)
     kept, zero, lagging = np.zeros(blocks, dtype=np.int64), [0] * blocks, np.float32(0)
@@ -276,18 +276,18 @@ def pruned_hop(
         touched = np.zeros(blocks, dtype=bool)
         gone, rest = np.zeros((blocks, lanes)), 0.0
         for v, w, i in edges_into(u, start, end, indices, weight):
-            stays = w * magnitude[v] >= level  # [blocks, lanes]
-            reaches = stays
+            keeps = w * magnitude[v] >= level  # [blocks, lanes]
+            reaches = keeps
             if allowed is not None:
                 reaches = reaches & (allowed[i].any(axis=1, keepdims=True) if by_feature else allowed[i].any())
-                stays = stays & allowed[i]
+                keeps = keeps & allowed[i]
                 if delta > 0:
-                    allowed[i] = stays
-            total += np.where(stays, w * now[v], np.float32(0))
-            touched |= stays.any(axis=1)
-            kept += stays.sum(axis=1)
+                    allowed[i] = keeps
+            total += np.where(keeps, w * now[v], np.float32(0))
+            touched |= keeps.any(axis=1)
+            kept += keeps.sum(axis=1)
             if cost is not None:
-                mine = float(w) * np.where(stays, 0, magnitude[v].astype(np.float64))
+                mine = float(w) * np.where(keeps, 0, magnitude[v].astype(np.float64))
                 looked = reaches.any(axis=1, keepdims=True) if by_feature else reaches.any()
                 gone += np.where(looked, mine, 0)
                 rest += 0.0 if looked.any() else float(w) * float(top[v])
@@ -338,18 +338,18 @@ def select_edges(
 ) -> int:
     """The edges with target[u]·A[u,v]·norm[v] ≥ δ and not zero, moved to the front of their row; returns their number.
 
-    Row u of the result ends at end_out[u]; what lies behind is anything. In place, edge sets are nested by construction.
+    Row u of the result ends at end_out[u]; the values behind are undefined. In place, edge sets are nested by construction.
     """
     total = 0
     for u in range(len(start)):
         level = _cut(delta, target[u])
-        staying = [(v, w) for v, w, _ in edges_into(u, start, end, indices, weight) if w * norm[v] >= level]
-        for at, (v, w) in enumerate(staying, start=int(start[u])):
+        kept = [(v, w) for v, w, _ in edges_into(u, start, end, indices, weight) if w * norm[v] >= level]
+        for at, (v, w) in enumerate(kept, start=int(start[u])):
             indices_out[at] = v
             if weight_out is not None:
                 weight_out[at] = w
-        end_out[u] = start[u] + len(staying)
-        total += len(staying)
+        end_out[u] = start[u] + len(kept)
+        total += len(kept)
     return total
 
 
@@ -392,7 +392,7 @@ def finish(
 ) -> None:
     """result[u] = (with `out` the output including `hop`, else the value at `hop`) / source[u] + offset[u]·direction.
 
-    Without `stamp` nothing is lazy: the output or the value is whole already. `result` may be `out` or `even` itself.
+    Without `stamp` no block is lazy: the output or the value is complete. `result` may be `out` or `even` itself.
     """
     state = _Lazy(even, odd, stamp, out, coefficient, keep, blocks)
     for u in range(len(source)):
@@ -408,7 +408,7 @@ def finish(
 
 
 class _Lazy:
-    """Blocks that are brought up to date when something touches them.
+    """Blocks that are updated only when they receive or send.
 
     Block b of node u is stored as of hop s = stamp[u, b], in the buffer of that parity, and nothing has reached it since:
 
@@ -450,7 +450,7 @@ class _Lazy:
         return total
 
     def write(self, u: int, b: int, hop: int, value: Floats) -> None:
-        """Store a new value as of `hop`, after the output has taken in the terms before it."""
+        """Store a new value as of `hop`, after adding the terms before it to the output."""
         if self.out is not None:
             self.out[u, b] = self.output(u, b, hop - 1)
         self.buffers[hop % 2][u, b] = value
@@ -482,13 +482,13 @@ def _cut(delta: float, target: np.float32) -> np.float32:
 
 
 def _may_send(size: Any, reach: Any, delta: float) -> bool:
-    """Whether any message of a block may reach δ; never False for one that does."""
+    """Whether any message of a block may reach δ; never False if one does."""
     return bool(size > 0 and (size * reach * MARGIN >= np.float32(delta) or np.float32(delta) < np.float32(1e-30)))
 
 
 def _bits(alive: NDArray[np.uint8], blocks: int, lanes: int, put: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
-    """`alive` as flags [edges, blocks, lanes], after putting some into it: by block a byte per edge, of which `blocks` bits
-    count; by feature 16 bits per edge and block."""
+    """`alive` as bool [edges, blocks, lanes], after writing `put` to it: by block a byte per edge, of which `blocks` bits are
+    used; by feature 16 bits per edge and block."""
     bits = np.unpackbits(alive, bitorder="little").reshape(-1, blocks if lanes > 1 else 8, lanes)
     if put is not None:
         bits[:, :blocks] = put

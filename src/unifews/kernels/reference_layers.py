@@ -1,4 +1,4 @@
-"""The kernels of layers in plain numpy: messages, few weights, dropout. Arrays are those of native/kernels.h and weights.h."""
+"""The kernels of layers in plain NumPy: messages, sparse weights, dropout. Arrays as in native/kernels.h and weights.h."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def gather_kept(
         total = np.zeros((blocks, LANES), dtype=np.float32)
         for v, w, _ in edges_into(u, start, end, indices, weight):
             sender, receiver = (u, v) if by_sender else (v, u)
-            stays = np.abs(w) * size[sender, :blocks] >= cut[receiver]
-            total[stays] += w * tiles[v][stays]
-            kept += int(stays.sum())
+            keep = np.abs(w) * size[sender, :blocks] >= cut[receiver]
+            total[keep] += w * tiles[v][keep]
+            kept += int(keep.sum())
         result[u] = total * (np.float32(1) if gain is None else gain[u])
     return kept
 
@@ -124,7 +124,7 @@ def edge_dots(
             out[i] = x[v] @ y[u]
 
 
-# ------------------------------------------------------------------------------------------------------ weights that stay
+# --------------------------------------------------------------------------------------------------------- sparse weights
 
 
 def sparse_linear(
@@ -163,13 +163,13 @@ def sparse_linear_gathered(
     relu: bool,
     threads: int = 1,
 ) -> None:
-    """`sparse_linear` of the rows that `diffuse` makes, which the compiled one never writes to memory."""
+    """`sparse_linear` of the rows that `diffuse` makes, which the compiled one does not write to memory."""
     rows = np.empty((len(start), y.shape[1]), dtype=np.float32)
     diffuse(start, end, edge_indices, weight, blocks, columns, table, y, loop, rows)
     sparse_linear(rows, indptr, indices, values, bias, out, relu)
 
 
-# --------------------------------------------------------------------------------------------------------- one at a time
+# -------------------------------------------------------------------------------------------------------------- pointwise
 
 
 def dropout(x: Floats, seed: int, level: int, scale: float, out: Floats, threads: int = 1) -> None:
