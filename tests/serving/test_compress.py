@@ -15,10 +15,9 @@ from torch_geometric.nn import GCN, GCNConv, GraphConv
 import unifews as uf
 from unifews.core.schemes import Appnp, Polynomial, Sgc
 from unifews.errors import InputError, ShapeError
-from unifews.nn.decoupled import Decoupled
-from unifews.nn.mlp import Mlp
+from unifews.nn.decoupled import DecoupledModel, Mlp
 from unifews.nn.models import build
-from unifews.serving import stream
+from unifews.serving import rows as row_steps
 from unifews.serving.program import OPS
 
 # ----------------------------------------------------------------------------------------------------------- same scores
@@ -30,7 +29,7 @@ def test_it_gives_what_the_masked_model_gives(name, form):
     x, edge_index = graph()
     model = trained(name, form)
     if name in CODE and form in ("node", "block", "feature"):  # these inherit edges
-        with pytest.raises(InputError, match=r"TransformerConv, which is frozen with its own code.*inherit=False"):
+        with pytest.raises(InputError, match=r"TransformerConv, which runs with its own code.*inherit=False"):
             uf.compress(model, x, edge_index)
         return
     fast = uf.compress(model, x, edge_index)
@@ -66,7 +65,7 @@ def test_a_model_compressed_without_weights_takes_them_later():
 def test_a_layer_without_a_place_for_weights_says_so():
     x, edge_index = graph()
     fast = uf.compress(trained("sage"), x, edge_index)
-    with pytest.raises(InputError, match="no place for edge weights"):
+    with pytest.raises(InputError, match="takes no edge weights"):
         fast(x, edge_index, torch.rand(edge_index.shape[1]))
 
 
@@ -104,8 +103,8 @@ def test_rows_go_through_a_few_at_a_time(name, form, monkeypatch):
     x, edge_index = graph()
     model = trained(name, form)
     fast = uf.compress(model, x, edge_index)
-    monkeypatch.setattr(stream, "_FLOATS", 1)
-    monkeypatch.setattr(stream, "_FEWEST", 37)
+    monkeypatch.setattr(row_steps, "_FLOATS", 1)
+    monkeypatch.setattr(row_steps, "_MIN_ROWS", 37)
     for rows in (x, x.to_sparse_csr()):
         assert_close(fast(rows, edge_index), judged(model, x, edge_index), 1e-5)
 
@@ -153,9 +152,9 @@ def test_any_other_layer_keeps_its_own_code_and_is_made_once_for_a_graph(tmp_pat
         for value in model.parameters():
             value.zero_()
     assert_close(fast(x, edge_index), expected, 1e-5)  # what it holds is its own
-    with pytest.raises(InputError, match=r"first is a TransformerConv, which is frozen with its own code.*uf\.save"):
+    with pytest.raises(InputError, match=r"first is a TransformerConv, which runs with its own code.*uf\.save"):
         fast.save(tmp_path / "m")
-    with pytest.raises(InputError, match=r"first is a TransformerConv, which has only PyG's code"):
+    with pytest.raises(InputError, match=r"first is a TransformerConv, which runs with its own code"):
         uf.export(fast, tmp_path / "m.pt2")
     assert not list(tmp_path.iterdir())
 
@@ -167,17 +166,17 @@ def test_a_layer_that_holds_on_to_a_graph_is_refused():
     x, edge_index = graph()
     model = uf.sparsify(Two(Held), edge_sparsity=0.5)
     model(x, edge_index).sum().backward()
-    with pytest.raises(InputError, match="first is a Held that holds on to the graph it saw first"):
+    with pytest.raises(InputError, match="first is a Held that caches the first graph"):
         uf.compress(model, x, edge_index)
 
 
 def test_what_a_level_makes_is_written_only_where_a_later_one_needs_it():
     fast = uf.compress(trained("sage"), *graph())  # linear, diffuse, linear, sum, linear, diffuse, linear, sum
-    inside = stream.taken_in(fast.program)
-    order = stream.levels(fast.program, set(), inside)
+    inside = row_steps.fused_linears(fast.program)
+    order = row_steps.levels(fast.program, set(), inside)
     assert inside == {2: 1}
     assert [level.parts for level in order] == [[2, 3, 4, 5, 7], [6, 8]]
-    assert stream.needed_later(fast.program, order) == [{5, 7}, {8}]
+    assert row_steps.needed_later(fast.program, order) == [{5, 7}, {8}]
 
 
 # ------------------------------------------------------------------------------------------------------------ new graphs
@@ -230,7 +229,7 @@ def decoupled(propagation, width=16, rank=None):
         layer.decide(torch.rand(layer.in_features) + 0.1, sparsity=0.7)
     head.norms[0].running_mean.uniform_(-1, 1)
     head.norms[0].running_var.uniform_(0.5, 2)
-    return Decoupled(head, axes, propagation).eval(), x, edge_index
+    return DecoupledModel(head, axes, propagation).eval(), x, edge_index
 
 
 @pytest.mark.parametrize(

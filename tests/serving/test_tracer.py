@@ -75,15 +75,15 @@ def _by_values(self, x):
 
 
 REFUSED = {
-    "sorting": (lambda self, x: x.sort(dim=1).values, r"sort\(…\).*\(test_symbolic\.py, line \d+\)"),
+    "sorting": (lambda self, x: x.sort(dim=1).values, r"sort\(…\).*\(test_tracer\.py, line \d+\)"),
     "other rows": (lambda self, x: x - x.mean(dim=0), r"mean\(…\)"),
-    "rows joined": (lambda self, x: torch.cat([x, x], dim=0)[: len(x)], "cannot be followed|cat"),
-    "by values": (_by_values, "decides by the values"),
+    "rows joined": (lambda self, x: torch.cat([x, x], dim=0)[: len(x)], "cannot be traced|cat"),
+    "by values": (_by_values, "branches on the values"),
     "softmax over nodes": (lambda self, x: x.softmax(dim=0), r"softmax\(…\) in a way"),
     "dropout for ever": (lambda self, x: functional.dropout(x), r"dropout\(…\) in a way"),
     "another module": (lambda self, x: self.other(x[:, None])[:, 0], "getitem|GRU|Conv1d"),
-    "a tuple": (lambda self, x: (x, x), "no matrix of scores"),
-    "graph norm": (lambda self, x: self.norm(x), r"norm, a LayerNorm over all nodes.*\(test_symbolic\.py, line \d+\)"),
+    "a tuple": (lambda self, x: (x, x), "not return a matrix of scores"),
+    "graph norm": (lambda self, x: self.norm(x), r"norm, a LayerNorm over all nodes.*\(test_tracer\.py, line \d+\)"),
     "batch statistics": (lambda self, x: self.still(x), "without running statistics"),
 }
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from unifews.core.trace import LayerTrace
-from unifews.nn.adjacency import Adjacency
 from unifews.nn.config import Phase, Pruning, nested_share, water_level, whole_columns
+from unifews.nn.edges import Adjacency
 from unifews.nn.inheritance import Inheritance
 from unifews.nn.parallel import check_one_process
 from unifews.nn.trace import ConvTrace, ModelTrace

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn import Linear as Dense
@@ -15,13 +14,12 @@ from torch_geometric.nn import MessagePassing
 from unifews.errors import InputError, unknown_name
 from unifews.nn.config import LayerEntries, Phase, Pruning, Share
 from unifews.nn.convs import KINDS, PrunedConv
+from unifews.nn.convs.base import PrunedPyGLinear
 from unifews.nn.convs.generic import generic
-from unifews.nn.dense import PrunedDense
 from unifews.nn.inheritance import relation_of
-from unifews.nn.linear import PrunedLinear, PrunedWeight
+from unifews.nn.linear import PrunedLinear, PrunedWeight, unpruned_weights
 from unifews.nn.session import Session
 from unifews.nn.trace import ModelTrace
-from unifews.nn.unpruned import unpruned_weights
 
 M = TypeVar("M", bound=nn.Module)
 _PHASES = ("regrow", "monotone", "monotone-weights", "frozen")
@@ -100,7 +98,7 @@ def sparsify(
     session = Session(pruning, convs, [])
     for module in list(model.modules()):
         if isinstance(module, nn.Linear | Dense) and type(module) in (nn.Linear, Dense):
-            module.__class__ = PrunedLinear if isinstance(module, nn.Linear) else PrunedDense
+            module.__class__ = PrunedLinear if isinstance(module, nn.Linear) else PrunedPyGLinear
             assert isinstance(module, PrunedWeight)
             module.begin_pruning()
     for path, module in list(model.named_modules()):
@@ -131,7 +129,7 @@ def desparsify(model: M, *, inplace: bool = False) -> M:
     for conv in session.convs:
         conv.end_pruning()
     for module in model.modules():
-        if isinstance(module, PrunedLinear | PrunedDense):
+        if isinstance(module, PrunedLinear | PrunedPyGLinear):
             module.end_pruning()
             module.__class__ = nn.Linear if isinstance(module, PrunedLinear) else Dense  # type: ignore[assignment]
     session.detach(model)
@@ -148,8 +146,8 @@ def set_schedule(model: nn.Module, phase: Phase) -> None:
 
 
 def set_node_lock(model: nn.Module, nodes: Tensor | None) -> None:
-    """Leave all edges into these nodes in place in the first layer when judging, and count them: the authors' evaluation, which
-    flatters a model. None takes it back. For ``entries="node"``."""
+    """Keep and count all edges into these nodes in the first layer in evaluation, as the authors do (optimistic). None resets
+    it. For ``entries="node"``."""
     _session(model).node_lock = nodes
 
 
@@ -174,8 +172,8 @@ def _nothing_to_send(name: str, pruning: Pruning) -> str:
     if not pruning.prunes_weights:
         return f"{said}; there are no edges to prune in it."
     return (
-        f"{said}, whose passes decide which weights go; for a plain head use uf.train(data, 'mlp', weight_sparsity=...), or "
-        f"unifews.nn.mlp.Mlp and `decide` of its layers."
+        f"{said}, whose passes decide which weights to remove; for a plain head use uf.train(data, 'mlp', weight_sparsity=...), "
+        f"or unifews.nn.decoupled.Mlp and `decide` of its layers."
     )
 
 
@@ -195,8 +193,3 @@ def _check_weights(model: nn.Module, pruning: Pruning) -> None:
             raise InputError(
                 f"weight_sparsity={pruning.weight_sparsity:g} would remove all {matrix.numel():,} weights of {path}; give less."
             )
-
-
-def state_of(model: nn.Module) -> dict[str, Any]:
-    """A copy of everything that belongs to a model, masks included, to come back to with `load_state_dict`."""
-    return {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}

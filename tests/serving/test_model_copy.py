@@ -16,7 +16,7 @@ from torch_geometric.nn import GCN, GCNConv, SAGEConv
 
 import unifews as uf
 from unifews.errors import InputError
-from unifews.serving.private import private
+from unifews.serving.model_copy import private_copy
 
 CALL, GETATTR, SQRT = nn.Module.__call__, nn.Module.__getattr__, math.sqrt
 
@@ -182,10 +182,10 @@ def test_the_model_is_the_same_object_by_object():
     (x, edge_index), model = graph(), trained("own")
     model.convs[0].register_forward_hook(lambda *_: None)
     model.norms.eval()
-    values, session = uf.nn.sparsify.state_of(model), dict(vars(model.convs[0].session))
+    values, session = {name: value.clone() for name, value in model.state_dict().items()}, dict(vars(model.convs[0].session))
     before = _state(model)
     uf.compress(model, x, edge_index)
-    with pytest.raises(InputError, match="no place for edge weights"):
+    with pytest.raises(InputError, match="no argument for edge weights"):
         uf.compress(model, x, edge_index, torch.ones(edge_index.shape[1]))
     after = _state(model)
     assert after[:2] == before[:2]
@@ -307,7 +307,7 @@ def test_a_forward_that_is_a_closure():
     model.forward = forward
     model(x, edge_index).sum().backward()
     assert_close(uf.compress(model, x, edge_index).predict(), judged(model, x, edge_index), 1e-5)
-    assert private(model).forward is not forward and model.forward is forward
+    assert private_copy(model).forward is not forward and model.forward is forward
 
 
 def test_layers_and_weights_that_are_used_twice():
@@ -326,7 +326,7 @@ def test_layers_and_weights_that_are_used_twice():
     x, edge_index = graph()
     model = passed(Net(), x, edge_index, dict(edge_sparsity=0.5))
     assert_close(uf.compress(model, x, edge_index).predict(), judged(model, x, edge_index), 1e-5)
-    copy = private(model)
+    copy = private_copy(model)
     assert copy.conv is copy.same and copy.conv is not model.conv
     assert copy.other.lin_l.weight is copy.conv.lin_l.weight and copy.conv.lin_l.weight is not model.conv.lin_l.weight
     assert copy.conv.session is copy.other.session and copy.conv.session is not model.conv.session
