@@ -22,7 +22,11 @@ class UnifewsError(Exception):
 
 
 class InputError(UnifewsError, ValueError):
-    """A value that cannot work."""
+    """A value that cannot work. `setting` names the argument or option it was given for, where a single one is at fault."""
+
+    def __init__(self, message: str = "", *, setting: str = "") -> None:
+        super().__init__(message)
+        self.setting = setting
 
 
 class ShapeError(InputError):
@@ -37,7 +41,7 @@ class UnknownNameError(InputError, KeyError):
     """A name that is not in the list of known ones; see `unknown_name`."""
 
     def __str__(self) -> str:
-        # KeyError prints the repr of its argument; a sentence should print as a sentence.
+        # KeyError prints the repr of its argument; a message should print as it is.
         return str(self.args[0]) if self.args else ""
 
 

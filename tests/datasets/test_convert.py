@@ -252,9 +252,8 @@ def tell(stage, done, total):
 CONVERT = SLOWLY + "convert.convert_edges(['e.csv', 'f.csv.gz'], 'g', memory='200MB', progress=tell)"
 POWERLAW = (
     SLOWLY
-    + "from unifews.datasets import generate\n"
-    + "generate._EDGES, generate._ROWS = 500, 200\n"
-    + "streamed.write_powerlaw('p', 3000, 20000, num_features=5, seed=7, memory='400MB', progress=tell)"
+    + "powerlaw_files.powerlaw._EDGES, powerlaw_files.powerlaw._ROWS = 500, 200\n"
+    + "powerlaw_files.write_powerlaw('p', 3000, 20000, num_features=5, seed=7, memory='400MB', progress=tell)"
 )
 
 

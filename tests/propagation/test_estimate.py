@@ -13,7 +13,7 @@ from unifews.core.schemes import resolve
 from unifews.core.trace import HopTrace, Trace
 from unifews.propagation import estimate, inmemory
 from unifews.propagation.estimate import unpruned_seconds
-from unifews.propagation.operator import Operator
+from unifews.propagation.operator import HopOperator
 
 MADE = uf.powerlaw(400, 3_000, num_features=40, seed=11)
 PRUNED = [dict(edge_sparsity=0.5), dict(threshold=0.01), dict(relative_threshold=0.5), dict(max_error=0.2), dict(rank=8)]
@@ -21,7 +21,7 @@ PRUNED = [dict(edge_sparsity=0.5), dict(threshold=0.01), dict(relative_threshold
 
 def operator(scheme="appnp", graph=MADE.graph):
     scheme, hops = resolve(scheme, 5)
-    return Operator(Diffusion(graph, 0.5), scheme, hops, 1)
+    return HopOperator(Diffusion(graph, 0.5), scheme, hops, 1)
 
 
 @pytest.mark.parametrize("how", PRUNED, ids=str)

@@ -14,15 +14,15 @@ from unifews.core.entry import Entries
 from unifews.core.graph import Graph
 from unifews.core.schemes import Scheme, resolve
 from unifews.distributed.columns import by_columns
-from unifews.distributed.group import Group, workers
+from unifews.distributed.group import ProcessGroup, workers
 from unifews.distributed.nodes import by_nodes
-from unifews.distributed.shared import Order, shared
+from unifews.distributed.shared import DistributedOptions, shared
 from unifews.errors import GraphError, InputError, unknown_name
 from unifews.kernels import threads_to_use
 from unifews.propagation.api import Axes, budget_of, check_choice, posed
 from unifews.propagation.assembly import RESULT, trace_of
-from unifews.propagation.operator import Operator
-from unifews.propagation.planner import Needs
+from unifews.propagation.operator import HopOperator
+from unifews.propagation.planner import Requirements
 from unifews.propagation.result import Propagated
 from unifews.resources import Progress
 from unifews.storage.atomic import check_place
@@ -87,22 +87,29 @@ def propagate(
                     "entries='node' decides by all columns of a node at once, and workers do not; write entries='block'."
                 )
             budget = budget_of(edge_sparsity, threshold, None, None, scheme, hops, inherit, focus)
-            op = Operator(Diffusion(graph, r), scheme, hops, threads_to_use(threads))
+            op = HopOperator(Diffusion(graph, r), scheme, hops, threads_to_use(threads))
             asked = {
                 "edge_sparsity": None if edge_sparsity is None else float(edge_sparsity),
                 "threshold": None if threshold is None else float(threshold),
-                "entries": entries, "basis": basis, "inherit": bool(inherit),
-            }  # fmt: skip
+                "entries": entries,
+                "basis": basis,
+                "inherit": bool(inherit),
+            }
             needs, task, inputs = posed(op, x, budget, deflate, asked, "propagating by many workers", careful)
             way, facts = _way(partition, groups, group.size)
-            order = Order(Path(out), task | facts, inputs, overwrite, again)
+            order = DistributedOptions(Path(out), task | facts, inputs, overwrite, again)
             files = {f"the contents of {file.name}": fingerprint(file)["ends"] for file in order.inputs}
         group.check_same({**order.task, **files})
         return _propagated(group, needs, order, way, groups, progress)
 
 
 def _propagated(
-    group: Group, needs: Needs, order: Order, way: str | NDArray[Any], groups: int | None, progress: Progress | None
+    group: ProcessGroup,
+    needs: Requirements,
+    order: DistributedOptions,
+    way: str | NDArray[Any],
+    groups: int | None,
+    progress: Progress | None,
 ) -> Propagated:
     out = order.out
     with shared(group, order) as common:

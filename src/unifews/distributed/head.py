@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.load import load_dataset
-from unifews.distributed.group import Group, workers
+from unifews.distributed.group import ProcessGroup, workers
 from unifews.errors import InputError
 from unifews.nn.decoupled import Mlp
 from unifews.storage.npy import open_array
@@ -63,7 +63,7 @@ def train(
         return api.train(data, **{"model": "mlp", **settings}, ledger=ledger, watch=watch, hands=hands)
 
 
-def many(group: Group, data: Dataset, spec: TrainSpec) -> Many:
+def many(group: ProcessGroup, data: Dataset, spec: TrainSpec) -> Many:
     """All workers, if they are to train the same: a head."""
     if spec.model != "mlp":
         raise group.refuse(f"workers train a head, on an embedding or on features: model='mlp', not {spec.model!r}.")
@@ -91,7 +91,7 @@ def on_embedding(data: Dataset, embedding: str | PathLike[str] | NDArray[Any]) -
 class Many(Hands):
     """One of several workers, which has a range of the rows."""
 
-    def __init__(self, group: Group, rows: int) -> None:
+    def __init__(self, group: ProcessGroup, rows: int) -> None:
         self.group, self.is_first = group, group.rank == 0
         self.first, self.last = rows * group.rank // group.size, rows * (group.rank + 1) // group.size
         # Apart from the sums of gradients, which come whenever they are ready.

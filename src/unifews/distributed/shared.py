@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.distributed.group import Group
+from unifews.distributed.group import ProcessGroup
 from unifews.distributed.launch import restarts
 from unifews.errors import InputError
 from unifews.storage import state_files
@@ -23,7 +23,7 @@ Tell = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Order:
+class DistributedOptions:
     """Where the result goes, and what it depends on."""
 
     out: Path
@@ -37,7 +37,7 @@ class Order:
 class SharedWork:
     """What all workers know of a task. Every method is called by each of them."""
 
-    def __init__(self, group: Group, folder: Path, work: Work | None) -> None:
+    def __init__(self, group: ProcessGroup, folder: Path, work: Work | None) -> None:
         self.group, self.folder, self.work = group, folder, work
 
     def get(self, step: str) -> Any:
@@ -58,7 +58,7 @@ class SharedWork:
 
 
 @contextmanager
-def shared(group: Group, order: Order) -> Iterator[SharedWork]:
+def shared(group: ProcessGroup, order: DistributedOptions) -> Iterator[SharedWork]:
     """The working folder of a result, which all workers must see."""
     folder = folder_of(order.out)
     again = order.again and not restarts()
@@ -73,7 +73,7 @@ def shared(group: Group, order: Order) -> Iterator[SharedWork]:
         yield SharedWork(group, folder, work)
 
 
-class Sheet:
+class SharedArray:
     """A `.npy` matrix of float32 that several workers write rows of."""
 
     def __init__(self, file: Path, shape: tuple[int, int]) -> None:

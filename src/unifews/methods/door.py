@@ -12,7 +12,7 @@ from unifews.core.schemes import Appnp, Scheme, Sgc, resolve
 from unifews.core.trace import Trace
 from unifews.errors import GraphError, InputError
 from unifews.methods.registry import Card
-from unifews.propagation.features import Features, Floats
+from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.result import Propagated
 from unifews.resources import Progress
 
@@ -24,7 +24,7 @@ CLOSE = 0.01
 class Job:
     """A checked call of `propagate`."""
 
-    features: Features
+    features: FeatureMatrix
     diffusion: Diffusion
     alpha: float | None
     """Of APPNP; None = SGC."""
@@ -109,7 +109,8 @@ class Propagates:
             threshold = check_threshold("threshold", threshold)
         alpha = scheme.alpha if isinstance(scheme, Appnp) else None
         diffusion = Diffusion(graph, float(card.defaults.get("r", 0.5)) if r is None else r)
-        return self.run(Job(Features(x, graph.num_nodes), diffusion, alpha, hops, edge_sparsity, threshold, seed, progress))
+        features = FeatureMatrix(x, graph.num_nodes)
+        return self.run(Job(features, diffusion, alpha, hops, edge_sparsity, threshold, seed, progress))
 
     def run(self, job: Job) -> Propagated:
         raise TypeError(f"{type(self).__name__} has no `run`: a decoupled method must say how it propagates.")

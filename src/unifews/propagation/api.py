@@ -20,11 +20,11 @@ from unifews.errors import GraphError, InputError, unknown_name
 from unifews.kernels import threads_to_use
 from unifews.propagation.basis import GRAM_LIMIT
 from unifews.propagation.budget import Absolute, Budget, Relative, Target
-from unifews.propagation.features import Features
-from unifews.propagation.inmemory import Wish, in_memory
-from unifews.propagation.operator import Operator
-from unifews.propagation.outofcore import Order, beyond_memory
-from unifews.propagation.planner import Needs, Plan
+from unifews.propagation.features import FeatureMatrix
+from unifews.propagation.inmemory import InMemoryOptions, in_memory
+from unifews.propagation.operator import HopOperator
+from unifews.propagation.outofcore import OutOfCoreOptions, out_of_core
+from unifews.propagation.planner import Plan, Requirements
 from unifews.propagation.result import Propagated
 from unifews.resources import Progress, parse_bytes, resident
 from unifews.storage.journal import known_by
@@ -107,7 +107,7 @@ def propagate(
     """
     began = perf_counter()
     if out is not None or memory is not None:
-        _check_beyond_memory(x, out, memory, entries, relative_threshold, max_error, certify, rank, every_hop)
+        _check_out_of_core(x, out, memory, entries, relative_threshold, max_error, certify, rank, every_hop)
     elif careful:
         raise InputError("`careful` is about propagating through files, and this is in memory; give `out` and `memory` too.")
     taken = resident()
@@ -122,15 +122,16 @@ def propagate(
     diffusion = Diffusion(graph, r)
     budget = budget_of(edge_sparsity, threshold, relative_threshold, max_error, scheme, hops, inherit, focus)
     allowed = None if max_error is None else check_error("max_error", max_error)
-    op = Operator(diffusion, scheme, hops, threads_to_use(threads))
+    op = HopOperator(diffusion, scheme, hops, threads_to_use(threads))
     if out is not None and memory is not None:
-        order = Order(Path(out), parse_bytes(memory, "memory"), taken, overwrite, again, plan)
+        order = OutOfCoreOptions(Path(out), parse_bytes(memory, "memory"), taken, overwrite, again, plan)
         asked = {
             "edge_sparsity": _number(edge_sparsity), "threshold": _number(threshold), "entries": entries, "basis": basis,
             "inherit": bool(inherit),
         }  # fmt: skip
-        return _beyond_memory(op, x, budget, deflate, asked, careful, order, progress)
-    wish = Wish(entries, basis, rank, deflate, bool(inherit), every_hop, allowed, bool(certify) and not by_sample, by_sample)
+        return _out_of_core(op, x, budget, deflate, asked, careful, order, progress)
+    proven = bool(certify) and not by_sample
+    wish = InMemoryOptions(entries, basis, rank, deflate, bool(inherit), every_hop, allowed, proven, by_sample)
     return in_memory(op, x, budget, wish, progress, began)
 
 
@@ -171,7 +172,7 @@ def budget_of(
     return None
 
 
-def _check_beyond_memory(
+def _check_out_of_core(
     x: Any,
     out: str | PathLike[str] | None,
     memory: str | int | None,
@@ -206,14 +207,14 @@ def _check_beyond_memory(
             raise InputError(f"{name} {why}, and with `memory` columns are propagated group by group; {instead}.")
 
 
-def _beyond_memory(
-    op: Operator,
+def _out_of_core(
+    op: HopOperator,
     x: Any,
     budget: Budget | None,
     deflate: bool | None,
     asked: dict[str, Any],
     careful: bool,
-    order: Order,
+    order: OutOfCoreOptions,
     progress: Progress | None,
 ) -> Propagated:
     """From files to a file; what is mapped of them counts as memory too, and is given back in time."""
@@ -221,25 +222,25 @@ def _beyond_memory(
     pages.add(graph.indptr, graph.indices, graph.weight, np.asanyarray(x) if not hasattr(x, "detach") else None)
     with pages.within(order.memory):
         needs, task, inputs = posed(op, x, budget, deflate, asked, "`memory`", careful)
-        return beyond_memory(needs, order, task, inputs, pages, progress)
+        return out_of_core(needs, order, task, inputs, pages, progress)
 
 
 def posed(
-    op: Operator, x: Any, budget: Budget | None, deflate: bool | None, asked: dict[str, Any], door: str, careful: bool
-) -> tuple[Needs, dict[str, Any], list[Path]]:
+    op: HopOperator, x: Any, budget: Budget | None, deflate: bool | None, asked: dict[str, Any], door: str, careful: bool
+) -> tuple[Requirements, dict[str, Any], list[Path]]:
     """What a propagation through files needs, and what its result depends on: facts for JSON, and input files.
 
     `asked` are the caller's edge_sparsity, threshold, entries, basis and inherit; `door` is what it asked for files with.
     """
     graph, rotate = op.diffusion.graph, asked["basis"] == "principal" and budget is not None
     deflate = rotate if deflate is None else deflate
-    features = Features(x, graph.num_nodes)
+    features = FeatureMatrix(x, graph.num_nodes)
     if rotate and features.f > GRAM_LIMIT:
         raise InputError(
             f"{door} with principal axes takes up to {GRAM_LIMIT:,} features, and `x` has {features.f:,}; write basis='input'."
         )
     spent = isinstance(budget, Target) and np.ceil((1 - budget.sparsity) * features.f) >= features.f
-    needs = Needs(
+    needs = Requirements(
         op, features, None if spent else budget, rotate, deflate, asked["entries"] == "feature", asked["inherit"], careful
     )
     task = {
@@ -256,7 +257,7 @@ def posed(
     return needs, task, inputs
 
 
-def _described(scheme: Scheme, op: Operator) -> str:
+def _described(scheme: Scheme, op: HopOperator) -> str:
     """A scheme in words that are the same in another process."""
     return repr(scheme) if is_dataclass(scheme) else f"{type(scheme).__name__} {op.coefficients.tolist()}"
 

@@ -17,7 +17,7 @@ from unifews.propagation.basis import Basis, principal, stationary_mean
 from unifews.propagation.checkpoint import plain
 from unifews.propagation.features import Floats
 from unifews.propagation.operator import stationary
-from unifews.propagation.planner import Needs
+from unifews.propagation.planner import Requirements
 from unifews.propagation.result import rotate_back
 from unifews.storage import state_files
 from unifews.storage.journal import Work
@@ -26,7 +26,7 @@ RESULT = "embedding.npy"
 
 
 @dataclass
-class Frame:
+class ColumnBasis:
     """What the columns stand on, their axes and the mean that is taken off: the same for all groups, found once."""
 
     axes: Floats | None
@@ -37,14 +37,14 @@ class Frame:
     seconds: float = 0.0
 
     @classmethod
-    def room(cls, needs: Needs) -> Frame:
+    def room(cls, needs: Requirements) -> ColumnBasis:
         """With nothing in it yet."""
         f = needs.features.f
         axes = np.empty((f, f), dtype=np.float32) if needs.rotate else None
         return cls(axes, np.empty(f, dtype=np.float32) if needs.deflate else None)
 
     @classmethod
-    def found(cls, needs: Needs) -> Frame:
+    def found(cls, needs: Requirements) -> ColumnBasis:
         """By passes over the rows of X."""
         op, features, began = needs.op, needs.features, perf_counter()
         phi = stationary(op.diffusion) if needs.deflate else None
@@ -56,7 +56,7 @@ class Frame:
         return cls(None, mean, 0, perf_counter() - began)
 
     @classmethod
-    def kept(cls, work: Work, needs: Needs) -> Frame:
+    def kept(cls, work: Work, needs: Requirements) -> ColumnBasis:
         """Those of the working folder, found now unless they were before."""
         facts, file = work.get("basis"), work.folder / "basis"
         if facts is None:
@@ -78,7 +78,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Done:
+class GroupRecord:
     """A group of columns after its hops."""
 
     hops: list[HopTrace]
@@ -92,7 +92,7 @@ class Done:
     """Bytes sent at each hop by all workers, and what unpruned hops send."""
 
     @classmethod
-    def of(cls, outcome: local.Outcome, crc: int, traffic: tuple[list[int], list[int]] | None = None) -> Done:
+    def of(cls, outcome: local.GroupResult, crc: int, traffic: tuple[list[int], list[int]] | None = None) -> GroupRecord:
         values = outcome.values
         peak = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
         return cls(outcome.hops, outcome.growth, peak, crc, traffic)
@@ -101,7 +101,7 @@ class Done:
         return {**vars(self), "hops": [plain(hop) for hop in self.hops]}
 
     @classmethod
-    def of_dict(cls, kept: dict[str, Any]) -> Done:
+    def of_dict(cls, kept: dict[str, Any]) -> GroupRecord:
         traffic = kept["traffic"]
         return cls(**{**kept, "hops": [HopTrace(**hop) for hop in kept["hops"]], "traffic": traffic and tuple(traffic)})
 
@@ -110,9 +110,9 @@ class Done:
 class Assembly:
     """All groups of columns, the leading one first, brought to one power of two and back on the input's axes."""
 
-    needs: Needs
-    frame: Frame
-    done: list[Done]
+    needs: Requirements
+    frame: ColumnBasis
+    done: list[GroupRecord]
     exponent: int = field(init=False)
     """The result is divided by two to the power of this; 0 wherever float32 holds it."""
 
@@ -147,10 +147,14 @@ class Assembly:
         if self.exponent:
             notes.append(f"values lie outside float32 and are given divided by 2^{self.exponent}")
         trace = {
-            "requested": str(needs.budget) if needs.budget else "unpruned", "kernel": describe(op.threads),
-            "rank": f if needs.rotate else None, "basis_macs": macs, "basis_seconds": self.frame.seconds,
-            "setup_seconds": max(spent, 0.0), "notes": notes,
-        }  # fmt: skip
+            "requested": str(needs.budget) if needs.budget else "unpruned",
+            "kernel": describe(op.threads),
+            "rank": f if needs.rotate else None,
+            "basis_macs": macs,
+            "basis_seconds": self.frame.seconds,
+            "setup_seconds": max(spent, 0.0),
+            "notes": notes,
+        }
         by_group = [each.traffic for each in self.done if each.traffic]
         traffic = [[sum(hop) for hop in zip(*kind, strict=True)] for kind in zip(*by_group, strict=True)] or None
         facts = {"exponent": self.exponent, "traffic": traffic, "workers": workers}

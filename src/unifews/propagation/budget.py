@@ -261,9 +261,12 @@ class Target:
         """What the hops so far have changed, for JSON."""
         means = [[float(mean), int(exponent)] for mean, exponent in self._contraction._means]
         return {
-            "part": float(self.part), "left": float(self._left), "over": float(self._over), "given up": self._given_up,
+            "part": float(self.part),
+            "left": float(self._left),
+            "over": float(self._over),
+            "given up": self._given_up,
             "means": means,
-        }  # fmt: skip
+        }
 
     def resume(self, state: dict[str, Any]) -> None:
         """Go on where another budget was when it told its `state`."""

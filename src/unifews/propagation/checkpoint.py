@@ -16,8 +16,8 @@ from unifews.core.trace import HopTrace
 from unifews.kernels import aligned
 from unifews.propagation import local
 from unifews.propagation.budget import Budget, Target
-from unifews.propagation.engines import BlockEngine, Carried, Engine, take
-from unifews.propagation.operator import Operator
+from unifews.propagation.engines import BlockEngine, CarriedRows, Engine, take
+from unifews.propagation.operator import HopOperator
 from unifews.propagation.tiles import Room, Shape, Tile
 from unifews.propagation.view import View
 from unifews.storage import state_files
@@ -96,7 +96,7 @@ class Checkpoint:
 
 
 def whole(
-    op: Operator,
+    op: HopOperator,
     view: View,
     shape: Shape,
     state: Checkpoint,
@@ -104,7 +104,7 @@ def whole(
     *,
     room: Room = aligned,
     before: Callable[[Tile, int], None] = lambda tile, hop: None,
-) -> local.Outcome:
+) -> local.GroupResult:
     """All hops of one group of columns, unpruned, from where they stand; `before` is called with the tile before each hop."""
     n = op.diffusion.graph.num_nodes
     tile = Tile(n, shape, accumulate=op.accumulate, lazy=False, room=room)
@@ -121,8 +121,8 @@ def whole(
         if hop + 1 < op.hops:
             state.save(arrays, hops, {"growth": growth})
         tell(hop + 1)
-    carried, growth = Carried.beside([tile], op, view, growth)
-    return local.Outcome(take(tile, op, carried), hops, growth)
+    carried, growth = CarriedRows.beside([tile], op, view, growth)
+    return local.GroupResult(take(tile, op, carried), hops, growth)
 
 
 def resumed(budget: Target, kept: list[dict[str, Any]]) -> list[Budget | None]:

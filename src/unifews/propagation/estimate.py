@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.kernels import LANES, MAX_BLOCKS, aligned, native
-from unifews.propagation.operator import Operator
+from unifews.propagation.operator import HopOperator
 from unifews.propagation.tiles import Floats, cut
 
 _SMALL = 1 << 16  # edges that are timed at a time, at least, unless there are fewer
@@ -26,7 +26,7 @@ _COPIES = 4  # of the values that an unpruned run writes beside its hops: two bu
 _BYTES = 4 << 20  # written to see how fast fresh memory is
 
 
-def unpruned_seconds(op: Operator, features: int, values: Floats, taken: float = 0.0) -> float | None:
+def unpruned_seconds(op: HopOperator, features: int, values: Floats, taken: float = 0.0) -> float | None:
     """Seconds, estimated, for so many features; None for a graph without edges.
 
     `values` [n, any] are what the pruned run has ended in, or anything as large; `taken`: how long it took.
@@ -57,7 +57,7 @@ def _fresh_memory() -> float:
 class _Hop:
     """An unpruned hop of one tile, of some of its rows."""
 
-    def __init__(self, op: Operator, columns: int, rows: int) -> None:
+    def __init__(self, op: HopOperator, columns: int, rows: int) -> None:
         self.op, self.blocks = op, columns // LANES
         self.after = _touched(rows, columns)
         self.out = _touched(rows, columns) if op.accumulate else None
@@ -68,9 +68,20 @@ class _Hop:
         start, end, keep, gain = graph.indptr[:-1][rows], graph.indptr[1:][rows], op.keep[rows], op.gain[rows]
         began = perf_counter()
         native.full_hop(
-            start=start, end=end, indices=graph.indices, weight=graph.weight, blocks=self.blocks, keep=keep, gain=gain, q=q,
-            q_out=self.after, coefficient=0.5, out=self.out, square=None, threads=op.threads,
-        )  # fmt: skip
+            start=start,
+            end=end,
+            indices=graph.indices,
+            weight=graph.weight,
+            blocks=self.blocks,
+            keep=keep,
+            gain=gain,
+            q=q,
+            q_out=self.after,
+            coefficient=0.5,
+            out=self.out,
+            square=None,
+            threads=op.threads,
+        )
         seconds = perf_counter() - began
         return seconds, (int((end - start).sum()) + len(start)) / (graph.num_edges + graph.num_nodes)
 

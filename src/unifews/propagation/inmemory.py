@@ -20,8 +20,8 @@ from unifews.propagation.bounded import bounded
 from unifews.propagation.budget import Budget, Target
 from unifews.propagation.certify import Prices, joined, left_out, norm_of
 from unifews.propagation.estimate import unpruned_seconds
-from unifews.propagation.features import Features, Floats
-from unifews.propagation.operator import Operator, stationary
+from unifews.propagation.features import FeatureMatrix, Floats
+from unifews.propagation.operator import HopOperator, stationary
 from unifews.propagation.result import Hops, Propagated, Remainder
 from unifews.propagation.sampled import DIRECTIONS, FAILURE, sampled
 from unifews.propagation.view import View
@@ -30,7 +30,7 @@ _MISSED = 0.05  # of the products: a target that is missed by more is told
 
 
 @dataclass(frozen=True)
-class Wish:
+class InMemoryOptions:
     """How to prune, as `propagate` was asked to; what, is a budget."""
 
     entries: Entries
@@ -55,7 +55,7 @@ class Wish:
 class Frame:
     """What the columns of the values mean: the axes they stand on, and the stationary part beside them."""
 
-    features: Features
+    features: FeatureMatrix
     basis: Basis | None
     phi: Floats | None
     mean: Floats | None
@@ -76,7 +76,7 @@ class Frame:
         return isinstance(budget, Target) and self.width <= math.ceil((1 - budget.sparsity) * self.features.f)
 
     @classmethod
-    def of(cls, features: Features, op: Operator, budget: Budget | None, wish: Wish) -> Frame:
+    def of(cls, features: FeatureMatrix, op: HopOperator, budget: Budget | None, wish: InMemoryOptions) -> Frame:
         """A bound on the error leaves no room for axes to be left out: all of them, or the input's where they are too many."""
         is_bounded, on_axes = bool(wish.max_error), wish.basis == "principal"
         rotate = on_axes and (budget is not None or wish.rank is not None or (is_bounded and features.f <= VERY_WIDE))
@@ -92,11 +92,16 @@ class Frame:
 
 
 def in_memory(
-    op: Operator, x: Any, budget: Budget | None, wish: Wish, progress: Callable[[int, int], None] | None, began: float
-) -> Propagated:  # fmt: skip
+    op: HopOperator,
+    x: Any,
+    budget: Budget | None,
+    wish: InMemoryOptions,
+    progress: Callable[[int, int], None] | None,
+    began: float,
+) -> Propagated:
     """`propagate`, once its arguments are checked; `began` is when it was called."""
     called = began
-    features = Features(x, op.graph.num_nodes)
+    features = FeatureMatrix(x, op.graph.num_nodes)
     _check_rank(wish.rank, features.f)
     setup, began = perf_counter() - began, perf_counter()
     frame = Frame.of(features, op, budget, wish)
@@ -112,7 +117,7 @@ def in_memory(
                 view.sent = np.zeros(op.graph.num_nodes)
         return view
 
-    def run(view: View, budget: Budget | None) -> local.Outcome:
+    def run(view: View, budget: Budget | None) -> local.GroupResult:
         if budget is None:
             return local.unpruned(op, view, wish.every_hop, progress)
         return local.pruned(op, view, wish.entries, wish.inherit, budget, wish.every_hop, progress, prices)
@@ -162,7 +167,7 @@ def _check_rank(rank: Any, features: int) -> None:
         raise InputError(f"`rank` is the number of axes to keep, from 1 to the {features:,} features there are; got {rank!r}.")
 
 
-def _proven(exponent: int, outcome: local.Outcome, op: Operator, view: View, prices: Prices) -> float:
+def _proven(exponent: int, outcome: local.GroupResult, op: HopOperator, view: View, prices: Prices) -> float:
     """The certified error of values that are given over 2^exponent."""
     parts = [*outcome.certificates, *([left_out(op, view, prices)] if view.square is not None else [])]
     return joined(parts, exponent) if parts else 0.0
@@ -188,7 +193,7 @@ def _scale_back(values: Floats, exponent: int) -> int:
     return 0
 
 
-def _with_mean_axis(outcome: local.Outcome, frame: Frame, op: Operator) -> tuple[Floats, Floats | None]:
+def _with_mean_axis(outcome: local.GroupResult, frame: Frame, op: HopOperator) -> tuple[Floats, Floats | None]:
     """Coordinates and axes; where the axes do not span the stationary part's features c, with one more so that nothing is lost.
 
     Only the stationary part is propagated on it; of the rest a node keeps its own, as on every axis left out.
@@ -209,7 +214,7 @@ def _with_mean_axis(outcome: local.Outcome, frame: Frame, op: Operator) -> tuple
     return np.concatenate([values, column[:, None]], axis=1), np.concatenate([axes, axis], axis=1)
 
 
-def _hops(outcome: local.Outcome, frame: Frame, op: Operator, remainder: Remainder | None) -> Hops:
+def _hops(outcome: local.GroupResult, frame: Frame, op: HopOperator, remainder: Remainder | None) -> Hops:
     shift, phi = frame.features.exponent, frame.phi
     columns = [] if phi is None else [(column, grown + shift) for column, grown in op.powers(phi)]
     values = [(hop, grown + shift) for hop, grown in outcome.snapshots]
@@ -217,8 +222,8 @@ def _hops(outcome: local.Outcome, frame: Frame, op: Operator, remainder: Remaind
 
 
 def _notes(
-    budget: Budget | None, exponent: int, view: View, outcome: local.Outcome, runs: int, by_sample: bool
-) -> tuple[str, ...]:  # fmt: skip
+    budget: Budget | None, exponent: int, view: View, outcome: local.GroupResult, runs: int, by_sample: bool
+) -> tuple[str, ...]:
     notes = []
     if by_sample:
         notes.append(f"the error was measured in {DIRECTIONS} random directions; the bound fails with a chance of {FAILURE:g}")
@@ -242,7 +247,7 @@ def _notes(
     return tuple(notes)
 
 
-def _caller_kind(features: Features) -> Callable[[Floats], Any]:
+def _caller_kind(features: FeatureMatrix) -> Callable[[Floats], Any]:
     """Back to what the caller gave: torch in, torch out, on the same device."""
     if not features.is_torch:
         return lambda array: array

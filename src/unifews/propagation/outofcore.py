@@ -24,13 +24,13 @@ import numpy as np
 from unifews.errors import InputError
 from unifews.kernels import LANES, SLACK, aligned
 from unifews.propagation import local, planner
-from unifews.propagation.assembly import RESULT, Assembly, Done, Frame, trace_of
+from unifews.propagation.assembly import RESULT, Assembly, ColumnBasis, GroupRecord, trace_of
 from unifews.propagation.budget import Budget, Target
 from unifews.propagation.checkpoint import Checkpoint, resumed, told, whole
 from unifews.propagation.engines import BlockEngine
 from unifews.propagation.features import Floats
 from unifews.propagation.operator import stationary
-from unifews.propagation.planner import Needs, Plan
+from unifews.propagation.planner import Plan, Requirements
 from unifews.propagation.result import Propagated
 from unifews.propagation.tiles import Shape, Tile
 from unifews.propagation.view import View
@@ -45,7 +45,7 @@ _OFTEN = 2.0  # seconds between notes of how far a pass over rows has come
 
 
 @dataclass(frozen=True)
-class Order:
+class OutOfCoreOptions:
     """Where the result goes and what it may take."""
 
     out: Path
@@ -57,9 +57,9 @@ class Order:
     tell: Callable[[Plan], None] | None = None
 
 
-def beyond_memory(
-    needs: Needs,
-    order: Order,
+def out_of_core(
+    needs: Requirements,
+    order: OutOfCoreOptions,
     task: dict[str, Any],
     inputs: Sequence[Path],
     pages: Pages,
@@ -75,7 +75,7 @@ def beyond_memory(
             check_place(out, order.overwrite)
             chosen = _planned(work, needs, order)
             with work.writing():
-                run = _Run(work, needs, chosen, pages, progress)
+                run = _OutOfCoreRun(work, needs, chosen, pages, progress)
                 run.all()
                 (work.folder / RESULT).replace(out)
         summary = work.get("summary")
@@ -83,7 +83,7 @@ def beyond_memory(
     return Propagated(open_array(out), None, trace_of(summary), summary["exponent"], None, lambda array: array)
 
 
-def _planned(work: Work, needs: Needs, order: Order) -> Plan:
+def _planned(work: Work, needs: Requirements, order: OutOfCoreOptions) -> Plan:
     """The plan of this call, or that of the one that was interrupted."""
     kept = work.get("plan")
     if kept is None:
@@ -105,17 +105,17 @@ def _planned(work: Work, needs: Needs, order: Order) -> Plan:
     return chosen
 
 
-class _Run:
+class _OutOfCoreRun:
     """One propagation on its way into a file."""
 
-    def __init__(self, work: Work, needs: Needs, chosen: Plan, pages: Pages, progress: Progress | None) -> None:
+    def __init__(self, work: Work, needs: Requirements, chosen: Plan, pages: Pages, progress: Progress | None) -> None:
         self.work, self.needs, self.op, self.features = work, needs, needs.op, needs.features
         self.groups, self.outside, self.pages, self.progress = chosen.groups, chosen.outside, pages, progress
         self.steps = len(self.groups) * self.op.hops + 2
         self.began = perf_counter()
 
     def all(self) -> None:
-        frame = Frame.kept(self.work, self.needs)
+        frame = ColumnBasis.kept(self.work, self.needs)
         phi = stationary(self.op.diffusion) if self.needs.deflate else None
         view = View(self.features, frame.basis, phi, frame.mean, self.op.diffusion, self.op.threads)
         if len(self.groups) > 1:
@@ -209,7 +209,7 @@ class _Run:
                 outcome = whole(self.op, view, shape, state, tell, room=self._room)
             else:
                 outcome = self._pruned(view, shape, own, state, tell)
-            each = Done.of(outcome, state_files.save(self._file("coordinates", shape), [outcome.values]))
+            each = GroupRecord.of(outcome, state_files.save(self._file("coordinates", shape), [outcome.values]))
             del outcome
             if number + 1 < len(self.groups) and own is not None:
                 following = budgets[-number - 2]
@@ -245,17 +245,17 @@ class _Run:
 
     def _pruned(
         self, view: View, shape: Shape, budget: Budget, state: Checkpoint, tell: Callable[[int], None]
-    ) -> local.Outcome:
+    ) -> local.GroupResult:
         by_feature = self.needs.by_feature
         engine = BlockEngine(self.op, view, [shape], self.needs.inherit, by_feature=by_feature, room=self._room)
         return local.run(self.op, engine, budget, False, tell, state)
 
     # ------------------------------------------------------------------------------------------------------- rotation
 
-    def _rotated(self, frame: Frame) -> None:
+    def _rotated(self, frame: ColumnBasis) -> None:
         """The rows of all groups, back on the input's axes, into the result, and what is told of it."""
         kept = self.work.get("groups")
-        done = [Done.of_dict(kept[str(shape.column)]) for shape in self.groups]
+        done = [GroupRecord.of_dict(kept[str(shape.column)]) for shape in self.groups]
         assembly = Assembly(self.needs, frame, done)
         files = [self._file("coordinates", shape) for shape in self.groups]
         for file, each in zip(files, done, strict=True):
