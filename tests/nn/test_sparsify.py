@@ -740,7 +740,7 @@ def test_what_a_gin_is_made_of_may_take_any_features():
 
     x, edge_index = graph()
     assert uf.sparsify(GINConv(Wide()))(x, edge_index).shape == (60, 3)
-    with pytest.raises(ShapeError, match=r"GINConv is called with features of shape \[60\]; give \[nodes, columns\]"):
+    with pytest.raises(ShapeError, match=r"GINConv is called with features of shape \[60\]; give a matrix"):
         uf.sparsify(GINConv(Wide()))(x[:, 0], edge_index)
     ready = uf.sparsify(GIN(20, 8, 2, 3))
     with pytest.raises(ShapeError, match=r"convs\.0 is called with features of 5 columns and its weights take 20"):

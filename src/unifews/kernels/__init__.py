@@ -37,12 +37,12 @@ __all__ = ["LANES", "MAX_BLOCKS", "aligned", "describe", "limit_threads", "nativ
 
 _limit: ContextVar[int | None] = ContextVar("unifews_threads", default=None)
 
-if _wanted := os.environ.get("UNIFEWS_KERNELS"):
-    if _wanted not in native.levels():
+if _level := os.environ.get("UNIFEWS_KERNELS"):
+    if _level not in native.levels():
         raise InputError(
-            f"UNIFEWS_KERNELS is {_wanted!r}, but this processor can run {', '.join(native.levels())}; unset it or pick one."
+            f"UNIFEWS_KERNELS is {_level!r}, but this processor can run {', '.join(native.levels())}; unset it or pick one."
         )
-    native.use_level(_wanted)
+    native.use_level(_level)
 
 
 def aligned(*shape: int, dtype: type = np.float32, zero: bool = False) -> NDArray[np.float32]:
@@ -94,14 +94,14 @@ def threads_to_use(threads: int | None) -> int:
 
 def _threads_of_environment() -> int | None:
     """The value of OMP_NUM_THREADS; the first of a list, which is by nesting level. None if it is not set."""
-    said = os.environ.get("OMP_NUM_THREADS", "").strip()
-    if not said:
+    value = os.environ.get("OMP_NUM_THREADS", "").strip()
+    if not value:
         return None
-    first = said.split(",")[0].strip()
+    first = value.split(",")[0].strip()
     # Longer strings are not valid, and Python refuses to parse integers of thousands of digits.
     if not first.isascii() or not first.isdigit() or len(first) > 18 or int(first) < 1:
         raise InputError(
-            f"OMP_NUM_THREADS is {said[:40]!r}, which is not a number of threads; unset it for all {cores():,} cores, or set "
+            f"OMP_NUM_THREADS is {value[:40]!r}, which is not a number of threads; unset it for all {cores():,} cores, or set "
             f"an integer of at least 1."
         )
     return _not_too_many(int(first), "OMP_NUM_THREADS", "unset it for all of them")

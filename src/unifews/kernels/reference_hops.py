@@ -266,15 +266,15 @@ def pruned_hop(
     magnitude = np.abs(now) if by_feature else size[:, :, None]
     allowed = None if alive is None else _bits(alive, blocks, lanes)
     kept, zero, lagging = np.zeros(blocks, dtype=np.int64), [0] * blocks, np.float32(0)
-    seen, unseen, whole = np.zeros(blocks), np.zeros(blocks), np.zeros(blocks)
-    few = 2 * sum(_may_send(top[v], reach[v], delta) for v in range(n)) < n
-    asked = not by_feature and (not few or weight is not None or alive is not None)
+    examined_price, other_price, whole = np.zeros(blocks), np.zeros(blocks), np.zeros(blocks)
+    few_senders = 2 * sum(_may_send(top[v], reach[v], delta) for v in range(n)) < n
+    reads_largest = not by_feature and (not few_senders or weight is not None or alive is not None)
 
     for u in range(n):
         level = _cut(delta, target[u])
         total = np.zeros((blocks, LANES), dtype=np.float32)
         touched = np.zeros(blocks, dtype=bool)
-        gone, rest = np.zeros((blocks, lanes)), 0.0
+        removed_sum, rest = np.zeros((blocks, lanes)), 0.0
         for v, w, i in edges_into(u, start, end, indices, weight):
             keeps = w * magnitude[v] >= level  # [blocks, lanes]
             reaches = keeps
@@ -288,14 +288,14 @@ def pruned_hop(
             kept += keeps.sum(axis=1)
             if cost is not None:
                 mine = float(w) * np.where(keeps, 0, magnitude[v].astype(np.float64))
-                looked = reaches.any(axis=1, keepdims=True) if by_feature else reaches.any()
-                gone += np.where(looked, mine, 0)
-                rest += 0.0 if looked.any() else float(w) * float(top[v])
-                unseen += float(cost[u]) * np.where(looked, 0, mine * magnitude[v]).sum(axis=1)
+                examined = reaches.any(axis=1, keepdims=True) if by_feature else reaches.any()
+                removed_sum += np.where(examined, mine, 0)
+                rest += 0.0 if examined.any() else float(w) * float(top[v])
+                other_price += float(cost[u]) * np.where(examined, 0, mine * magnitude[v]).sum(axis=1)
 
         if toll is not None:
-            seen += float(toll[u]) * np.square(gone).sum(axis=1)
-            whole += float(toll[u]) * np.square(gone + rest).sum(axis=1)
+            examined_price += float(toll[u]) * np.square(removed_sum).sum(axis=1)
+            whole += float(toll[u]) * np.square(removed_sum + rest).sum(axis=1)
         for b in range(blocks):
             size_out[u, b] = keep[u] * size[u, b]
             if touched[b] or (stamp[u, b] == hop and _may_send(size_out[u, b], reach[u], delta)):
@@ -316,8 +316,8 @@ def pruned_hop(
     if alive is not None and allowed is not None:
         _bits(alive, blocks, lanes, put=allowed)
     if removed is not None:
-        removed[:] = np.square(np.sqrt(seen) + np.sqrt(unseen))
-        if asked:
+        removed[:] = np.square(np.sqrt(examined_price) + np.sqrt(other_price))
+        if reads_largest:
             np.minimum(removed, whole, out=removed)
     return kept.tolist(), zero, float(lagging)
 

@@ -89,10 +89,10 @@ class Adjacency:
 
         None = all edges are kept.
         """
-        gone = self.keys[~keep]
-        if other.num_nodes != self.num_nodes or not len(gone):
+        removed = self.keys[~keep]
+        if other.num_nodes != self.num_nodes or not len(removed):
             return None
-        return ~torch.isin(other.keys, gone)
+        return ~torch.isin(other.keys, removed)
 
     @classmethod
     def build(cls, edge_index: Tensor, num_nodes: int) -> Adjacency:

@@ -172,7 +172,7 @@ def _nothing_to_send(name: str, pruning: Pruning) -> str:
     if not pruning.prunes_weights:
         return f"{said}; there are no edges to prune in it."
     return (
-        f"{said}, whose passes decide which weights to remove; for a plain head use uf.train(data, 'mlp', weight_sparsity=...), "
+        f"{said}, whose passes decide which weights to remove; for a plain head use uf.train(data, 'mlp', weight_sparsity=...) "
         f"or unifews.nn.decoupled.Mlp and `decide` of its layers."
     )
 

@@ -170,23 +170,23 @@ def _read(config: Json, arrays: Arrays, into: nn.Module | None, folder: Path) ->
     return model
 
 
-def _state(said: Any, arrays: Arrays) -> State:
-    if not isinstance(said, dict):
+def _state(stored: Any, arrays: Arrays) -> State:
+    if not isinstance(stored, dict):
         raise InvalidModel("has no state")
-    return unpacked_all(said, "", arrays, unpacked_exactly)
+    return unpacked_all(stored, "", arrays, unpacked_exactly)
 
 
-def _pruning(said: Any) -> Pruning | None:
-    if said is None:
+def _pruning(stored: Any) -> Pruning | None:
+    if stored is None:
         return None
-    if isinstance(said, dict):
-        said = {**_OLD_DEFAULTS, **said}
-    if not isinstance(said, dict) or set(said) != {field.name for field in fields(Pruning)}:
+    if isinstance(stored, dict):
+        stored = {**_OLD_DEFAULTS, **stored}
+    if not isinstance(stored, dict) or set(stored) != {field.name for field in fields(Pruning)}:
         raise InvalidModel("has pruning settings that this release does not know")
-    if not all(type(said[name]) is bool for name in ("absolute", "inherit", "feedback")):
+    if not all(type(stored[name]) is bool for name in ("absolute", "inherit", "feedback")):
         raise InvalidModel("has pruning settings that must be true or false")
     try:
-        return Pruning(**said)
+        return Pruning(**stored)
     except InputError as error:
         raise InvalidModel(f"has invalid pruning settings ({str(error)[:120]})") from None
     except TypeError:  # unhashable names
@@ -221,8 +221,8 @@ def _check_state(model: nn.Module, state: State, *, exact: bool) -> None:
     kind = type(model).__name__
     missing, more = [name for name in wanted if name not in state], [name for name in state if name not in wanted]
     if missing or more:
-        said = f"has no {missing[0]}" if missing else f"has {more[0][:60]}, which this {kind} does not"
-        raise _mismatch(f"the saved model {said}", kind, exact)
+        difference = f"has no {missing[0]}" if missing else f"has {more[0][:60]}, which this {kind} does not"
+        raise _mismatch(f"the saved model {difference}", kind, exact)
     for name, value in wanted.items():
         found = state[name]
         if found.shape != value.shape and not (name in free and found.ndim == 1):
@@ -252,8 +252,8 @@ def _check_session(model: nn.Module, config: Json, state: State) -> None:
         raise InvalidModel("has layers of an invalid width")
     names = {name for name, _ in model.named_modules()}
     for key in ("feedback", "trains"):
-        said = config.get(key)
-        if not isinstance(said, list) or not all(isinstance(one, str) and one in names for one in said):
+        stored = config.get(key)
+        if not isinstance(stored, list) or not all(isinstance(one, str) and one in names for one in stored):
             raise InvalidModel(f"has {key!r} of modules that it does not have")
     for name in layers:
         _check_decisions(*(state[f"{name}.{part}".lstrip(".")] for part in ("removed", "nodes", "passes")))
@@ -293,9 +293,9 @@ _PREFIX = "optimizer."  # of tensor names: optimizer.<parameter number>.<name>
 def _optimizer_config(optimizer: Optimizer, into: Arrays) -> Json:
     """The settings and state of an optimizer; its tensors are added to `into`."""
     name = type(optimizer).__name__
-    said = optimizer.state_dict()
-    groups, sizes = [], [len(group["params"]) for group in said["param_groups"]]
-    for group in said["param_groups"]:
+    current = optimizer.state_dict()
+    groups, sizes = [], [len(group["params"]) for group in current["param_groups"]]
+    for group in current["param_groups"]:
         settings = {key: list(value) if isinstance(value, tuple) else value for key, value in group.items() if key != "params"}
         for key, value in settings.items():
             if not _is_plain(value):
@@ -305,7 +305,7 @@ def _optimizer_config(optimizer: Optimizer, into: Arrays) -> Json:
     for number, parameter in enumerate(_parameters_of(optimizer)):
         state[str(number)] = {
             key: _value_config(name, f"{_PREFIX}{number}.{key}", key, value, parameter, into)
-            for key, value in said["state"].get(number, {}).items()
+            for key, value in current["state"].get(number, {}).items()
         }
     return {"class": name, "groups": groups, "sizes": sizes, "state": state}
 
@@ -374,11 +374,11 @@ def _check_kinds(parameters: list[Tensor], state: dict[int, Json]) -> None:
         raise InvalidModel(f"has an optimizer with a {mixed[:40]!r} of inconsistent kinds")
 
 
-def _parameter_state(number: int, parameter: Tensor, said: Any, arrays: Arrays) -> Json:
-    if not isinstance(said, dict):
+def _parameter_state(number: int, parameter: Tensor, stored: Any, arrays: Arrays) -> Json:
+    if not isinstance(stored, dict):
         raise InvalidModel(f"has an optimizer without a state of parameter {number}")
     found: Json = {}
-    for key, how in said.items():
+    for key, how in stored.items():
         if not isinstance(how, dict):
             if not _is_plain(how) or isinstance(how, str | list):
                 raise InvalidModel(f"has an optimizer with a {key[:40]!r} that is not a number")
@@ -399,12 +399,12 @@ def _parameter_state(number: int, parameter: Tensor, said: Any, arrays: Arrays) 
     return found
 
 
-def _group_settings(now: Json, said: Any) -> Json:
+def _group_settings(now: Json, stored: Any) -> Json:
     """The settings of a group: those of its class, and numbers that a scheduler has added."""
-    if not isinstance(said, dict) or not set(now) - {"params", "initial_lr"} <= set(said) or "params" in said:
+    if not isinstance(stored, dict) or not set(now) - {"params", "initial_lr"} <= set(stored) or "params" in stored:
         raise InvalidModel("has an optimizer with settings that its class does not have")
     found: Json = {}
-    for key, value in said.items():
+    for key, value in stored.items():
         default = now.get(key, 0.0)
         if not _is_plain(value) or not _same_kind(value, default):
             raise InvalidModel(f"has an optimizer that cannot have {key[:40]} = {str(value)[:40]!r}")

@@ -89,7 +89,7 @@ def compress(
 @torch.no_grad()
 def _frozen(model: nn.Module, call: Call | None, given: GivenGraph) -> tuple[Program, Tensor]:
     """The program of a model, and the result of the model itself on this graph."""
-    model = private_copy(model).eval()  # other threads may call or train the model meanwhile
+    model = private_copy(model).eval()  # other threads may call or train the model
     with _record_widths(model) as widths:
         expected = _evaluated(model, call, given)
     return folded(_program(model, call, given, widths)), expected
@@ -158,8 +158,8 @@ def _requested(model: nn.Module, session: Session | None) -> str:
         return str(session.pruning)
     pruned = any(module.is_pruned for module in model.modules() if isinstance(module, PrunedWeight))
     how = (model.propagation or {}) if isinstance(model, DecoupledModel) else {}
-    said = [f"{name}={how[name]:g}" for name in ("edge_sparsity", "threshold", "relative_threshold") if how.get(name)]
-    return ", ".join([*said, *(["weights"] if pruned else [])]) or "unpruned"
+    requested = [f"{name}={how[name]:g}" for name in ("edge_sparsity", "threshold", "relative_threshold") if how.get(name)]
+    return ", ".join([*requested, *(["weights"] if pruned else [])]) or "unpruned"
 
 
 @contextmanager
@@ -167,11 +167,11 @@ def _record_widths(model: nn.Module) -> Iterator[dict[nn.Module, int]]:
     """Record the number of columns that each layer returns while the model, a private copy, is called."""
     widths: dict[nn.Module, int] = {}
 
-    def see(module: nn.Module, _: Any, out: Any) -> None:
+    def record_width(module: nn.Module, _: Any, out: Any) -> None:
         if isinstance(out, Tensor) and out.ndim == 2:
             widths[module] = out.shape[1]
 
-    hooks = [module.register_forward_hook(see) for module in model.modules() if isinstance(module, PrunedConv)]
+    hooks = [module.register_forward_hook(record_width) for module in model.modules() if isinstance(module, PrunedConv)]
     try:
         yield widths
     finally:

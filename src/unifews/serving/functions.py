@@ -118,7 +118,7 @@ def _passed(to: ProgramBuilder, input: Any, *args: Any, **kwargs: Any) -> StepVa
 
 
 def _dropped(to: ProgramBuilder, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> StepValue | None:
-    return None if training and p else StepValue(input.number)  # dropout that stays active in eval mode has no step
+    return None if training and p else StepValue(input.number)  # dropout in eval mode has no step
 
 
 def _activated(kind: str) -> Callable[..., StepValue | None]:

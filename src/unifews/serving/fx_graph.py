@@ -75,10 +75,10 @@ class _GraphTracer(fx.Tracer):
 
             return self.call_module(module, forward, args, kwargs)
 
-        def look(module: nn.Module, name: str) -> Any:
+        def read(module: nn.Module, name: str) -> Any:
             return self.getattr(name, kind.__getattr__(module, name), cache)
 
-        body = {"__call__": call, "__getattr__": look, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        body = {"__call__": call, "__getattr__": read, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
         return new_class(kind.__name__, (_NoInitSubclass, kind), exec_body=lambda space: space.update(body))
 
 

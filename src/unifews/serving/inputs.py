@@ -187,8 +187,10 @@ def with_weights(given: GivenGraph, weight: str | None, kind: str) -> GivenGraph
 
 
 def _one_argument(kind: str, parameter: Parameter, given: GivenGraph) -> Call:
-    says = parameter.annotation if isinstance(parameter.annotation, str) else getattr(parameter.annotation, "__name__", "")
-    if given.data is None and parameter.name not in _DATA_NAMES and says.split(".")[-1] not in ("Data", "Batch"):
+    annotation = (
+        parameter.annotation if isinstance(parameter.annotation, str) else getattr(parameter.annotation, "__name__", "")
+    )
+    if given.data is None and parameter.name not in _DATA_NAMES and annotation.split(".")[-1] not in ("Data", "Batch"):
         raise InputError(
             f"forward of {kind} takes one argument, `{parameter.name}`, and {_CALL}; name it data if it is a PyG Data "
             f"object, or write forward(x, edge_index, edge_weight=None)."

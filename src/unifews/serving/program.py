@@ -270,6 +270,10 @@ _PRUNED: dict[str, Check] = {
     "inherit": _is_flag,
 }
 _ATTENDING: dict[str, Check] = {**_PRUNED, "heads": _is_count, "slope": _is_number, "loops": _is_flag}
+_DIFFUSING: dict[str, Check] = {
+    **{"norm": _one_of(*get_args(Norm)), "loops": _or_none(_is_number), "weighted_loops": _or_none(_is_number)},
+    **{"weighted": _is_flag, "relu": _is_flag, **_PRUNED},
+}
 _MANY = 1 << 16
 
 OPS: dict[str, Op] = {
@@ -285,20 +289,7 @@ OPS: dict[str, Op] = {
     "normalize": Op((1, 1), {"eps": _is_delta}),
     "layer_norm": Op((1, 1), {"eps": _is_delta}, (), ("scale", "shift"), _rowwise("scale", "shift")),
     "softmax": Op((1, 1), {"log": _is_flag}),
-    "diffuse": Op(
-        (1, 1),
-        {
-            "norm": _one_of(*get_args(Norm)),
-            "loops": _or_none(_is_number),
-            "weighted_loops": _or_none(_is_number),
-            "weighted": _is_flag,
-            "relu": _is_flag,
-            **_PRUNED,
-        },
-        (),
-        ("columns", "removed", "bias"),
-        _diffuse,
-    ),
+    "diffuse": Op((1, 1), _DIFFUSING, (), ("columns", "removed", "bias"), _diffuse),
     "gat": Op((1, 1), _ATTENDING, ("source", "target"), ("columns", "removed"), _gat),
     "gatv2": Op((2, 2), _ATTENDING, ("att",), ("columns", "removed"), _gat),
     "layer": Op(

@@ -250,15 +250,15 @@ def _pyg_model(config: Json, tensors: int) -> nn.Module:
     )
 
 
-def _named(said: Any, kinds: dict[str, Callable[..., nn.Module]], what: str) -> tuple[str | None, Json]:
+def _named(stored: Any, kinds: dict[str, Callable[..., nn.Module]], what: str) -> tuple[str | None, Json]:
     """The name of one of these classes, as PyG resolves it, and its settings."""
-    if said is None:
+    if stored is None:
         return None, {}
-    name = said.get("name") if isinstance(said, dict) else None
+    name = stored.get("name") if isinstance(stored, dict) else None
     found = kinds.get(name if name in kinds else normalize_string(name)) if isinstance(name, str) else None
     if found is None:
-        raise InvalidModel(f"cannot have {what} = {str(said)[:40]!r}")
-    known, settings = _defaults(found), {key: value for key, value in said.items() if key != "name"}
+        raise InvalidModel(f"cannot have {what} = {str(stored)[:40]!r}")
+    known, settings = _defaults(found), {key: value for key, value in stored.items() if key != "name"}
     if not set(settings) <= set(known):
         raise InvalidModel(f"has a {what} with unknown settings")
     return name, {key: _setting(value, known[key], key) for key, value in settings.items()}

@@ -19,18 +19,13 @@ from unifews.serving import graph_steps
 from unifews.serving.products import SentColumns, sparse_rows
 from unifews.serving.program import Program, Step
 
-_KINDS: dict[str, Callable[[Tensor, float], Tensor]] = {
-    "relu": lambda x, _: x.relu(),
-    "elu": lambda x, slope: functional.elu(x, slope),
-    "leaky_relu": lambda x, slope: functional.leaky_relu(x, slope),
-    "gelu": lambda x, _: functional.gelu(x),
-    "gelu_tanh": lambda x, _: functional.gelu(x, approximate="tanh"),
-    "sigmoid": lambda x, _: x.sigmoid(),
-    "tanh": lambda x, _: x.tanh(),
-    "silu": lambda x, _: functional.silu(x),
-    "selu": lambda x, _: functional.selu(x),
-    "softplus": lambda x, _: functional.softplus(x),
-}
+
+def _activate(kind: str, x: Tensor, slope: float) -> Tensor:
+    """An activation of `program.ACTIVATIONS`, by its name in torch.nn.functional."""
+    if kind == "gelu_tanh":
+        return functional.gelu(x, approximate="tanh")
+    function: Callable[..., Tensor] = getattr(functional, kind)
+    return function(x, slope) if kind in ("elu", "leaky_relu") else function(x)
 
 
 def by_row(step: Step, values: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
@@ -44,7 +39,7 @@ def by_row(step: Step, values: Sequence[Tensor], out: Tensor | None = None) -> T
         assert axes is not None
         return x @ axes
     if step.op == "activate":
-        return _KINDS[step.settings["kind"]](x, step.settings["slope"])
+        return _activate(step.settings["kind"], x, step.settings["slope"])
     if step.op == "cat":
         return torch.cat([value.to_dense() for value in values], dim=1)
     if step.op == "product":

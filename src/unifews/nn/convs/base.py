@@ -71,7 +71,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
     decided: Tensor
     """Whether there is a decision yet."""
     delta: Tensor
-    """δ in message units."""
+    """δ, on the scale of the messages."""
     columns: Tensor
     """bool [width]: what is sent; empty where decisions are not about columns, or where the width is not known yet."""
     removed: Tensor
@@ -109,8 +109,8 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
     @property
     def width(self) -> int:
         """Columns of the unpruned product; before the first pass, from the attributes of the layer."""
-        said = [self.seen_width, *(getattr(self, name, None) for name in ("out_channels", "channels", "in_channels"))]
-        return next((value for value in said if isinstance(value, int) and value > 0), 1)
+        widths = [self.seen_width, *(getattr(self, name, None) for name in ("out_channels", "channels", "in_channels"))]
+        return next((value for value in widths if isinstance(value, int) and value > 0), 1)
 
     @property
     def _num_columns(self) -> int:

@@ -1,6 +1,6 @@
 """Any other message-passing layer: all messages are computed, and small ones are then set to zero.
 
-This works for every layer but saves no time in the layer itself; the trace says so.
+This works for every layer but saves no time in the layer itself; the trace reports it.
 """
 
 from __future__ import annotations
