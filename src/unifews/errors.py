@@ -53,8 +53,8 @@ class MissingFileError(UnifewsError, FileNotFoundError):
     """No file or folder at the given path."""
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    """The error for a misspelt name, with the nearest known one.
+def unknown_name(kind: str, name: str, known: Iterable[str], setting: str = "") -> UnknownNameError:
+    """The error for a misspelt name, with the nearest known one. `setting`: the option that it was given for.
 
     >>> str(unknown_name("method", "dspr", ["unifews", "dspar"]))
     "no method named 'dspr'. Did you mean 'dspar'? Known: dspar, unifews."
@@ -62,4 +62,4 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError
     names = sorted(known)
     near = get_close_matches(str(name), names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return UnknownNameError(f"no {kind} named {name!r}.{hint} Known: {', '.join(names) or 'none'}.")
+    return UnknownNameError(f"no {kind} named {name!r}.{hint} Known: {', '.join(names) or 'none'}.", setting=setting)

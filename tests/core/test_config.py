@@ -58,7 +58,7 @@ class Sharing:
 @pytest.mark.parametrize(
     ("values", "setting", "words"),
     [
-        ({"sparsity": 50}, "sparsity", r"must be a number or None in \[0, 1\); got 50\.0\. For 50 percent write sparsity=0.5"),
+        ({"sparsity": 50}, "sparsity", r"must be a number in \[0, 1\); got 50\. For 50 percent write sparsity=0.5"),
         ({"sparsity": True}, "sparsity", "got True"),
         ({"sparsity": math.nan}, "sparsity", "got nan"),
         ({"threshold": -1}, "threshold", "of at least 0; got -1"),

@@ -487,10 +487,10 @@ def test_the_momentum_of_a_norm_is_raised_on_one_graph_only_and_given_back():
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"hysteresis": 0.5}, "`hysteresis` is a finite factor of at least 1.*0.5"),
+        ({"hysteresis": 0.5}, "`hysteresis` must be a number of at least 1; got 0.5"),
         ({"hysteresis": True}, "`hysteresis`"),
         ({"hysteresis": float("inf")}, "`hysteresis`"),
-        ({"norm_momentum": 0}, "`norm_momentum` is above 0 and at most 1"),
+        ({"norm_momentum": 0}, "`norm_momentum` must be a number in"),
         ({"norm_momentum": "fast"}, "`norm_momentum`"),
     ],
 )

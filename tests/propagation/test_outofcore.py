@@ -481,7 +481,8 @@ def test_a_command_that_cannot_work_says_so(folder, more, says):
 @pytest.fixture
 def outside(by_block, monkeypatch):
     """Sums add up in a file."""
-    monkeypatch.setattr(planner.Requirements, "memory", lambda self, blocks, outside=False: blocks * (10**5 if outside else 10**7))
+    needed = lambda self, blocks, outside=False: blocks * 10 ** (5 if outside else 7)  # noqa: E731
+    monkeypatch.setattr(planner.Requirements, "memory", needed)
 
 
 def test_a_disk_that_fills_up_before_sums_are_written_is_an_error(folder, outside, monkeypatch):

@@ -22,7 +22,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import lru_cache
 from types import NoneType, UnionType
@@ -30,9 +32,11 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import numpy as np
 
-from unifews.errors import InputError, UnknownNameError, unknown_name
+from unifews.errors import InputError, unknown_name
 
 Config = TypeVar("Config")
+Values = dict[str, Any]
+"""Plain values by name, as JSON and TOML hold them."""
 _KEY = "unifews.option"
 _BOOLEANS = {"true": True, "false": False, "yes": True, "no": False}
 
@@ -82,8 +86,7 @@ class Option:
 
     def convert(self, value: Any) -> Any:
         """The value as plain Python, checked; raises `InputError` with `setting`, the name of this option."""
-        if isinstance(value, np.generic):
-            value = value.item()
+        given = value = value.item() if isinstance(value, np.generic) else value
         if value is None and self.is_optional:
             return None
         for kind in self.kinds:
@@ -94,8 +97,8 @@ class Option:
                     break
                 return value
         if self.choices and bool not in self.kinds:
-            raise self._unknown(value)
-        raise InputError(f"`{self.name}` must be {self.expected}; got {_short(value)}.{self._hint(value)}", setting=self.name)
+            raise unknown_name(f"`{self.name}`", str(value), map(str, self.choices), setting=self.name)
+        raise InputError(f"`{self.name}` must be {self.expected}; got {_short(given)}.{self._hint(given)}", setting=self.name)
 
     def parse(self, text: str) -> Any:
         """A value written as text, as in ``epsilon=0.05`` or on a command line."""
@@ -115,9 +118,10 @@ class Option:
     @property
     def expected(self) -> str:
         """What a value is, as it reads after "must be": ``an integer of at least 1``."""
-        names = {int: "an integer", float: "a number", bool: "True or False", str: "a string"}
+        bounds = self._range()
+        names = {int: f"an integer{bounds}", float: f"a number{bounds}", bool: "True or False", str: "a string"}
         kinds = [names.get(kind) or self._other(kind) for kind in self.kinds]
-        return " or ".join([*kinds, *(["None"] if self.is_optional else [])]) + self._range()
+        return " or ".join(kinds)
 
     def _other(self, kind: Any) -> str:
         values = get_args(kind) if get_origin(kind) is Literal else ()
@@ -147,11 +151,6 @@ class Option:
     def _hint(self, value: Any) -> str:
         percent = 1 in (self.le, self.lt) and type(value) in (int, float) and 1 < value <= 100
         return f" For {value:g} percent write {self.name}={value / 100:g}." if percent else ""
-
-    def _unknown(self, value: Any) -> UnknownNameError:
-        error = unknown_name(f"`{self.name}`", str(value), map(str, self.choices))
-        error.setting = self.name
-        return error
 
 
 def option(
@@ -225,6 +224,20 @@ def validate(config: Any) -> None:
             raise InputError(f"`{found.name}` has no effect without {either}; add it, or leave it out.", setting=found.name)
 
 
+@contextmanager
+def reported_as(**names: str) -> Iterator[None]:
+    """Errors about these settings name them as the caller's own arguments: ``reported_as(edge_threshold="threshold")``."""
+    try:
+        yield
+    except InputError as error:
+        message = str(error)
+        for setting, name in names.items():
+            message = re.sub(rf"\b{setting}\b", name, message)
+            error.setting = name if error.setting == setting else error.setting
+        error.args = (message,)
+        raise
+
+
 def _meets(config: Any, needs: str) -> Iterator[bool]:
     for condition in needs.split("|"):
         name, equals, value = condition.partition("=")
@@ -237,24 +250,21 @@ def _meets(config: Any, needs: str) -> Iterator[bool]:
 def from_dict(config: type[Config], values: Mapping[str, Any], *, kind: str = "setting") -> Config:
     """An object of this class: missing fields take their defaults, unknown ones are refused with the nearest known name.
 
-    Options of a part stand in its table, or among the others; there, those of the first part that has them. `kind`: what a
-    message calls a key.
+    Options of a part stand in its table, or among the others, where they take precedence. `kind`: what a message calls a key.
     """
     own = {found.name: found for found in _own_options(config)}
     inner = {found.name: found.part for found in options_of(config) if found.part and found.name not in own}
-    direct: dict[str, Any] = {}
-    parts: dict[str, dict[str, Any]] = {}
+    direct: Values = {}
+    parts: dict[str, Values] = {}
     for name, value in values.items():
         if name in own and is_dataclass(own[name].type) and isinstance(value, Mapping):
-            parts.setdefault(name, {}).update(value)
+            parts[name] = {**value, **parts.get(name, {})}
         elif name in own:
             direct[name] = value
         elif name in inner:
             parts.setdefault(inner[name], {})[name] = value
         else:
-            error = unknown_name(kind, name, [*own, *inner])
-            error.setting = name
-            raise error
+            raise unknown_name(kind, name, [*own, *inner], setting=name)
     for name, table in parts.items():
         made = direct.get(name)
         table = table if made is None else to_dict(made) | table
@@ -265,7 +275,7 @@ def from_dict(config: type[Config], values: Mapping[str, Any], *, kind: str = "s
     return config(**direct)
 
 
-def to_dict(config: Any) -> dict[str, Any]:
+def to_dict(config: Any) -> Values:
     """Plain values by field, parts as dictionaries."""
     return dataclasses.asdict(config)
 

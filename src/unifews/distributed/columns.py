@@ -1,4 +1,4 @@
-"""Columns dealt out: every worker has the whole graph and some of the columns, and needs to ask nobody during its hops."""
+"""Column-parallel propagation: every worker has the whole graph and some of the columns; hops need no communication."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 
 from unifews.core.trace import HopTrace
 from unifews.distributed.result import Rows, frame_of, write
-from unifews.distributed.shared import SharedWork, Tell, later
+from unifews.distributed.shared import Report, SharedWork, later
 from unifews.kernels import LANES, MAX_BLOCKS
 from unifews.propagation import local
 from unifews.propagation.assembly import Assembly, GroupRecord
 from unifews.propagation.budget import Budget, Target
-from unifews.propagation.checkpoint import Checkpoint, resumed, told, whole
+from unifews.propagation.checkpoint import Checkpoint, budget_state, resumed, whole
 from unifews.propagation.engines import BlockEngine
 from unifews.propagation.operator import stationary
 from unifews.propagation.planner import Requirements
@@ -47,7 +47,7 @@ def by_columns(common: SharedWork, needs: Requirements, groups: int | None, prog
     if group.size > len(shapes):
         raise group.refuse(
             f"{group.size} workers are too many for {len(shapes)} group{'s' if len(shapes) > 1 else ''} of columns ({width:,} "
-            f"features make {blocks} of {LANES} at most); start {len(shapes)}, or deal out the nodes with partition='nodes' "
+            f"features make {blocks} of {LANES} at most); start {len(shapes)}, or partition the nodes with partition='nodes' "
             f"(--partition nodes)."
         )
     common.keep(shapes=[[shape.column, shape.width, shape.blocks] for shape in shapes])
@@ -60,9 +60,9 @@ def by_columns(common: SharedWork, needs: Requirements, groups: int | None, prog
     done: dict[int, GroupRecord] = {}
     with group.agreed():
         for turn, number in enumerate(mine):
-            tell = later(progress, turn * op.hops, len(mine) * op.hops)
-            done[number] = _one(common, needs, view, shapes[number], budgets[number], tell)
-    everybody = group.tell({number: each.to_dict() for number, each in done.items()})
+            report = later(progress, turn * op.hops, len(mine) * op.hops)
+            done[number] = _one(common, needs, view, shapes[number], budgets[number], report)
+    everybody = group.gather({number: each.to_dict() for number, each in done.items()})
     by_worker = [{int(number): GroupRecord.of_dict(kept) for number, kept in worker.items()} for worker in everybody]
     parts = [worker[number] for number in range(len(shapes)) for worker in by_worker if number in worker]
     assembly = Assembly(needs, frame, parts)
@@ -93,12 +93,14 @@ def _budgets(common: SharedWork, needs: Requirements, view: View, shapes: list[S
             fading[:, number] = local.fades(op, view, [shapes[number]], sample)
         group.add(fading)
         divided = budget.divide([sample.first(view, [shape], weight) for shape in shapes], fading)
-        common.keep(budgets=[told(each) for each in divided])
+        common.keep(budgets=[budget_state(each) for each in divided])
         return [*divided]
     return resumed(budget, kept)
 
 
-def _one(common: SharedWork, needs: Requirements, view: View, shape: Shape, budget: Budget | None, tell: Tell) -> GroupRecord:
+def _one(
+    common: SharedWork, needs: Requirements, view: View, shape: Shape, budget: Budget | None, report: Report
+) -> GroupRecord:
     """The hops of one group, into a folder of its own."""
     op = needs.op
     with _own(common, shape) as work, work.writing():
@@ -110,10 +112,10 @@ def _one(common: SharedWork, needs: Requirements, view: View, shape: Shape, budg
             return GroupRecord.of_dict(kept)
         state = Checkpoint(work, shape, needs.careful)
         if budget is None:
-            outcome = whole(op, view, shape, state, tell)
+            outcome = whole(op, view, shape, state, report)
         else:
             engine = BlockEngine(op, view, [shape], needs.inherit, by_feature=needs.by_feature)
-            outcome = local.run(op, engine, budget, False, tell, state)
+            outcome = local.run(op, engine, budget, False, report, state)
         done = GroupRecord.of(outcome, state_files.save(file, [outcome.values]))
         work.keep(done=done.to_dict(), state=None)
         Checkpoint.clear(work)

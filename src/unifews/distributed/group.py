@@ -1,4 +1,4 @@
-"""The workers that torchrun started: what they say to each other, and how they fail together.
+"""The processes that torchrun started: how they communicate, and how they fail together.
 
 Everything goes through torch.distributed: gloo, since what is exchanged lies in the memory of processors. What they tell each
 other in words is JSON, never a pickle.
@@ -29,7 +29,7 @@ _times = count()  # that this process has joined a group
 
 
 class ReportedElsewhere(UnifewsError):
-    """What another worker tells the user already."""
+    """An error that another worker already reports to the user."""
 
 
 class ProcessGroup:
@@ -39,8 +39,8 @@ class ProcessGroup:
         self.process_group = process_group
         self.rank, self.size = dist.get_rank(process_group), dist.get_world_size(process_group)
 
-    def tell(self, value: Any) -> list[Any]:
-        """What each worker has to say, for JSON."""
+    def gather(self, value: Any) -> list[Any]:
+        """The JSON values of all workers, by rank."""
         text = np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
         lengths = np.zeros(self.size, dtype=np.int64)
         lengths[self.rank] = len(text)
@@ -95,17 +95,17 @@ class ProcessGroup:
             yield
         except (UnifewsError, OSError) as error:
             failure = error
-        told = self.tell(None if failure is None else str(failure))
+        told = self.gather(None if failure is None else str(failure))
         failed = [rank for rank, sentence in enumerate(told) if sentence is not None]
         if not failed:
             return
         if self.rank == 0:
-            raise failure or InputError(f"worker {failed[0]} cannot go on: {told[failed[0]]}")
+            raise failure or InputError(f"worker {failed[0]} failed: {told[failed[0]]}")
         raise ReportedElsewhere(told[failed[0]]) from failure
 
     def check_same(self, facts: dict[str, Any]) -> None:
         """An error unless all workers were given the same; `facts` by name."""
-        told = self.tell(facts)
+        told = self.gather(facts)
         for rank, other in enumerate(told):
             for name in sorted(told[0].keys() | other.keys()):
                 one, another = told[0].get(name), other.get(name)
@@ -127,8 +127,8 @@ class ProcessGroup:
         except RuntimeError as error:  # what torch.distributed raises, whatever went wrong
             kind = UnifewsError if self.rank == 0 else ReportedElsewhere
             raise kind(
-                "another worker was lost. What is done is kept: torchrun --max-restarts=3 goes on by itself, and the same "
-                "command goes on where it stopped."
+                "another worker was lost. Finished work is saved: torchrun --max-restarts=3 restarts by itself, and the "
+                "same command resumes where it stopped."
             ) from error
 
 

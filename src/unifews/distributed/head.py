@@ -27,8 +27,8 @@ from unifews.nn.decoupled import Mlp
 from unifews.storage.npy import open_array
 from unifews.training import api
 from unifews.training.api import Watch
-from unifews.training.fingerprint import fingerprint
 from unifews.training.hands import Hands, loss_of
+from unifews.training.job import TrainingJob
 from unifews.training.ledger import Ledger
 from unifews.training.result import Run
 from unifews.training.spec import TrainSpec
@@ -48,7 +48,7 @@ def train(
         dataset: whose labels and splits are used; a `Dataset`, or what `load_dataset` takes.
         embedding: rows [n, width] to classify, an array or the ``.npy`` file that `propagate` wrote, which is mapped: a
             worker reads its own rows of it (the first one also those of the training set, once). The features unless given.
-        ledger, watch: as in `unifews.train`; the first worker keeps and tells.
+        ledger, watch: as in `unifews.train`; worker 0 writes and reports.
         **settings: of `unifews.train` for ``model="mlp"``: recipe, seeds, split, weight_sparsity, …; a batch is that of all
             workers together, so the same settings take the same steps, up to rounding, however many they are.
     """
@@ -57,18 +57,18 @@ def train(
             data = dataset if isinstance(dataset, Dataset) else load_dataset(dataset)
             data = data if embedding is None else on_embedding(data, embedding)
             spec = TrainSpec.of({"dataset": data.name, "model": "mlp", **settings})
-            api.splits_of(data, spec)
-        hands = many(group, data, spec)
-        watch = watch if hands.is_first else None
-        return api.train(data, **{"model": "mlp", **settings}, ledger=ledger, watch=watch, hands=hands)
+            job = TrainingJob.prepare(data, spec)
+        hands = many(group, job)
+        book = Ledger(ledger) if ledger is not None and not isinstance(ledger, Ledger) else ledger
+        return api.run_job(job, book, watch=watch if hands.is_first else None, hands=hands)
 
 
-def many(group: ProcessGroup, data: Dataset, spec: TrainSpec) -> Many:
+def many(group: ProcessGroup, job: TrainingJob) -> Many:
     """All workers, if they are to train the same: a head."""
-    if spec.model != "mlp":
-        raise group.refuse(f"workers train a head, on an embedding or on features: model='mlp', not {spec.model!r}.")
-    group.check_same({**spec.to_dict(), "data": fingerprint(data)})
-    return Many(group, data.num_nodes)
+    if job.spec.model != "mlp":
+        raise group.refuse(f"workers train a head, on an embedding or on features: model='mlp', not {job.spec.model!r}.")
+    group.check_same({**job.spec.to_dict(), "data": job.data_id})
+    return Many(group, job.data.num_nodes)
 
 
 def on_embedding(data: Dataset, embedding: str | PathLike[str] | NDArray[Any]) -> Dataset:

@@ -1,4 +1,4 @@
-"""Nodes dealt out: every worker has some rows and the edges into them, and hop by hop gets what it needs from others."""
+"""Node-parallel propagation: every worker has some rows and the edges into them, and receives other rows before each hop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unifews.distributed.shared import SharedWork, later
 from unifews.propagation import local
 from unifews.propagation.assembly import Assembly, ColumnBasis, GroupRecord
 from unifews.propagation.budget import Budget, Target
-from unifews.propagation.checkpoint import Checkpoint, plain, resumed, told, whole
+from unifews.propagation.checkpoint import Checkpoint, budget_state, plain, resumed, whole
 from unifews.propagation.operator import stationary
 from unifews.propagation.planner import Requirements
 from unifews.propagation.tiles import Shape, cut
@@ -45,7 +45,7 @@ def by_nodes(common: SharedWork, needs: Requirements, way: str | NDArray[Any], p
 
 
 def _owners(common: SharedWork, needs: Requirements, way: str | NDArray[Any]) -> Owners:
-    """Who has which nodes. METIS is asked once: what it says may vary."""
+    """Who has which nodes. METIS runs once: its result may vary."""
     group, graph = common.group, needs.op.graph
     file, owners = common.folder / "owners", None
     with group.agreed():
@@ -104,7 +104,7 @@ class _PartitionRun:
             crc = state_files.save(_coordinates(self.work, shape.column), [np.ascontiguousarray(outcome.values)])
             each = GroupRecord.of(outcome, crc, traffic)
             done.append(replace(each, peak=self.group.most(each.peak)))
-            kept = {"column": shape.column, "done": done[-1].to_dict(), "budgets": [told(budget) for budget in budgets]}
+            kept = {"column": shape.column, "done": done[-1].to_dict(), "budgets": [budget_state(budget) for budget in budgets]}
             self.work.keep(groups=[*(self.work.get("groups") or [])[:number], kept])
             states = []
         return done[::-1]
@@ -123,14 +123,14 @@ class _PartitionRun:
         self, shape: Shape, budget: Budget | None, state: _Together, number: int
     ) -> tuple[local.GroupResult, tuple[list[int], list[int]]]:
         op, part = self.op, self.part
-        tell = later(self.progress, number * op.hops, len(self.shapes) * op.hops)
+        report = later(self.progress, number * op.hops, len(self.shapes) * op.hops)
         rows = int(self.group.add(np.array([len(part.rows)]))[0])
         everything = [4 * shape.width * rows] * op.hops
         if budget is None:
             refresh = lambda tile, hop: refresh_whole(part, tile, hop)  # noqa: E731
-            return whole(op, self.view, shape, state, tell, before=refresh), (everything, everything)
+            return whole(op, self.view, shape, state, report, before=refresh), (everything, everything)
         engine = PartitionEngine(op, self.view, shape, self.needs.inherit, by_feature=self.needs.by_feature)
-        outcome = local.run(op, engine, budget, False, tell, state)
+        outcome = local.run(op, engine, budget, False, report, state)
         return outcome, (engine.sent, everything)
 
 
@@ -187,7 +187,7 @@ class _Together(Checkpoint):
             "slot": slot,
             "hops": [plain(hop) for hop in hops],
             "crc": state_files.save(self._file(slot), arrays),
-            "budgets": [told(budget) for budget in self.budgets],
+            "budgets": [budget_state(budget) for budget in self.budgets],
             **facts,
         }
         self.work.keep(states=[*kept[-1:], state])
@@ -198,9 +198,9 @@ class _Together(Checkpoint):
 def _agreed(group: ProcessGroup, work: Work, columns: list[int]) -> tuple[list[GroupRecord], list[dict[str, Any]]]:
     """Groups that all workers have done, and the last state within the next one that all of them have, if there is any."""
     groups, states = work.get("groups") or [], work.get("states") or []
-    finished = min(group.tell(len(groups)))
+    finished = min(group.gather(len(groups)))
     mine = {len(state["hops"]): state for state in states if columns[finished : finished + 1] == [state["column"]]}
-    common = set.intersection(*(set(each) for each in group.tell(sorted(mine))))
+    common = set.intersection(*(set(each) for each in group.gather(sorted(mine))))
     going_on = [mine[max(common)]] if common else []
     if states:
         work.keep(states=going_on)  # the others are written over next, and nobody should want them then

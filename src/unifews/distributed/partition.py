@@ -26,7 +26,7 @@ def ranges(graph: Graph, workers: int) -> NDArray[np.int64]:
     share, bounds = (graph.num_edges + n) / workers, [0]
     for worker in range(1, workers):
         wanted = bisect_left(range(n + 1), share * worker, key=lambda u: int(indptr[u]) + u)
-        bounds.append(min(max(wanted, bounds[-1] + 1), n - workers + worker))  # nobody goes without
+        bounds.append(min(max(wanted, bounds[-1] + 1), n - workers + worker))  # every worker gets at least one
     return np.array([*bounds, n], dtype=np.int64)
 
 

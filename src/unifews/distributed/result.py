@@ -20,10 +20,10 @@ Rows = Iterator[tuple[NDArray[np.int64], list[Floats]]]
 def frame_of(common: SharedWork, needs: Requirements) -> ColumnBasis:
     """As one process finds them: by the first worker, for all."""
     with common.group.agreed():
-        frame = ColumnBasis.kept(common.work, needs) if common.work else ColumnBasis.room(needs)
+        frame = ColumnBasis.kept(common.work, needs) if common.work else ColumnBasis.empty(needs)
     for array in frame.arrays():
         common.group.from_first(array)
-    frame.macs, frame.seconds = common.group.tell((frame.macs, frame.seconds))[0]
+    frame.macs, frame.seconds = common.group.gather((frame.macs, frame.seconds))[0]
     return frame
 
 

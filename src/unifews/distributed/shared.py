@@ -19,12 +19,12 @@ from unifews.storage import state_files
 from unifews.storage.atomic import naming
 from unifews.storage.journal import KIND, Work, folder_of, working
 
-Tell = Callable[[int], None]
+Report = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class DistributedOptions:
-    """Where the result goes, and what it depends on."""
+    """Output file, and everything the result depends on."""
 
     out: Path
     task: dict[str, Any]
@@ -42,7 +42,7 @@ class SharedWork:
 
     def get(self, step: str) -> Any:
         """What the first worker's manifest knows of a step."""
-        return self.group.tell(self.work.get(step) if self.work else None)[0]
+        return self.group.gather(self.work.get(step) if self.work else None)[0]
 
     def keep(self, **done: Any) -> None:
         if self.work:
@@ -96,6 +96,6 @@ class SharedArray:
             os.fsync(out.fileno())
 
 
-def later(progress: Callable[[int, int], None] | None, before: int, steps: int) -> Tell:
-    """Progress of one group of columns, told as that of all."""
+def later(progress: Callable[[int, int], None] | None, before: int, steps: int) -> Report:
+    """Progress of one group of columns, as progress of all groups."""
     return lambda done: progress(before + done, steps) if progress else None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from unifews.core.trace import LayerTrace
-from unifews.nn.config import Phase, Pruning, nested_share, water_level, whole_columns
+from unifews.nn.config import Phase, PruningConfig, nested_share, water_level, whole_columns
 from unifews.nn.edges import Adjacency
 from unifews.nn.inheritance import Inheritance
 from unifews.nn.parallel import check_one_process
@@ -58,7 +58,7 @@ class Session:
     trained, and forgetting to say anything here changes nothing.
     """
 
-    def __init__(self, pruning: Pruning, convs: list[PrunedConv], weights: list[PrunedWeight]) -> None:
+    def __init__(self, pruning: PruningConfig, convs: list[PrunedConv], weights: list[PrunedWeight]) -> None:
         self.pruning = pruning
         self.convs, self.weights = convs, weights
         self.phase: Phase = "regrow"

@@ -12,7 +12,7 @@ from torch_geometric.nn import Linear as Dense
 from torch_geometric.nn import MessagePassing
 
 from unifews.errors import InputError, unknown_name
-from unifews.nn.config import LayerEntries, Phase, Pruning, Share
+from unifews.nn.config import LayerEntries, Phase, PruningConfig, Share
 from unifews.nn.convs import KINDS, PrunedConv
 from unifews.nn.convs.base import PrunedPyGLinear
 from unifews.nn.convs.generic import generic
@@ -74,7 +74,7 @@ def sparsify(
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"`model` is a {type(model).__name__}; give a torch module that holds PyG layers.")
-    pruning = Pruning(
+    pruning = PruningConfig(
         edge_sparsity,
         edge_threshold,
         weight_sparsity,
@@ -166,7 +166,7 @@ def _session(model: nn.Module) -> Session:
     raise InputError(f"{type(model).__name__} is not sparsified; call uf.sparsify(model, ...) first.")
 
 
-def _nothing_to_send(name: str, pruning: Pruning) -> str:
+def _nothing_to_send(name: str, pruning: PruningConfig) -> str:
     """A head without a graph is not what `sparsify` is for, and its weights are pruned elsewhere."""
     said = f"{name} holds no PyG message-passing layer such as GCNConv"
     if not pruning.prunes_weights:
@@ -183,7 +183,7 @@ def _check_lazy(model: nn.Module) -> None:
             raise InputError(f"{name} has no shape yet (a lazy layer); call the model once before sparsifying it.")
 
 
-def _check_weights(model: nn.Module, pruning: Pruning) -> None:
+def _check_weights(model: nn.Module, pruning: PruningConfig) -> None:
     if not pruning.weight_sparsity:
         return
     pruned = [(path, module.matrix) for path, module in model.named_modules() if isinstance(module, PrunedWeight)]

@@ -1,4 +1,4 @@
-"""From groups of columns, each propagated on its own, to one result and what is told of it (docs/adr/0019, 0020)."""
+"""From groups of columns, each propagated on its own, to one result and its trace (docs/adr/0019, 0020)."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ RESULT = "embedding.npy"
 
 @dataclass
 class ColumnBasis:
-    """What the columns stand on, their axes and the mean that is taken off: the same for all groups, found once."""
+    """The PCA basis of the columns and the mean that is subtracted: the same for all groups, computed once."""
 
     axes: Floats | None
-    """[f, f], or none where columns stay as they are."""
+    """[f, f], or None without rotation."""
     mean: Floats | None
-    """[f], or none where the stationary part stays in."""
+    """[f], or None without deflation."""
     macs: int = 0
     seconds: float = 0.0
 
     @classmethod
-    def room(cls, needs: Requirements) -> ColumnBasis:
-        """With nothing in it yet."""
+    def empty(cls, needs: Requirements) -> ColumnBasis:
+        """Uninitialised arrays of the right shapes."""
         f = needs.features.f
         axes = np.empty((f, f), dtype=np.float32) if needs.rotate else None
         return cls(axes, np.empty(f, dtype=np.float32) if needs.deflate else None)
@@ -64,7 +64,7 @@ class ColumnBasis:
             crc = state_files.save(file, result.arrays())
             work.keep(basis={"macs": result.macs, "seconds": result.seconds, "crc": crc})
             return result
-        result = cls.room(needs)
+        result = cls.empty(needs)
         state_files.load(file, result.arrays(), facts["crc"])
         result.macs, result.seconds = facts["macs"], facts["seconds"]
         return result
@@ -134,7 +134,7 @@ class Assembly:
         return np.ascontiguousarray(rotate_back(values, self.frame.axes))
 
     def summary(self, hops: list[HopTrace], began: float, workers: int = 1) -> dict[str, Any]:
-        """What is told of the result, for JSON: `hops` are those of all groups."""
+        """The trace of the result as JSON; `hops` are those of all groups."""
         needs, op, n, f = self.needs, self.needs.op, self.needs.op.graph.num_nodes, self.needs.features.f
         macs = self.frame.macs + (2 * n * f * f if needs.rotate else 0)
         if needs.carries:
@@ -142,8 +142,8 @@ class Assembly:
         spent = perf_counter() - began - sum(hop.seconds for hop in hops) - self.frame.seconds
         notes = []
         if len(self.done) > 1 and needs.budget is not None:
-            told = "the thresholds told are those of the leading one"
-            notes.append(f"columns were propagated in {len(self.done)} groups; {told}")
+            shown = "the thresholds shown are those of the leading one"
+            notes.append(f"columns were propagated in {len(self.done)} groups; {shown}")
         if self.exponent:
             notes.append(f"values lie outside float32 and are given divided by 2^{self.exponent}")
         trace = {
@@ -162,7 +162,7 @@ class Assembly:
 
 
 def trace_of(summary: dict[str, Any]) -> Trace:
-    """What was told of a finished result."""
+    """The trace of a finished result."""
     hops = tuple(HopTrace(**hop) for hop in summary["hops"])
     traffic = summary["traffic"] and Traffic(summary["workers"], *(tuple(each) for each in summary["traffic"]))
     return Trace(hops, **{**summary["trace"], "notes": tuple(summary["trace"]["notes"])}, traffic=traffic)

@@ -58,13 +58,13 @@ def bounded(op: HopOperator, fresh: Callable[[], View], prices: Prices, max_erro
         if bound <= max_error * (size - bound) or (last and not dropped):
             return Bounded(view, outcome, attempt + 1, macs)
         # ‖P‖ lies between size - bound and size + bound, and what axes left out may cost is no longer to be had.
-        room = max_error / (1 + max_error) * size
-        if dropped >= 0.99 * room:
+        budget = max_error / (1 + max_error) * size
+        if dropped >= 0.99 * budget:
             raise InputError(
                 f"rank={view.width} leaves out axes that may cost an error of {dropped / size:.2g}, which is all that "
                 f"max_error={max_error:g} allows; keep more axes, or leave `rank` out."
             )
-        error = 0.97 * math.sqrt(room**2 - dropped**2) * min(1.0, error / pruned if pruned else 1.0)
+        error = 0.97 * math.sqrt(budget**2 - dropped**2) * min(1.0, error / pruned if pruned else 1.0)
     raise AssertionError("the last run is unpruned and within every bound")
 
 

@@ -15,10 +15,10 @@ from unifews.errors import GraphError
 from unifews.kernels import LANES, aligned, native
 from unifews.propagation.certify import Price, Prices
 from unifews.propagation.operator import HUGE, HopOperator, lowered
-from unifews.propagation.tiles import Floats, Room, Shape, Tile
+from unifews.propagation.tiles import Allocate, Floats, Shape, Tile
 from unifews.propagation.view import View
 
-_ROOM = 100  # bits: what is added to values must stay well within the 2^127 of float32
+_MAX_EXPONENT = 100  # bits: what is added to values must stay well within the 2^127 of float32
 
 
 class Engine(ABC):
@@ -84,7 +84,7 @@ class BlockEngine(Engine):
     """One decision per (edge, block) or (edge, feature)."""
 
     def __init__(
-        self, op: HopOperator, view: View, shapes: list[Shape], inherit: bool, *, by_feature: bool, room: Room = aligned
+        self, op: HopOperator, view: View, shapes: list[Shape], inherit: bool, *, by_feature: bool, allocate: Allocate = aligned
     ) -> None:
         super().__init__(op, view, shapes, inherit)
         graph = op.diffusion.graph
@@ -93,7 +93,7 @@ class BlockEngine(Engine):
         self.by_feature = by_feature
         self.current = 0  # which of the two size tables is this hop's
         for shape in shapes:
-            tile = Tile(graph.num_nodes, shape, accumulate=op.accumulate, lazy=True, by_feature=by_feature, room=room)
+            tile = Tile(graph.num_nodes, shape, accumulate=op.accumulate, lazy=True, by_feature=by_feature, allocate=allocate)
             view.fill(tile)
             self.tiles.append(tile)
         self.zero = [self._zeros(tile) for tile in self.tiles]
@@ -402,7 +402,7 @@ class CarriedRows:
             return None, growth
         column, grown = op.settled(view.phi)
         peak = op.most(_peak(column)) * max(_peak(view.direction), 1.0)
-        while math.frexp(peak)[1] + grown - growth > _ROOM:
+        while math.frexp(peak)[1] + grown - growth > _MAX_EXPONENT:
             for tile in tiles:
                 shift = tile.shrink()
             growth += shift
@@ -439,14 +439,14 @@ def finish(
         out=tile.out if accumulated else None,
         coefficient=op.coefficients,
         result=result,
-        column0=0 if result is tile.room else shape.column - first,
+        column0=0 if result is tile.buffer else shape.column - first,
         threads=op.threads,
     )
 
 
 def take(tile: Tile, op: HopOperator, carried: CarriedRows | None) -> Floats:
     """The finished values of a matrix that is one tile, in the tile's own memory where the width allows."""
-    finish(tile, op, op.hops, tile.room, carried)
-    room = tile.room
+    finish(tile, op, op.hops, tile.buffer, carried)
+    buffer = tile.buffer
     tile.buffers.clear()
-    return room if room.shape[1] == tile.shape.width else np.ascontiguousarray(room[:, : tile.shape.width])
+    return buffer if buffer.shape[1] == tile.shape.width else np.ascontiguousarray(buffer[:, : tile.shape.width])

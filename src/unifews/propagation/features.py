@@ -210,7 +210,7 @@ def _check(matrix: Any, num_nodes: int) -> None:
 
 
 def _peak(values: NDArray[Any], sparse: Any) -> float:
-    """The largest magnitude. NaN and infinity spread over the whole graph in a few hops, so they are refused at the door."""
+    """The largest magnitude. NaN and infinity spread over the whole graph in a few hops, so they are refused here."""
     if values.size == 0:
         return 0.0
     rows = max(1, _CHUNK_BYTES // max(1, values.itemsize * (values.shape[1] if values.ndim == 2 else 1)))

@@ -24,7 +24,7 @@ from unifews.resources import Progress
 from unifews.theory.certificates import Certificate
 
 LARGE = 512 << 20  # bytes of values from which saving memory is worth a second pass over the edges
-PILOT_HOPS = 3  # hops of one column that tell how fast a group of columns fades
+PILOT_HOPS = 3  # hops of one column that show how fast a group of columns fades
 _SAMPLE_EDGES = 4096
 
 
@@ -163,7 +163,7 @@ def pruned(
 
 
 def _later(progress: Progress | None, before: int, steps: int) -> Callable[[int], None] | None:
-    """Progress of one group of columns, told as that of all."""
+    """Progress of one group of columns, as progress of all groups."""
     if progress is None:
         return None
     return lambda done: progress(before + done, steps)
@@ -211,7 +211,7 @@ def fades(op: HopOperator, view: View, shapes: list[Shape], sample: Sample) -> N
 
 
 def _joined(groups: list[list[Shape]], outcomes: list[GroupResult]) -> GroupResult:
-    """The columns of all groups side by side, their counts added up; the thresholds told are those of the leading columns."""
+    """The columns of all groups side by side, their counts added up; the thresholds shown are those of the leading columns."""
     shapes = [shape for group in groups for shape in group]
     hops = added([outcome.hops for outcome in outcomes])
     values, growth = _side_by_side(shapes, [(outcome.values, outcome.growth) for outcome in outcomes])
@@ -271,7 +271,7 @@ def run(
     for hop in range(len(hops), op.hops):
         began = perf_counter()
         engine.rescale()
-        # Magnitudes are in stored units here, 2^exponent times smaller than true ones; a threshold is told in true ones.
+        # Magnitudes are in stored units here, 2^exponent times smaller than true ones; thresholds are reported in true units.
         exponent = engine.growth + features.exponent
         weight = float(influence[hop])
         mean = weight * engine.mean() if budget.needs_mean else 0.0

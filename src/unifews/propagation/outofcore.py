@@ -1,4 +1,4 @@
-"""Propagation beyond memory: graph, features and result stay on disk, columns come to memory in groups (docs/adr/0019).
+"""Out-of-core propagation: graph, features and result stay on disk, columns are loaded in groups (docs/adr/0019).
 
 basis     the axes and the mean, by passes over the rows of X
 layout    one pass: the columns of each group, on the axes, into a file of their own
@@ -26,7 +26,7 @@ from unifews.kernels import LANES, SLACK, aligned
 from unifews.propagation import local, planner
 from unifews.propagation.assembly import RESULT, Assembly, ColumnBasis, GroupRecord, trace_of
 from unifews.propagation.budget import Budget, Target
-from unifews.propagation.checkpoint import Checkpoint, resumed, told, whole
+from unifews.propagation.checkpoint import Checkpoint, budget_state, resumed, whole
 from unifews.propagation.engines import BlockEngine
 from unifews.propagation.features import Floats
 from unifews.propagation.operator import stationary
@@ -46,7 +46,7 @@ _OFTEN = 2.0  # seconds between notes of how far a pass over rows has come
 
 @dataclass(frozen=True)
 class OutOfCoreOptions:
-    """Where the result goes and what it may take."""
+    """Output file and memory limit."""
 
     out: Path
     memory: int
@@ -54,7 +54,7 @@ class OutOfCoreOptions:
     """Bytes of memory the process had before."""
     overwrite: bool = False
     again: bool = False
-    tell: Callable[[Plan], None] | None = None
+    report: Callable[[Plan], None] | None = None
 
 
 def out_of_core(
@@ -88,7 +88,7 @@ def _planned(work: Work, needs: Requirements, order: OutOfCoreOptions) -> Plan:
     kept = work.get("plan")
     if kept is None:
         chosen = planner.make(needs, order.memory, order.taken)
-        work.check_disk(chosen.disk, "propagating beyond memory")
+        work.check_disk(chosen.disk, "out-of-core propagation")
         with work.writing():
             chosen = replace(chosen, seconds=planner.seconds(chosen, needs, work.folder, order.memory))
             work.keep(plan=chosen.to_dict())
@@ -97,11 +97,11 @@ def _planned(work: Work, needs: Requirements, order: OutOfCoreOptions) -> Plan:
         if chosen.memory + order.taken > 1.02 * order.memory:
             raise InputError(
                 f"the interrupted work in {work.folder} was planned for more than {format_bytes(order.memory)}. "
-                f"Give {format_bytes(1.02 * (chosen.memory + order.taken))}, or start afresh with again=True (--again)."
+                f"Give {format_bytes(1.02 * (chosen.memory + order.taken))}, or start over with again=True (--again)."
             )
-        work.check_disk(chosen.disk, "propagating beyond memory")
-    if order.tell:
-        order.tell(chosen)
+        work.check_disk(chosen.disk, "out-of-core propagation")
+    if order.report:
+        order.report(chosen)
     return chosen
 
 
@@ -204,11 +204,11 @@ class _OutOfCoreRun:
                 continue
             own = budgets[-number - 1]
             state = Checkpoint(self.work, shape, self.needs.careful)
-            tell = partial(self._after, 1 + number * self.op.hops)
+            report = partial(self._after, 1 + number * self.op.hops)
             if own is None:
-                outcome = whole(self.op, view, shape, state, tell, room=self._room)
+                outcome = whole(self.op, view, shape, state, report, allocate=self._allocate)
             else:
-                outcome = self._pruned(view, shape, own, state, tell)
+                outcome = self._pruned(view, shape, own, state, report)
             each = GroupRecord.of(outcome, state_files.save(self._file("coordinates", shape), [outcome.values]))
             del outcome
             if number + 1 < len(self.groups) and own is not None:
@@ -216,7 +216,7 @@ class _OutOfCoreRun:
                 assert following is not None
                 following.inherit(own)
             done = {**done, str(shape.column): each.to_dict()}
-            self.work.keep(groups=done, budgets=[told(budget) for budget in budgets], state=None)
+            self.work.keep(groups=done, budgets=[budget_state(budget) for budget in budgets], state=None)
             self._file("columns", shape).unlink(missing_ok=True)
             self._sum.unlink(missing_ok=True)
         Checkpoint.clear(self.work)
@@ -228,32 +228,32 @@ class _OutOfCoreRun:
         kept = self.work.get("budgets")
         if kept is None:
             budgets: list[Budget | None] = [*local.divided(self.op, view, [[shape] for shape in self.groups], budget)]
-            self.work.keep(budgets=[told(each) for each in budgets])
+            self.work.keep(budgets=[budget_state(each) for each in budgets])
             return budgets
         if not isinstance(budget, Target):
             return [budget] * len(self.groups)
         return resumed(budget, kept)
 
-    def _room(self, n: int, columns: int) -> Floats:
+    def _allocate(self, n: int, columns: int) -> Floats:
         """Where a group's output adds up: row after row, so it may well be in a file."""
         if not self.outside:
             return aligned(n, columns)
         state_files.allocate(self._sum, 4 * (n * columns + SLACK))
-        room = np.memmap(self._sum, np.float32, "r+", shape=(n * columns + SLACK,))
-        self.pages.add(room)
-        return room[: n * columns].reshape(n, columns)
+        buffer = np.memmap(self._sum, np.float32, "r+", shape=(n * columns + SLACK,))
+        self.pages.add(buffer)
+        return buffer[: n * columns].reshape(n, columns)
 
     def _pruned(
-        self, view: View, shape: Shape, budget: Budget, state: Checkpoint, tell: Callable[[int], None]
+        self, view: View, shape: Shape, budget: Budget, state: Checkpoint, report: Callable[[int], None]
     ) -> local.GroupResult:
         by_feature = self.needs.by_feature
-        engine = BlockEngine(self.op, view, [shape], self.needs.inherit, by_feature=by_feature, room=self._room)
-        return local.run(self.op, engine, budget, False, tell, state)
+        engine = BlockEngine(self.op, view, [shape], self.needs.inherit, by_feature=by_feature, allocate=self._allocate)
+        return local.run(self.op, engine, budget, False, report, state)
 
     # ------------------------------------------------------------------------------------------------------- rotation
 
     def _rotated(self, frame: ColumnBasis) -> None:
-        """The rows of all groups, back on the input's axes, into the result, and what is told of it."""
+        """The rows of all groups, back on the input's axes, into the result, and its trace."""
         kept = self.work.get("groups")
         done = [GroupRecord.of_dict(kept[str(shape.column)]) for shape in self.groups]
         assembly = Assembly(self.needs, frame, done)

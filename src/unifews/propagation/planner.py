@@ -1,4 +1,4 @@
-"""What a propagation beyond memory will take, said before it starts: groups of columns, passes, bytes, time (docs/adr/0019)."""
+"""The plan of an out-of-core propagation, made before it starts: groups of columns, passes, bytes, time (docs/adr/0019)."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class View:
         return self.mean if self.basis is None else np.asarray(self.mean @ self.basis.axes, dtype=np.float32)
 
     def fill(self, tile: Tile, square: Floats | None = None) -> None:
-        """Fill a tile's first buffer and its tables of sizes; the second buffer serves as room for the rotation."""
+        """Fill a tile's first buffer and its tables of sizes; the second buffer is scratch space of the rotation."""
         began = perf_counter()
         features, shape = self.features, tile.shape
         square = self.square if square is None else square

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
+from unifews.core.config import from_dict
 from unifews.errors import InputError, ShapeError
-from unifews.nn.config import Phase, Pruning
+from unifews.nn.config import Phase, PruningConfig
 from unifews.nn.convs import PrunedConv
 from unifews.nn.convs.base import session_of
 from unifews.nn.convs.rgcn import PrunedStack
@@ -176,21 +177,16 @@ def _state(stored: Any, arrays: Arrays) -> State:
     return unpacked_all(stored, "", arrays, unpacked_exactly)
 
 
-def _pruning(stored: Any) -> Pruning | None:
+def _pruning(stored: Any) -> PruningConfig | None:
+    """The pruning options of a file; options that an earlier release did not write take their defaults."""
     if stored is None:
         return None
-    if isinstance(stored, dict):
-        stored = {**_OLD_DEFAULTS, **stored}
-    if not isinstance(stored, dict) or set(stored) != {field.name for field in fields(Pruning)}:
-        raise InvalidModel("has pruning settings that this release does not know")
-    if not all(type(stored[name]) is bool for name in ("absolute", "inherit", "feedback")):
-        raise InvalidModel("has pruning settings that must be true or false")
+    if not isinstance(stored, dict):
+        raise InvalidModel("has no pruning options")
     try:
-        return Pruning(**stored)
+        return from_dict(PruningConfig, _OLD_DEFAULTS | stored, kind="pruning option")
     except InputError as error:
-        raise InvalidModel(f"has invalid pruning settings ({str(error)[:120]})") from None
-    except TypeError:  # unhashable names
-        raise InvalidModel("has invalid pruning settings") from None
+        raise InvalidModel(f"has pruning options that cannot be used ({str(error)[:120]})") from None
 
 
 def _without_memory(model: M) -> M:
@@ -267,7 +263,7 @@ def _check_decisions(removed: Tensor, nodes: Tensor, passes: Tensor) -> None:
         raise InvalidModel(f"removes edges that a graph of {n:,} nodes does not have")
 
 
-def _restore_schedule(model: nn.Module, config: Json, pruning: Pruning | None) -> None:
+def _restore_schedule(model: nn.Module, config: Json, pruning: PruningConfig | None) -> None:
     """Restore the state of the schedule, and attributes of modules that are not tensors."""
     modules = dict(model.named_modules())
     session = session_of(model)

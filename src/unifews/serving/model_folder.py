@@ -20,19 +20,22 @@ from safetensors.numpy import save
 from unifews import __version__
 from unifews.errors import FileFormatError, InputError, MissingFileError
 from unifews.serving.packed_arrays import Arrays, Json, packed, unpacked, unpacked_all
-from unifews.serving.program import InvalidModel, Program, Step
+from unifews.serving.program import InvalidModel, Program, Step, with_defaults
 from unifews.storage.atomic import atomic_folder, steady
 from unifews.storage.folder_format import Kind
 
-FROZEN = Kind("model", "unifews-model", 1, "config.json", "FrozenModel.save")
-TRAINING = Kind("model in training", "unifews-checkpoint", 1, "config.json", "uf.save")
+FROZEN = Kind("model", "unifews-model", 1, "config.json", "FrozenModel.save", also_reads=(2,))
+TRAINING = Kind("model in training", "unifews-checkpoint", 1, "config.json", "uf.save", also_reads=(2,))
 TENSORS = "model.safetensors"
+_FIELDS = {
+    FROZEN.format: ("requested", "features", "outputs", "weighted", "steps"),
+    TRAINING.format: ("class", "built", "pruning", "requested", "phase", "convs", "feedback", "trains", "state", "optimizer"),
+}
+_HEADER = ("format", "version", "library", "tensors", "training")
 _DTYPES: dict[str, np.dtype[Any]] = {
     **{f"{kind[0].upper()}{bits}": np.dtype(f"{kind}{bits}") for kind in ("float", "int") for bits in (16, 32, 64)},
-    **{
-        f"{kind[0].upper()}{bits}": np.dtype(f"{kind}{bits}")
-        for kind, bits in (("int", 8), ("uint", 8), ("uint", 16), ("uint", 32))
-    },
+    **{f"U{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32)},
+    "I8": np.dtype("int8"),
 }
 """Types of safetensors that a model has."""
 
@@ -67,6 +70,12 @@ def read(kind: Kind, folder: Path) -> tuple[Json, Arrays]:
 
 def _read(kind: Kind, folder: Path) -> tuple[Json, Arrays]:
     config = kind.read(folder)
+    unknown = set(config) - {*_HEADER, *_FIELDS[kind.format]}
+    if unknown:
+        raise FileFormatError(
+            f"{folder}/{kind.file} has {min(unknown)[:40]!r}, which this release does not know; read it with the release that "
+            f"wrote it ({str(config.get('library'))[:20]}), or a later one."
+        )
     if not isinstance(config.get("training"), dict | None):
         raise FileFormatError(f"{folder}/{kind.file} is damaged: `training` must be an object or null.")
     return config, _tensors(kind, folder, config.get("tensors"))
@@ -173,4 +182,4 @@ def _step(number: int, config: Any, arrays: Arrays) -> Step:
         found = unpacked_all(described, f"{number}.", arrays, unpacked)
     except InvalidModel as problem:
         raise InvalidModel(f"step {number} {problem}") from None
-    return Step(op, tuple(inputs), settings, found)
+    return Step(op, tuple(inputs), with_defaults(op, settings), found)

@@ -297,6 +297,15 @@ OPS: dict[str, Op] = {
     ),
     "propagate": Op((1, 1), {"how": is_propagation, "exponent": lambda value: type(value) is int and abs(value) < 2**31}),
 }
+_DEFAULTS: Settings = {"relu": False, "weighted_loops": None}
+
+
+def with_defaults(op: str, settings: Settings) -> Settings:
+    """The settings of a step in a file, completed by defaults of settings that earlier releases did not write."""
+    known = OPS[op].settings if op in OPS else {}
+    return {name: value for name, value in _DEFAULTS.items() if name in known} | dict(settings)
+
+
 GRAPH_OPS = ("diffuse", "gat", "gatv2")
 ALL_NODE_OPS = ("propagate", "layer")
 """Steps that are computed for all nodes, once per graph."""

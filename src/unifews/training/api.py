@@ -11,7 +11,6 @@ from os import PathLike
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,19 +19,19 @@ from unifews.core.trace import LayerTrace, Trace
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.load import load_dataset
 from unifews.datasets.splits import Split
-from unifews.errors import FileFormatError, InputError
+from unifews.errors import FileFormatError
 from unifews.nn.decoupled import DecoupledModel, Mlp, Propagator, dense_rows
 from unifews.propagation import propagate
 from unifews.propagation.basis import GRAM_LIMIT, MANY_AXES, VERY_WIDE
 from unifews.resources import Progress
 from unifews.training.checks import check_finite
 from unifews.training.hands import Hands
+from unifews.training.job import TrainingJob
 from unifews.training.ledger import Ledger
 from unifews.training.loop import Epoch, fit, seeded
-from unifews.training.metrics import judge
 from unifews.training.recipe import WeightPruning
 from unifews.training.result import Run, SeedResult
-from unifews.training.spec import TrainSpec
+from unifews.training.spec import DecoupledSpec, LayeredSpec, TrainSpec
 
 _FEWEST = 48  # axes of SGC: fewer tell too little about many classes
 _MOST = 0.5  # share of its messages that SGC can do without on the input axes
@@ -44,7 +43,7 @@ Watch = Callable[[int, Epoch], None]
 
 def train(
     dataset: Dataset | str | PathLike[str],
-    model: str = "appnp",
+    model: str | None = None,
     method: Any = "unifews",
     *,
     ledger: Ledger | str | PathLike[str] | None = None,
@@ -96,13 +95,25 @@ def train(
     data = dataset if isinstance(dataset, Dataset) else load_dataset(dataset)
     spec = TrainSpec.of({"dataset": data.name, "model": model, "method": method, **settings})
     book = Ledger(ledger) if ledger is not None and not isinstance(ledger, Ledger) else ledger
-    splits = splits_of(data, spec)
-    run_id = spec.id(data)
+    job = TrainingJob.prepare(data, spec)
+    return run_job(job, book, progress=progress, watch=watch, hands=hands, known=known)
+
+
+def run_job(
+    job: TrainingJob,
+    book: Ledger | None,
+    *,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+    hands: Hands | None = None,
+    known: Sequence[SeedResult] = (),
+) -> Run:
+    """Train every seed of a job, and append its record to the ledger."""
+    data, spec, splits, run_id = job.data, job.spec, job.splits, job.id
     before = {result.seed: result for result in known}
     if book:
         book.check()
         before |= {result.seed: result for result in _finished(book, run_id)}
-
     began = perf_counter()
     hands = hands or Hands()
     work = _work(data, spec, splits, progress, hands)
@@ -130,29 +141,6 @@ def train(
     return run
 
 
-def known_seeds(book: Ledger, spec: TrainSpec, data: Dataset) -> list[SeedResult]:
-    """Seeds of this run that records of the ledger have, of runs with other seeds but the same settings, data and version.
-
-    Older records of models whose layers propagate lack the traces of their seeds, and are left out.
-    """
-    settings, wanted = spec.to_dict(), range(spec.seed, spec.seed + spec.seeds)
-    found: dict[int, SeedResult] = {}
-    for record in book.records():
-        theirs = record.get("spec")
-        if not isinstance(theirs, dict) or {**theirs, "seed": spec.seed, "seeds": spec.seeds} != settings:
-            continue
-        try:
-            other = replace(spec, seed=theirs["seed"], seeds=theirs["seeds"])
-            seeds = [SeedResult.of(values) for values in record["seeds"]]
-        except (KeyError, TypeError, AttributeError, InputError):  # another format, or damaged: not known
-            continue
-        # What another method propagates once is drawn by the first seed.
-        if record["id"] != other.id(data) or (not spec.is_own and not spec.is_layered and other.seed != spec.seed):
-            continue
-        found |= {seed.seed: seed for seed in seeds if seed.seed in wanted and (seed.trace or not spec.is_layered)}
-    return list(found.values())
-
-
 def _finished(book: Ledger, run_id: str) -> list[SeedResult]:
     """The seeds that an interrupted run has left."""
     try:
@@ -175,18 +163,19 @@ class _Work(Protocol):
 
 
 def _work(data: Dataset, spec: TrainSpec, splits: list[Split], progress: Progress | None, hands: Hands) -> _Work:
-    if not spec.is_layered:
+    if isinstance(spec, DecoupledSpec):
         return _OnEmbedding(data, spec, splits, _feed(data, spec, progress), hands)
     from unifews.training.layered import OnGraph  # PyG: decoupled models do without
     from unifews.training.links import OnLinks
 
-    return (OnLinks if spec.task == "links" else OnGraph)(data, spec, splits)
+    assert isinstance(spec, LayeredSpec)
+    return (OnLinks if spec.predicts_links else OnGraph)(data, spec, splits)
 
 
 class _OnEmbedding:
     """What was propagated once, for a head that is trained on it."""
 
-    def __init__(self, data: Dataset, spec: TrainSpec, splits: list[Split], fed: _Feed, hands: Hands) -> None:
+    def __init__(self, data: Dataset, spec: DecoupledSpec, splits: list[Split], fed: _Feed, hands: Hands) -> None:
         self.data, self.spec, self.splits, self.fed, self.hands = data, spec, splits, fed, hands
         self.inputs = fed.rows.shape[1]
 
@@ -219,7 +208,7 @@ class _Feed(NamedTuple):
     """What getting there cost."""
 
 
-def _feed(data: Dataset, spec: TrainSpec, progress: Progress | None) -> _Feed:
+def _feed(data: Dataset, spec: DecoupledSpec, progress: Progress | None) -> _Feed:
     how = _propagation(spec, data.num_features)
     if how is None:
         rows = dense_rows(data.x)
@@ -233,12 +222,12 @@ def _feed(data: Dataset, spec: TrainSpec, progress: Progress | None) -> _Feed:
     return _Feed(rows, axes, out.exponent, out.trace)  # the trace last: rotating back has added to it
 
 
-def _propagator(spec: TrainSpec) -> Propagator:
+def _propagator(spec: DecoupledSpec) -> Propagator:
     propagator: Propagator = propagate if spec.is_own else spec.rule.propagate
     return propagator
 
 
-def _propagation(spec: TrainSpec, features: int) -> dict[str, Any] | None:
+def _propagation(spec: DecoupledSpec, features: int) -> dict[str, Any] | None:
     if spec.model == "mlp":
         return None
     how = {
@@ -253,7 +242,7 @@ def _propagation(spec: TrainSpec, features: int) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _axes(spec: TrainSpec, features: int) -> tuple[str, int | None]:
+def _axes(spec: DecoupledSpec, features: int) -> tuple[str, int | None]:
     """The axes that are pruned, and how many there are; None leaves that to `propagate`, which keeps all of up to 1,024.
 
     SGC keeps nothing of a node's own features, and what lies outside the leading axes of T X dies out over the hops. So it
@@ -272,7 +261,7 @@ def _axes(spec: TrainSpec, features: int) -> tuple[str, int | None]:
 
 def _one_seed(
     data: Dataset,
-    spec: TrainSpec,
+    spec: DecoupledSpec,
     rows: Tensor,
     split: Split,
     seed: int,
@@ -291,20 +280,20 @@ def _one_seed(
     return SeedResult(seed=seed, **asdict(fitted), kept=kept), hands.plain(head).eval()
 
 
-def _pruning(data: Dataset, spec: TrainSpec, inputs: int) -> WeightPruning:
+def _pruning(data: Dataset, spec: DecoupledSpec, inputs: int) -> WeightPruning:
     """What is asked for, as a share of the head's own weights."""
     if spec.weight_reference == "head":
         return spec.pruning
     return spec.pruning.within(sum(_sizes(data, spec, inputs)), sum(_sizes(data, spec, data.num_features)))
 
 
-def _sizes(data: Dataset, spec: TrainSpec, inputs: int) -> tuple[int, ...]:
+def _sizes(data: Dataset, spec: DecoupledSpec, inputs: int) -> tuple[int, ...]:
     """Weights of each layer of a head that is fed so many columns."""
     widths = [inputs, *[spec.recipe.width] * (spec.recipe.layers - 1), data.num_classes]
     return tuple(a * b for a, b in pairwise(widths))
 
 
-def _with_layers(trace: Trace, data: Dataset, spec: TrainSpec, inputs: int, seeds: Sequence[SeedResult]) -> Trace:
+def _with_layers(trace: Trace, data: Dataset, spec: DecoupledSpec, inputs: int, seeds: Sequence[SeedResult]) -> Trace:
     """Weights and multiply-adds of classifying all nodes, beside those of the unpruned head, which is fed all features.
 
     What a threshold keeps varies with the seed: the mean, rounded.
@@ -333,51 +322,3 @@ def _describe(data: Dataset) -> dict[str, Any]:
         "features": data.num_features,
         "classes": data.num_classes,
     }
-
-
-def splits_of(data: Dataset, spec: TrainSpec) -> list[Split]:
-    """The split of every seed, each of them fit to train and judge on; links are split by seed when it is their turn."""
-    if spec.task == "links":
-        from unifews.training.links import check_links
-
-        check_links(data.name, data.graph)
-        return []
-    splits = [data.split(spec.seed + i, spec.split) for i in range(spec.seeds)]
-    for split in splits:
-        check_split(data, split)
-    return splits
-
-
-def check_split(data: Dataset, split: Split) -> None:
-    """A classifier can be trained and judged on this split."""
-    for name, part in zip(split._fields, split, strict=True):
-        if not len(part):
-            raise InputError(
-                f"the {name} set of {data.name} is empty: {data.num_nodes:,} nodes are too few for this split, or too few have "
-                f"labels."
-            )
-    Split.of(*split, num_nodes=data.num_nodes)
-    if len(split.train) < 2:
-        raise InputError(f"{data.name} has a single training node; training needs at least 2.")
-    for name, part in zip(split._fields, split, strict=True):
-        try:
-            judge(data.about.metric, np.broadcast_to(np.float32(0), (len(part), data.num_classes)), data.y[part])
-        except InputError as error:
-            raise InputError(f"the {name} set of {data.name} cannot be judged: {error}") from error
-    if data.is_multilabel:
-        return
-    classes = np.unique(data.y[data.y >= 0])
-    if len(classes) < 2:
-        raise InputError(
-            f"every labelled node of {data.name} is of class {classes[0]}, so there is nothing to learn; give it labels of two "
-            f"classes or more."
-        )
-    trained = np.bincount(data.y[split.train], minlength=data.num_classes) > 0
-    asked = np.unique(data.y[np.concatenate([split.val, split.test])])
-    missing = asked[~trained[asked]]
-    if len(missing):  # a stored split: one drawn by class gives the first node of each to training
-        seeds = f", another `seed`, which picks one of its {len(data.splits)} stored splits" if len(data.splits) > 1 else ""
-        raise InputError(
-            f"class {missing[0]} of {data.name} has no training node ({len(missing)} of {data.num_classes} classes lack one), "
-            f"so it could never be predicted; take split='stratified'{seeds}, or merge rare classes."
-        )

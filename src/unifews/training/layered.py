@@ -26,7 +26,7 @@ from unifews.training.hands import loss_of
 from unifews.training.loop import Watch, climb, seeded
 from unifews.training.metrics import judge
 from unifews.training.result import Fitted, SeedResult
-from unifews.training.spec import TrainSpec
+from unifews.training.spec import LayeredSpec
 
 _SPARSE = 0.2  # share of nonzeros up to which sparse features are multiplied faster than dense ones, forward and backward
 
@@ -34,7 +34,7 @@ _SPARSE = 0.2  # share of nonzeros up to which sparse features are multiplied fa
 class OnGraph:
     """A dataset as these models are fed: features and edges as tensors."""
 
-    def __init__(self, data: Dataset, spec: TrainSpec, splits: Sequence[Split]) -> None:
+    def __init__(self, data: Dataset, spec: LayeredSpec, splits: Sequence[Split]) -> None:
         """`splits`: of each seed; of nodes."""
         self.data, self.spec, self.splits = data, spec, splits
         self.x = features(data, sparse=spec.model != "gin")  # GIN adds a node's own features to its neighbours'
@@ -134,7 +134,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss_of_pass: Any) 
 
 
 def by_stages(
-    spec: TrainSpec,
+    spec: LayeredSpec,
     model: nn.Module,
     data: OnGraph,
     seed: int,
@@ -171,13 +171,13 @@ def _told(watch: Watch | None, before: int, epochs: int) -> Watch | None:
     return None if watch is None else lambda epoch: watch(replace(epoch, number=epoch.number + before, of=epochs))
 
 
-def schedule(model: nn.Module, spec: TrainSpec, number: int) -> None:
+def schedule(model: nn.Module, spec: LayeredSpec, number: int) -> None:
     """Up to a share `settle` of the epochs removed weights may come back, later only more are removed; edges are always decided
     from scratch, as the authors do (docs/adr/0023)."""
     set_schedule(model, "monotone-weights" if spec.pruning.settles(number, spec.recipe.epochs) else "regrow")
 
 
-def is_ready(spec: TrainSpec, number: int) -> bool:
+def is_ready(spec: LayeredSpec, number: int) -> bool:
     """Whether an epoch's weights are as sparse as asked for."""
     return spec.pruning.reached(number, spec.recipe.epochs)
 
