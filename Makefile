@@ -57,7 +57,7 @@ $(VENV)/installed: $(VENV)/torch pyproject.toml CMakeLists.txt README.md LICENSE
 	rm -rf $(WHEELS)
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w $(WHEELS) .
 	$(PIP) --no-deps --force-reinstall $(WHEELS)/*.whl
-	$(PIP) "$$(echo $(WHEELS)/*.whl)[parquet]"
+	$(PIP) $(WHEELS)/*.whl
 	touch $@
 
 $(VENV)/tools: pyproject.toml | $(VENV)/installed

@@ -11,6 +11,7 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 RUNS = {
     "accuracy": ["default", "forms"],
+    "batchnorm": [""],
     "certified": ["", "--max-error 0.1"],
     "decoupled": ["--ledger {here}"],
     "dropout": [""],

@@ -248,7 +248,11 @@ def test_what_is_no_run_file(tmp_path, content):
         ("weight_reference", "heads", "no `weight_reference` named 'heads'. Did you mean 'head'?"),
         *(("weight_ramp", value, "`weight_ramp` must be an integer") for value in (0, 2.5, "3", True)),
         *(("weight_feedback", value, "`weight_feedback` must be True or False") for value in (1, "yes", None)),
-        *((name, value, f"`{name}` must be an integer of at least 1") for name in ("seeds", "hops", "rank") for value in (0, 2.5, "3", True)),
+        *(
+            (name, value, f"`{name}` must be an integer of at least 1")
+            for name in ("seeds", "hops", "rank")
+            for value in (0, 2.5, "3", True)
+        ),
         ("seed", -1, "`seed` must be an integer of at least 0"),
         ("seed", 2**63, "below 2^63"),
         ("split", "public", "no `split` named 'public'"),

@@ -69,36 +69,35 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
     unseen = 0.0
     """Estimated fraction of the edges of this pass that did not exist when `removed` was decided."""
     decided: Tensor
-    """Whether there is a decision yet."""
+    """Whether a decision has been taken."""
     delta: Tensor
     """δ, on the scale of the messages."""
     columns: Tensor
-    """bool [width]: what is sent; empty where decisions are not about columns, or where the width is not known yet."""
-    removed: Tensor
-    """Edges that are not used, call · n² + receiver · n + sender, int64, sorted; of "node" entries."""
+    """bool [width]: the columns that are sent; empty for other entries, or where the width is not known yet."""
+    removed_hash: Tensor
+    """Hash of `removed`, int64: a buffer, so that an average of models copies it from the trained model, as `decided`."""
     nodes: Tensor
-    """Nodes of the graph that `removed` was decided on."""
+    """Number of nodes of the graph that `removed` was decided on."""
     passes: Tensor
-
-    _FREE = ("columns", "removed")  # buffers whose length is the data's
 
     def begin_pruning(self, session: Session, path: str) -> None:
         self.session, self.path, self.seen_width = session, path, 0
-        self.fuse = False  # by messages, where it comes to that
+        self.fuse = False  # explicit messages on the generic path
         device = next(self.parameters()).device if any(True for _ in self.parameters()) else None
         for name, value in (
             ("decided", torch.zeros((), dtype=torch.bool)),
             ("delta", torch.zeros((), dtype=torch.float64)),
             ("columns", torch.zeros(self._num_columns, dtype=torch.bool)),
-            ("removed", torch.zeros(0, dtype=torch.int64)),
             ("nodes", torch.zeros((), dtype=torch.int64)),
             ("passes", torch.zeros((), dtype=torch.int64)),
+            ("removed_hash", torch.zeros((), dtype=torch.int64)),
         ):
-            self.register_buffer(name, value.to(device))
+            self.register_buffer(name, value.to(device), persistent=name != "removed_hash")
+        self.removed = torch.zeros(0, dtype=torch.int64, device=device)
 
     def end_pruning(self) -> None:
-        """Back to the layer it stands in for."""
-        for name in ("decided", "delta", "columns", "removed", "nodes", "passes"):
+        """Restore the original PyG layer."""
+        for name in ("decided", "delta", "columns", "nodes", "passes", "removed_hash", "_removed"):
             delattr(self, name)
         del self.session, self.path, self.seen_width
         for name in ("seen_edges", "unseen", "relation", "chosen"):
@@ -136,14 +135,54 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         self.set_width(self.narrower(weight) if dense or prunes else weight.shape[0])
         return dense and not prunes and x.shape[1] < weight.shape[0]
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in self._FREE:
-            if prefix + name in state_dict:
-                value = state_dict[prefix + name]
-                if name == "columns" and not len(value):  # not decided yet
-                    value = state_dict[prefix + name] = value.new_zeros(len(self.columns))
-                setattr(self, name, torch.empty_like(value, device=getattr(self, name).device))
-        super()._load_from_state_dict(state_dict, prefix, *args)
+    @property
+    def removed(self) -> Tensor:
+        """Keys of the removed edges, call · n² + receiver · n + sender, int64, sorted; for entries "node".
+
+        Part of the state and of every copy, but not a buffer: their number changes, and
+        `torch.optim.swa_utils.AveragedModel` copies buffers by shape.
+        """
+        return self._removed
+
+    @removed.setter
+    def removed(self, keys: Tensor) -> None:
+        self._removed = keys
+        self.removed_hash.copy_(_hash(keys))
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the buffers belong to another decision than `removed`, as in an average of models."""
+        return not self.removed_hash.is_meta and not torch.equal(_hash(self.removed), self.removed_hash)
+
+    def discard_edges(self) -> None:
+        self.removed = self.removed.new_zeros(0)
+        self.decided.fill_(False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self._removed = fn(self._removed)
+        return self
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        self.session.discard_stale_edges()
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + "removed"] = self.removed
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str], *args: Any
+    ) -> None:
+        columns, removed = state_dict.get(prefix + "columns"), state_dict.pop(prefix + "removed", None)
+        if columns is not None:
+            if not len(columns):  # not decided yet
+                columns = state_dict[prefix + "columns"] = columns.new_zeros(len(self.columns))
+            self.columns = torch.empty_like(columns, device=self.columns.device)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, *args)
+        if removed is not None:
+            if self.removed_hash.is_meta and not self.nodes.is_meta:  # assigned, not copied
+                self.removed_hash = torch.zeros_like(self.nodes)
+            self.removed = removed.detach().to(self.nodes.device, copy=True)
+        elif strict:
+            missing_keys.append(prefix + "removed")
         self.chosen = -1 if self.columns.is_meta else int(self.columns.sum())
 
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
@@ -439,6 +478,13 @@ def cached(x: Tensor, edges: LayerEdges, what: str, make: Callable[[], Tensor]) 
     made = make()
     kept[1][what] = edges, made
     return made, False
+
+
+def _hash(keys: Tensor) -> Tensor:
+    """An order-independent hash of a set of integers, int64; 0 for none."""
+    mixed = (keys + 1) * -0x61C8864680B583EB
+    mixed = (mixed ^ (mixed >> 31)) * -0x4B47D0C5A1A6B2D3
+    return (mixed ^ (mixed >> 29)).sum()
 
 
 def _sampled_magnitudes(y: Tensor, edges: LayerEdges, alive: Tensor | None, lanes: int) -> Tensor:
