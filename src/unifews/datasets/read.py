@@ -99,7 +99,8 @@ def _numbered(chunks: list[EdgeList]) -> tuple[NDArray[Any], list[EdgeList]]:
     """The identifiers in some edges, distinct and in order, and the edges between their numbers."""
     runs, between = zip(*map(factorize, chunks), strict=True)
     distinct, numbers = merge(runs)
-    return distinct, [EdgeList(n[edges.source], n[edges.target], edges.weight) for n, edges in zip(numbers, between, strict=True)]
+    pairs = zip(numbers, between, strict=True)
+    return distinct, [EdgeList(n[edges.source], n[edges.target], edges.weight) for n, edges in pairs]
 
 
 def _joined(parts: Sequence[NDArray[Any] | None], weights: bool | None, files: Sequence[Path]) -> NDArray[Any] | None:

@@ -63,9 +63,9 @@ def propagate(
             beside it; after a restart (``torchrun --max-restarts``), or in another call, it resumes at the last checkpoint.
         partition: what is distributed. ``"columns"``: each worker has the whole graph and some of its columns. ``"nodes"``:
             each has some of the rows, in ranges of equally many edges, and receives rows of other workers that its edges begin
-            at before each hop, as far as some entry needs them (``out.trace.traffic``); for graphs larger than
-            the memory of one machine. ``"metis"``: the same with rows chosen by METIS so that fewer edges are cut (pymetis; reads the graph whole).
-            Or the worker of each node, an array [n] or a ``.npy`` file of one.
+            at before each hop, as far as some entry needs them (``out.trace.traffic``); for graphs larger than the memory of
+            one machine. ``"metis"``: the same with rows chosen by METIS so that fewer edges are cut (pymetis; reads the graph
+            whole). Or the worker of each node, an array [n] or a ``.npy`` file of one.
         groups: with columns, how many groups they are cut into, default: one per worker. Each group has a threshold of
             its own where a sparsity is asked for, so it is on the groups, not on the workers, that the result depends.
         overwrite, again: replace `out`; start over instead of resuming.

@@ -10,33 +10,29 @@ from __future__ import annotations
 import errno
 import json
 import shutil
-import time
 import zlib
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unifews.errors import FileFormatError, InputError, MissingFileError, UnifewsError
-from unifews.resources import StageProgress, format_bytes, in_order
+from unifews.resources import format_bytes
 from unifews.storage.atomic import atomic_file, put_folder, write_error
 from unifews.storage.folder_format import CHECKSUM, Kind, checksum_of
 
-T = TypeVar("T")
-
-KIND = FolderFormat("working folder", "unifews-work", 3, "manifest.json", "convert_edges")
-SAVE_INTERVAL = 2.0  # seconds between records of how far a step has come
+KIND = Kind("working folder", "unifews-work", 2, "manifest.json", "convert_edges")
 
 _ENDS = 1 << 20  # bytes at either end of an input file that its fingerprint covers
 _ROWS = 1 << 13  # of an array that are summed up at a time
 _RESERVE = 1.02  # of the disk that is asked for: files have a little more than their contents
 
 
-class Journal:
+class Work:
     """The working folder of one task. Keep facts with `keep`, read them with `get`."""
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
@@ -62,46 +58,10 @@ class Journal:
         """What is known of a step; None before it has begun."""
         return self._manifest["done"].get(step)
 
-    def record(self, **done: Any) -> None:
-        """Record how far the work has come."""
+    def keep(self, **done: Any) -> None:
+        """Remember how far the work has come."""
         self._manifest["done"] |= done
         _write(self.folder, self._manifest)
-
-    def append_resumably(
-        self,
-        step: str,
-        state: MutableMapping[str, Any],
-        total: int,
-        make: Callable[[int], T],
-        append: Callable[[int, T], None],
-        *,
-        threads: int = 1,
-        stage: str = "",
-        progress: StageProgress | None = None,
-        saved: Callable[[int], None] | None = None,
-    ) -> None:
-        """append(i, make(i)) for i from state["done"], where an earlier call stopped, to `total`.
-
-        Results are made ahead on several threads and appended in order. `append` updates `state`, which is recorded as `step`
-        every SAVE_INTERVAL seconds and at the end; `saved` is called after each record, with the number of items done.
-        """
-        todo, last = range(state["done"], total), time.monotonic()
-
-        def save() -> None:
-            self.record(**{step: state})
-            if saved is not None:
-                saved(state["done"])
-
-        for i, item in zip(todo, in_order(make, todo, threads), strict=True):
-            append(i, item)
-            del item  # before the next is waited for: memory is planned for `threads` of them and the one appended
-            state["done"] = i + 1
-            if progress is not None:
-                progress(stage, i + 1, total)
-            if time.monotonic() - last > SAVE_INTERVAL and i + 1 < total:
-                save()
-                last = time.monotonic()
-        save()
 
     def check_disk(self, needed: float, what: str) -> None:
         """Whether the disk has room for `needed` bytes, counting what this folder has taken already."""
