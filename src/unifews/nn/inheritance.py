@@ -88,7 +88,7 @@ class Inheritance:
         states.append(_State(layer, relation, adjacency, flags, depth))
         return flags, depth
 
-    def leave(self, layer: nn.Module, relation: Relation, adjacency: Adjacency, flags: Tensor, depth: int) -> None:
+    def store(self, layer: nn.Module, relation: Relation, adjacency: Adjacency, flags: Tensor, depth: int) -> None:
         """Record the edges bool [m] that this layer keeps for later ones."""
         if self._parallel is layer:
             other = _last(self._left, relation, adjacency)

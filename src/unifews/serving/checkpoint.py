@@ -100,7 +100,7 @@ def _session_config(model: nn.Module) -> Json:
     names = {module: name for name, module in model.named_modules()}
     session, convs = session_of(model), []
     if session is not None:
-        session.settle_order()
+        session.update_order()
         convs = [[names[conv], conv.stands_for.__name__, conv.seen_width] for conv in session.convs]
     return {
         "pruning": None if session is None else asdict(session.pruning),
@@ -273,7 +273,7 @@ def _restore_schedule(model: nn.Module, config: Json, pruning: PruningConfig | N
         session.convs = [modules[name] for name, _, _ in config["convs"]]  # type: ignore[misc]
         for name, _, width in config["convs"]:
             modules[name].seen_width, modules[name].seen_edges = width, 0
-        session.share_anew()
+        session.reset_shares()
     for name, module in modules.items():
         module.training = name in config["trains"]
         if isinstance(module, PrunedWeight):

@@ -202,7 +202,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         """Set the width of the messages, which is sometimes known only when the layer runs."""
         if width != self.seen_width:
             self.seen_width = width
-            self.session.share_anew()
+            self.session.reset_shares()
 
     # ---------------------------------------------------------------------------------------------------------- products
 
@@ -232,12 +232,12 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
             return out
         if pruning.entries == "unit":
             return self._by_column(y, edges, began)
-        alive = self.session.alive(self, edges.adjacency, given)
+        alive = self.session.inherited_edges(self, edges.adjacency, given)
         if pruning.entries == "node":
             out, keep = self._by_edge(y, edges, alive, began)
         else:
             out, keep = self._by_entry(y, edges, alive, 1 if pruning.entries == "feature" else BLOCK, began)
-        self.session.leave(self, edges.adjacency, keep)
+        self.session.store_kept_edges(self, edges.adjacency, keep)
         return out
 
     def _by_column(self, y: Tensor, edges: LayerEdges, began: float) -> Tensor:

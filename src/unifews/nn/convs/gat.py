@@ -52,7 +52,7 @@ class Attending(ByMessages):
         n, dtype = len(x.x), x.x.dtype
         loops = 1.0 if self.add_self_loops else None
         whole = LayerEdges.of(edge_index, None, n, "sum", loops=loops, flow=self.flow, dtype=dtype)
-        alive = self.session.alive(self, whole.adjacency, given)
+        alive = self.session.inherited_edges(self, whole.adjacency, given)
         edges = whole if alive is None else whole.only(alive)
         loop = whole.loop
         if loop is not None and whole.weight is not None:  # only the positions of the values of a sparse matrix matter
@@ -64,7 +64,7 @@ class Attending(ByMessages):
         out, keep = self._sum_messages(x, alpha, own, edges, edges.count * left.width, began)
         if keep is not None:
             keep = keep if alive is None else alive.masked_scatter(alive, keep)
-            self.session.leave(self, whole.adjacency, keep)
+            self.session.store_kept_edges(self, whole.adjacency, keep)
         out = out if self.concat else out.view(-1, self.heads, self.out_channels).mean(dim=1)
         out = out if residual is None else out + residual
         return out if self.bias is None else out + self.bias

@@ -162,7 +162,7 @@ class ByMessages(PrunedConv):
             self.add_record(edges, flat, edges.count, edges.count * width, None, began)
             return flat
         sent = flat.detach()[at]
-        alive = session.alive(self, edges.adjacency, self._known_run.given)
+        alive = session.inherited_edges(self, edges.adjacency, self._known_run.given)
         keep, later = torch.ones_like(sent, dtype=torch.bool), None
         if pruning.entries == "unit":
             keep &= self._columns_of_call(sent)
@@ -189,7 +189,7 @@ class ByMessages(PrunedConv):
                 self.choose_delta(size, width)
             keep &= (size >= float(self.delta)).repeat_interleave(lanes, dim=1)[:, :width]
         used = keep.any(dim=1)
-        session.leave(self, edges.adjacency, used if later is None else later)
+        session.store_kept_edges(self, edges.adjacency, used if later is None else later)
         self.add_record(edges, flat, int(used.sum()), int(keep.sum()), float(self.delta), began)
         whole = torch.ones_like(flat, dtype=torch.bool)
         whole[at] = keep
