@@ -124,9 +124,9 @@ def test_a_layer_is_pruned_or_says_what_is_not(name, entries):
     trained = uf.trace(model)
     with torch.no_grad():
         model.eval()(*inputs)
-    judged = uf.trace(model)
+    evaluated = uf.trace(model)
     assert len(trained.layers) == matrices and len(trained.hops) == products
-    for found in (trained, judged):  # what is evaluated is what was trained
+    for found in (trained, evaluated):  # what is evaluated is what was trained
         assert found.edge_sparsity == pytest.approx(0.5, abs=0.04)
     waiting = any("no input rows" in note for note in trained.notes)
     assert trained.weight_sparsity == pytest.approx(0.5 if matrices else 0.0, abs=0.5 if waiting else 0.03)

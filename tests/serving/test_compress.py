@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from frozen_models import CLASSES, CODE, FEATURES, FORMS, HOPS, MODELS, Two, assert_close, graph, judged, trained
+from frozen_models import CLASSES, CODE, FEATURES, FORMS, HOPS, MODELS, Two, assert_close, evaluated, graph, trained
 from scipy import sparse
 from torch import nn
 from torch_geometric.nn import GCN, GCNConv, GraphConv
@@ -33,7 +33,7 @@ def test_it_gives_what_the_masked_model_gives(name, form):
             uf.compress(model, x, edge_index)
         return
     fast = uf.compress(model, x, edge_index)
-    expected = judged(model, x, edge_index)
+    expected = evaluated(model, x, edge_index)
     assert_close(fast(x, edge_index), expected, 1e-5)
     nodes = [3, 399, 7, 3, 120]  # one twice, one isolated
     assert_close(fast.predict(nodes), expected[nodes], 1e-5)
@@ -48,10 +48,10 @@ def test_edge_weights(name, form):
     weight = torch.rand(edge_index.shape[1], generator=torch.Generator().manual_seed(1))
     model = trained(name, form, x, edge_index, weight)
     fast = uf.compress(model, x, edge_index, weight)
-    expected = judged(model, x, edge_index, weight)
+    expected = evaluated(model, x, edge_index, weight)
     assert_close(fast(x, edge_index, weight), expected, 1e-5)
     assert_close(fast.predict([1, 2]), expected[[1, 2]], 1e-5)
-    assert_close(fast(x, edge_index), judged(model, x, edge_index), 1e-5)
+    assert_close(fast(x, edge_index), evaluated(model, x, edge_index), 1e-5)
 
 
 def test_a_model_compressed_without_weights_takes_them_later():
@@ -59,7 +59,7 @@ def test_a_model_compressed_without_weights_takes_them_later():
     weight = torch.rand(edge_index.shape[1])
     model = trained("gcn")
     fast = uf.compress(model, x, edge_index)
-    assert_close(fast(x, edge_index, weight), judged(model, x, edge_index, weight), 1e-5)
+    assert_close(fast(x, edge_index, weight), evaluated(model, x, edge_index, weight), 1e-5)
 
 
 def test_a_layer_without_a_place_for_weights_says_so():
@@ -106,7 +106,7 @@ def test_rows_go_through_a_few_at_a_time(name, form, monkeypatch):
     monkeypatch.setattr(row_steps, "_FLOATS", 1)
     monkeypatch.setattr(row_steps, "_MIN_ROWS", 37)
     for rows in (x, x.to_sparse_csr()):
-        assert_close(fast(rows, edge_index), judged(model, x, edge_index), 1e-5)
+        assert_close(fast(rows, edge_index), evaluated(model, x, edge_index), 1e-5)
 
 
 # ------------------------------------------------------------------------------------------------ layers without a fused path
@@ -119,7 +119,7 @@ def test_layers_that_sum_over_neighbours_become_steps(name, tmp_path):
     fast.save(tmp_path / "m")
     x, edge_index = graph(n=530, m=900, seed=5)
     model = trained(name)
-    assert_close(uf.load(tmp_path / "m")(x, edge_index), judged(model, x, edge_index), 1e-5)
+    assert_close(uf.load(tmp_path / "m")(x, edge_index), evaluated(model, x, edge_index), 1e-5)
 
 
 @pytest.mark.parametrize("aggr, op", [("mean", "diffuse"), ("max", "layer")])
@@ -129,7 +129,7 @@ def test_other_sums_of_messages(aggr, op):
     model(x, edge_index).sum().backward()
     fast = uf.compress(model, x, edge_index)
     assert sum(step.op == op for step in fast.program.steps) == 2
-    assert_close(fast.predict([3, 7]), judged(model, x, edge_index)[[3, 7]], 1e-5)
+    assert_close(fast.predict([3, 7]), evaluated(model, x, edge_index)[[3, 7]], 1e-5)
 
 
 def test_any_other_layer_keeps_its_own_code_and_is_made_once_for_a_graph(tmp_path):
@@ -137,7 +137,7 @@ def test_any_other_layer_keeps_its_own_code_and_is_made_once_for_a_graph(tmp_pat
     model = trained("transformer")
     fast = uf.compress(model, x, edge_index)
     assert [step.op for step in fast.program.steps] == ["layer", "activate", "linear", "diffuse"]
-    expected = judged(model, x, edge_index)
+    expected = evaluated(model, x, edge_index)
     kept, whole = fast.weights
     assert kept == pytest.approx(0.2 * whole, rel=0.05)  # those of the layer are counted
     layer, calls = fast.program.steps[0].settings["layer"], []
@@ -147,7 +147,7 @@ def test_any_other_layer_keeps_its_own_code_and_is_made_once_for_a_graph(tmp_pat
         assert_close(fast.predict(node), expected[[node]], 1e-5)
     assert len(calls) == 1
     other = graph(n=530, m=900, seed=5)
-    assert_close(fast(*other), judged(model, *other), 1e-5)
+    assert_close(fast(*other), evaluated(model, *other), 1e-5)
     with torch.no_grad():
         for value in model.parameters():
             value.zero_()
@@ -188,7 +188,7 @@ def test_a_graph_it_never_saw(name, form):
     model = trained(name, form)
     fast = uf.compress(model, *graph())
     x, edge_index = graph(n=530, m=900, seed=5)
-    expected = judged(model, x, edge_index)
+    expected = evaluated(model, x, edge_index)
     assert_close(fast(x, edge_index), expected, 1e-5)
     assert_close(fast.bind(x, edge_index).predict([0, 9, 400]), expected[[0, 9, 400]], 1e-5)
 
@@ -199,8 +199,8 @@ def test_chosen_edges_on_another_graph_of_as_many_nodes_leaves_new_edges_in(name
     model = trained(name, "node")
     fast = uf.compress(model, x, edge_index)
     other = torch.cat([edge_index[:, ::2], graph(seed=9)[1]], dim=1)
-    assert_close(fast(x, other), judged(model, x, other), 1e-5)
-    assert_close(fast.bind(x, other).predict([4]), judged(model, x, other)[[4]], 1e-5)
+    assert_close(fast(x, other), evaluated(model, x, other), 1e-5)
+    assert_close(fast.bind(x, other).predict([4]), evaluated(model, x, other)[[4]], 1e-5)
 
 
 @pytest.mark.parametrize("name", ["gcn", "gat", "gat one"])
@@ -338,7 +338,7 @@ def test_edges_written_to_are_read_again():
     fast = uf.compress(model, x, edge_index)
     fast(x, edge_index)
     edge_index[0] = edge_index[0].flip(0)
-    assert_close(fast(x, edge_index), judged(model, x, edge_index), 1e-5)
+    assert_close(fast(x, edge_index), evaluated(model, x, edge_index), 1e-5)
 
 
 def test_its_words():

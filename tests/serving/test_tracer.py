@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from frozen_models import CLASSES, FEATURES, assert_close, graph, judged
+from frozen_models import CLASSES, FEATURES, assert_close, evaluated, graph
 from torch import nn
 from torch.nn import functional
 from torch_geometric.nn import GCNConv, LayerNorm
@@ -66,8 +66,8 @@ PARTS = dict(
 def test_what_people_write(end):
     model, x, edge_index = model_of(ENDS[end], **PARTS)
     fast = uf.compress(model, x, edge_index)
-    assert_close(fast(x, edge_index), judged(model, x, edge_index), 1e-5)
-    assert_close(fast.predict([3, 30]), judged(model, x, edge_index)[[3, 30]], 1e-5)
+    assert_close(fast(x, edge_index), evaluated(model, x, edge_index), 1e-5)
+    assert_close(fast.predict([3, 30]), evaluated(model, x, edge_index)[[3, 30]], 1e-5)
 
 
 def _by_values(self, x):

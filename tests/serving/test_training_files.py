@@ -7,7 +7,7 @@ import json
 
 import pytest
 import torch
-from frozen_models import CLASSES, FEATURES, FORMS, Deep, Own, Two, graph, judged, trained
+from frozen_models import CLASSES, FEATURES, FORMS, Deep, Own, Two, evaluated, graph, trained
 from safetensors.torch import save_file
 from test_frozen_files import change, put
 from torch import nn
@@ -103,7 +103,7 @@ def test_a_model_of_this_library_is_built_again(name, form, tmp_path):
     again = uf.load(tmp_path / "m")
     assert again is not model and again.record == {"epoch": 3}
     assert_same(model, again)
-    assert torch.equal(judged(again, x, edge_index), judged(model, x, edge_index))
+    assert torch.equal(evaluated(again, x, edge_index), evaluated(model, x, edge_index))
     assert str(uf.trace(again)).splitlines()[0] == str(uf.trace(model)).splitlines()[0]
     assert sorted(path.name for path in (tmp_path / "m").iterdir()) == ["config.json", "model.safetensors"]
 
@@ -119,7 +119,7 @@ def test_a_ready_model_of_pyg_is_built_again_and_trains_on(name, tmp_path):
     again = uf.load(tmp_path / "m")
     assert again is not model and type(again) is type(model) and repr(again) == repr(model)
     assert_same(model, again)
-    assert torch.equal(judged(again, x, edge_index), judged(model, x, edge_index))
+    assert torch.equal(evaluated(again, x, edge_index), evaluated(model, x, edge_index))
     other = uf.load(tmp_path / "m", into=torch.optim.Adam(again.parameters()))
     assert train(again, other, range(3, 6)) == train(model, optimizer, range(3, 6))
     uf.save(again, tmp_path / "again")
@@ -368,7 +368,7 @@ def test_removed_weights_take_no_room_once_they_are_settled(tmp_path):
     uf.save(model, tmp_path / "settled", settled=True)
     assert size(tmp_path / "settled") < 0.19 * dense
     again = uf.load(tmp_path / "settled")
-    assert torch.equal(judged(again, x, edge_index), judged(model, x, edge_index))
+    assert torch.equal(evaluated(again, x, edge_index), evaluated(model, x, edge_index))
     assert bool((again.convs[1].lin.weight[~again.convs[1].lin.keep] == 0).all())
     assert bool((model.convs[1].lin.weight[~model.convs[1].lin.keep] != 0).any())
 
