@@ -205,7 +205,7 @@ def test_every_activation_and_every_step_that_sees_one_row(tmp_path):
 
 def test_limits_are_given_and_in_the_file(tmp_path):
     made = uf.export(frozen("gcn", entries="node"), tmp_path / "m.pt2")
-    for part in ("dense with their zeros", "no predict(nodes)", "no edge weights", "chosen one by one are not in it"):
+    for part in ("dense, zeros included", "no predict(nodes)", "no edge weights", "list of removed edges is not in it"):
         assert any(part in limit for limit in made.limits)
         assert part in str(made)
     more = {"unifews.json": ""}
