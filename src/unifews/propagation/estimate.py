@@ -4,9 +4,9 @@ An unpruned hop goes over the input's columns tile by tile, and a tile's time ha
 rows, gathered from the values that the run has left in memory, stand for all rows, tiles and hops; what filling and finishing
 tiles takes is estimated from how fast fresh memory is written. All this takes a tenth of the run, or a quarter of one hop.
 
-Threads that share cores with other work (spinning threads of a matrix product, other processes) wait for each other, and
-every trial may be many times too long. One thread by its CPU clock does not wait, and several take no longer than one. On a busy
-machine the estimate is therefore close to that of an idle one, while the seconds of the run itself include its waiting.
+Threads that share cores with other work (threads of a matrix product that still spin, other processes) wait for each other, and
+every trial may be many times too long. One thread by its CPU clock does not wait, and several take no longer than one. On a
+busy machine the estimate is therefore close to that of an idle one, while the seconds of the run itself include its waiting.
 """
 
 from __future__ import annotations
