@@ -163,7 +163,7 @@ def test_weights_that_are_not_pruned_are_warned_of_once(name):
 
 
 def test_a_layer_that_sends_no_messages_is_refused():
-    with pytest.raises(InputError, match="WLConv holds no PyG message-passing layer"):
+    with pytest.raises(InputError, match="WLConv has no PyG message-passing layer"):
         uf.sparsify(pyg.WLConv(), edge_sparsity=0.5)
 
 
