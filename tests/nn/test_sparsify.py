@@ -762,11 +762,11 @@ def test_masks_of_another_graph():
     x, edge_index = graph()
     model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, entries="node")
     train(model, x, edge_index, 1)
-    with pytest.raises(GraphError, match="chosen on a graph of 60 nodes and this one has 40"):
+    with pytest.raises(GraphError, match="selected on a graph of 60 nodes and this one has 40"):
         model.eval()(*graph(40, 100))
 
 
-UNSEEN = r"first: about (\d+)% of these edges were not there when it was trained, and such edges are all used"
+UNSEEN = r"first: about (\d+)% of these edges were not in the training graph, and such edges are all kept"
 
 
 def notes_on(model, x, edge_index):
@@ -780,8 +780,8 @@ def test_edges_never_seen_in_training_are_told(kind):
     x, edge_index = graph()
     model = uf.sparsify(net(KINDS[kind]), edge_sparsity=0.5, entries="node")
     train(model.train(), x, edge_index, 1)
-    assert "not there" not in notes_on(model, x, edge_index)
-    assert "not there" not in notes_on(model, x, edge_index[:, :100])  # some of them: all were seen
+    assert "not in the training graph" not in notes_on(model, x, edge_index)
+    assert "not in the training graph" not in notes_on(model, x, edge_index[:, :100])  # some of them: all were seen
     other = torch.randperm(len(x))[edge_index]
     found = re.search(UNSEEN, notes_on(model, x, other))
     assert found and int(found[1]) > 70
@@ -789,7 +789,7 @@ def test_edges_never_seen_in_training_are_told(kind):
     found = re.search(UNSEEN, notes_on(model, x, more))
     assert found and 50 < int(found[1]) < 75
     train(model.train(), x, other, 1)
-    assert "not there" not in notes_on(model, x, other)
+    assert "not in the training graph" not in notes_on(model, x, other)
 
 
 def test_edges_never_seen_are_told_after_loading_too(tmp_path):
@@ -798,7 +798,7 @@ def test_edges_never_seen_are_told_after_loading_too(tmp_path):
     train(model, x, edge_index, 1)
     uf.save(model, tmp_path / "m")
     again = uf.load(tmp_path / "m", into=net(GCNConv))
-    assert "not there" not in notes_on(again, x, edge_index)
+    assert "not in the training graph" not in notes_on(again, x, edge_index)
     assert re.search(UNSEEN, notes_on(again, x, torch.randperm(len(x))[edge_index]))
 
 
@@ -807,4 +807,4 @@ def test_forms_that_know_no_edges_do_not_tell_of_them(entries):
     x, edge_index = graph()
     model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, entries=entries)
     train(model, x, edge_index, 1)
-    assert "not there" not in notes_on(model, x, torch.randperm(len(x))[edge_index])
+    assert "not in the training graph" not in notes_on(model, x, torch.randperm(len(x))[edge_index])

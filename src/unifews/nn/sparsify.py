@@ -113,8 +113,9 @@ def accelerate(model: M, *, inplace: bool = False) -> M:
         inplace: change `model` itself.
 
     GCNConv, GATConv, GATv2Conv, SAGEConv (mean or sum), GINConv and GCN2Conv are replaced, forward and backward; all other
-    layers are unchanged. ``print(model.unifews_report)`` lists both. Outputs and gradients equal those of PyG up to rounding. Signature, parameters, optimizer and ``state_dict`` are those of the PyG model, so
-    checkpoints of either load into the other; `desparsify` restores the PyG layers.
+    layers are unchanged. ``print(model.unifews_report)`` lists both. Outputs and gradients equal those of PyG up to
+    rounding. Signature, parameters, optimizer and ``state_dict`` are those of the PyG model, so checkpoints of either load into
+    the other; `desparsify` restores the PyG layers.
 
     Kernels are for float32 on the CPU. Any other precision or device runs the same layers in plain torch operations, and a
     replaced attention layer that is called with edge features, two sets of nodes or ``return_attention_weights`` computes PyG's

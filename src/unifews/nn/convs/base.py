@@ -163,10 +163,16 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         self._removed = fn(self._removed)
         return self
 
+    @property
+    def _saves_decisions(self) -> bool:
+        """Not in accelerated models, which have none and the ``state_dict`` of PyG."""
+        return "nodes" not in self._non_persistent_buffers_set
+
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         self.session.discard_stale_edges()
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination[prefix + "removed"] = self.removed
+        if self._saves_decisions:
+            destination[prefix + "removed"] = self.removed
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str], *args: Any
@@ -181,7 +187,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
             if self.removed_hash.is_meta and not self.nodes.is_meta:  # assigned, not copied
                 self.removed_hash = torch.zeros_like(self.nodes)
             self.removed = removed.detach().to(self.nodes.device, copy=True)
-        elif strict:
+        elif strict and self._saves_decisions:
             missing_keys.append(prefix + "removed")
         self.chosen = -1 if self.columns.is_meta else int(self.columns.sum())
 
