@@ -39,7 +39,7 @@ def _ramp(layers: int) -> Settings:
 def model(name: str, hyperparameters: Hyperparameters = _stacked) -> Callable[[Build], Build]:
     """Register the decorated function as the builder of the model of this name.
 
-    `hyperparameters`: of training a model of so many layers (`numbers_of`).
+    `hyperparameters`: of training a model of so many layers (`hyperparameters_of`).
     """
 
     def put(make: Build) -> Build:
@@ -49,7 +49,7 @@ def model(name: str, hyperparameters: Hyperparameters = _stacked) -> Callable[[B
     return put
 
 
-def numbers_of(name: str, layers: int) -> Settings:
+def hyperparameters_of(name: str, layers: int) -> Settings:
     """Default dropout, weight decay and epochs of the weight ramp of a model (docs/adr/0021)."""
     return _HYPERPARAMETERS[name](layers)
 
