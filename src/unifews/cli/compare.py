@@ -16,7 +16,7 @@ from unifews.errors import InputError
 
 if TYPE_CHECKING:
     from unifews.core.config import Option
-    from unifews.report.rivals import Standing
+    from unifews.report.comparison import Standing
 
 _OPTIONS = ("model", "edge_sparsity", "weight_sparsity", "seed", "split", "hops", "width", "layers", "epochs")
 
@@ -55,7 +55,7 @@ def compare(
     if out is not None:
         console.check_page(out)
     from unifews.experiments.compare import compare as run
-    from unifews.report import rivals
+    from unifews.report import comparison
     from unifews.training import ledger as storage
 
     sparsities = _sparsities(given.pop("edge_sparsity", _SPARSITIES))
@@ -73,20 +73,20 @@ def compare(
             progress=progress,
             **given,
         )
-    standing = rivals.Standing(found)
+    standing = comparison.Standing(found)
     if out is not None:
-        rivals.write_page(standing, out)
+        comparison.write_page(standing, out)
     if as_json:
         console.print_json(standing.to_dict() | {"ledger": str(ledger), "page": None if out is None else str(out)})
     else:
         _print_comparison(standing, ledger, out)
-    for reason in rivals.failures(found):
+    for reason in comparison.failures(found):
         console.note(reason)
 
 
 def _print_comparison(standing: Standing, ledger: Path, out: Path | None) -> None:
     from unifews.core.checks import count
-    from unifews.report.rivals import legend, notes, table_of
+    from unifews.report.comparison import legend, notes, terminal_table
 
     record = standing.found.unpruned
     data: console.Json = record["dataset"]
@@ -94,7 +94,7 @@ def _print_comparison(standing: Standing, ledger: Path, out: Path | None) -> Non
         f"{record['spec']['model'].upper()} on {data['name']}, {count(standing.unpruned.seeds, 'seed')}: {data['nodes']:,} "
         f"nodes, {data['edges']:,} edges, {data['features']:,} features, {data['classes']} classes"
     )
-    console.print_table(table_of(standing))
+    console.print_table(terminal_table(standing))
     console.echo(*legend(standing), *(f"note: {note}" for note in notes(standing)))
     console.echo(f"runs are stored in {ledger}{'' if out is None else f'; wrote {out}: the plots'}")
 

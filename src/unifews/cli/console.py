@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from unifews.distributed.group import ProcessGroup
-    from unifews.experiments.grid import Progress as CellsProgress
-    from unifews.experiments.grid import Status
+    from unifews.experiments.runner import Progress as CellsProgress
+    from unifews.experiments.runner import Status
     from unifews.training.api import Watch
     from unifews.training.ledger import Ledger
     from unifews.training.loop import Epoch

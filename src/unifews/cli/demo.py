@@ -27,7 +27,7 @@ def demo(
     console.check_page(out)
     from unifews.experiments import demo as module
     from unifews.report.page import write_page
-    from unifews.report.table import legend, table_of
+    from unifews.report.tables import legend, terminal_table
 
     result = module.run(console.status, console.training_progress, seeds=seeds)
     write_page(result.records, out, "unifews: accuracy against operations", (result.data, str(result.speed)))
@@ -35,5 +35,5 @@ def demo(
         console.print_json({**result.to_dict(), "page": str(out)})
         return
     console.echo(f"APPNP, 20 hops, {seeds} seeds. {result.data}")
-    console.print_table(table_of(result.records))
+    console.print_table(terminal_table(result.records))
     console.echo(*legend(result.records), result.speed, f"wrote {out}: the plot", module.NEXT)

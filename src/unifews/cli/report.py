@@ -25,15 +25,15 @@ def report(
     of the same settings, with the spread over seeds, and with the value printed in the paper where there is one.
     """
     console.check_page(out)
-    from unifews.report.book import write_book
-    from unifews.report.gather import gather
+    from unifews.report.exhibits import gather
+    from unifews.report.page import write_report
 
     material = gather(sources)
-    for path in material.passed_over:
-        console.note(f"{path} is neither a ledger nor an exhibit; it is left out.")
+    for path in material.ignored:
+        console.note(f"{path} is neither a ledger nor an exhibit; it is ignored.")
     for ledger in material.ledgers:
         console.report_skipped(ledger)
-    write_book(material, out, title)
+    write_report(material, out, title)
     if as_json:
         exhibits = [exhibit.id for exhibit in material.exhibits]
         skipped = [{"ledger": str(path), "line": line, "why": why} for path, (line, why) in material.skipped]

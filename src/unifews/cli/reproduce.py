@@ -14,7 +14,7 @@ from unifews.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from unifews.experiments.definitions import Scale
-    from unifews.experiments.outcome import Outcome
+    from unifews.experiments.results import ExperimentResult
 
 
 def reproduce(
@@ -68,7 +68,7 @@ def _run(names: list[str], scale: Scale, datasets: list[str], ledger: Path, jobs
 
     files: dict[str, list[Path]] = {}
 
-    def wrote(outcome: Outcome, paths: list[Path]) -> None:
+    def wrote(outcome: ExperimentResult, paths: list[Path]) -> None:
         files[outcome.experiment.id] = paths
         if not as_json:
             console.note(f"{outcome.experiment.id} is done: {paths[0]}")
@@ -95,7 +95,7 @@ def _run(names: list[str], scale: Scale, datasets: list[str], ledger: Path, jobs
         _print_results(outcomes, out, ledger)
 
 
-def _print_results(outcomes: list[Outcome], out: Path, ledger: Path) -> None:
+def _print_results(outcomes: list[ExperimentResult], out: Path, ledger: Path) -> None:
     for outcome in outcomes:
         missing = sum(run.record is None for run in outcome.runs)
         rest = f", {missing} of them not run" if missing else ""

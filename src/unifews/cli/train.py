@@ -268,7 +268,7 @@ def _save(cache: RunCache, data: Dataset, folder: Path) -> console.Json:
 
 def _report(data: Dataset, records: list[console.Json], cache: RunCache, saved: console.Json | None, as_json: bool) -> None:
     if as_json:
-        from unifews.report.compare import Gain
+        from unifews.report.runs import Gain
 
         report: console.Json = {
             "runs": records,
@@ -289,13 +289,13 @@ def _report(data: Dataset, records: list[console.Json], cache: RunCache, saved: 
 
 def _print_records(data: Dataset, records: list[console.Json]) -> None:
     from unifews.core.checks import count
-    from unifews.report.table import legend, table_of
+    from unifews.report.tables import legend, terminal_table
 
     spec = records[-1]["spec"]
     depth = f", {count(spec['hops'], 'hop')}" if "hops" in spec else f", {count(spec['recipe']['layers'], 'layer')}"
     task = ", links" if spec.get("task") == "links" else ""
     model = f"{spec['model'].upper()}{'' if spec['model'] == 'mlp' else depth}{task}"
     console.echo(f"{model}, {count(len(records[-1]['seeds']), 'seed')}: {data!r}")
-    console.print_table(table_of(records))
+    console.print_table(terminal_table(records))
     console.echo(*legend(records))
     console.echo(*(f"note: {note}" for note in dict.fromkeys(note for record in records for note in record["trace"]["notes"])))
