@@ -18,7 +18,7 @@ from unifews.cli import live
 from unifews.datasets.dataset import About, Dataset, Split
 from unifews.datasets.folder import save_dataset
 from unifews.datasets.gencat import gencat
-from unifews.experiments.grid import Status
+from unifews.experiments.runner import Status
 from unifews.training.api import train
 from unifews.training.layered import OnGraph
 from unifews.training.ledger import Ledger

@@ -249,11 +249,11 @@ def _run_file():
 
 def _ledger():
     def read(place):
-        from unifews.report.book import book
-        from unifews.report.gather import gather
+        from unifews.report.exhibits import gather
+        from unifews.report.page import report
 
         material = gather([place / "ledger.jsonl"])
-        book(material, "damaged")
+        report(material, "damaged")
         return digest(json.dumps(material.records))
 
     return Format(lambda place: shutil.copy(_LEDGER, place), read)

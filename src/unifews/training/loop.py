@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from unifews.datasets.dataset import Split
 from unifews.errors import InputError
+from unifews.nn.decoupled import Mlp
 from unifews.nn.linear import PrunedWeight
-from unifews.nn.mlp import Mlp
 from unifews.training.hands import Hands, loss_of
 from unifews.training.metrics import judge
 from unifews.training.recipe import Recipe, WeightPruning
