@@ -395,7 +395,7 @@ class TestMistakes:
             ("mine --epochs 0", "--epochs"),
             ("mine --dropout 1", "--dropout"),
             ("mine --split random", "no --split named 'random'"),
-            ("mine --split stored", "came without a split of its own"),
+            ("mine --split stored", "has no stored split"),
             ("mine --entries row", "no --entries named 'row'"),
             ("mine --skip all", "no skip connection named 'all'"),
             ("mine --alpha 0", "--alpha"),
