@@ -35,7 +35,7 @@ from rich.console import Console
 
 import unifews as uf
 from unifews.datasets.dataset import Dataset
-from unifews.experiments.timing import interleave, ratio, summary
+from unifews.experiments.bench import interleave, ratio, summary
 from unifews.kernels import aligned, describe, threads_to_use
 from unifews.kernels.packed_weight import PackedWeight, sparse_linear, worth
 from unifews.nn.decoupled import DecoupledModel

@@ -22,10 +22,10 @@ from unifews.errors import FileFormatError, InputError, MissingFileError
 from unifews.serving.packed_arrays import Arrays, Json, packed, unpacked, unpacked_all
 from unifews.serving.program import InvalidModel, Program, Step, with_defaults
 from unifews.storage.atomic import atomic_folder, steady
-from unifews.storage.folder_format import Kind
+from unifews.storage.folder_format import FolderFormat
 
-FROZEN = Kind("model", "unifews-model", 1, "config.json", "FrozenModel.save", also_reads=(2,))
-TRAINING = Kind("model in training", "unifews-checkpoint", 1, "config.json", "uf.save", also_reads=(2,))
+FROZEN = FolderFormat("model", "unifews-model", 1, "config.json", "FrozenModel.save", also_reads=(2,))
+TRAINING = FolderFormat("model in training", "unifews-checkpoint", 1, "config.json", "uf.save", also_reads=(2,))
 TENSORS = "model.safetensors"
 _FIELDS = {
     FROZEN.format: ("requested", "features", "outputs", "weighted", "steps"),
@@ -47,7 +47,7 @@ def as_path(name: str, value: Any) -> Path:
     return Path(value)
 
 
-def write(kind: Kind, folder: Path, config: Json, arrays: Arrays, *, overwrite: bool = False) -> None:
+def write(kind: FolderFormat, folder: Path, config: Json, arrays: Arrays, *, overwrite: bool = False) -> None:
     """Write a model folder atomically. Only another model folder is ever replaced."""
     if folder.exists() and not (FROZEN.describes(folder) or TRAINING.describes(folder)):
         raise InputError(f"{folder} already exists and is not a unifews model, so it is not overwritten. Choose another name.")
@@ -63,12 +63,12 @@ def write(kind: Kind, folder: Path, config: Json, arrays: Arrays, *, overwrite: 
         (place / kind.file).write_text(text + "\n", encoding="utf-8")
 
 
-def read(kind: Kind, folder: Path) -> tuple[Json, Arrays]:
+def read(kind: FolderFormat, folder: Path) -> tuple[Json, Arrays]:
     """The content of config.json, and the tensors by name."""
     return steady(folder, lambda: _read(kind, folder))
 
 
-def _read(kind: Kind, folder: Path) -> tuple[Json, Arrays]:
+def _read(kind: FolderFormat, folder: Path) -> tuple[Json, Arrays]:
     config = kind.read(folder)
     unknown = set(config) - {*_HEADER, *_FIELDS[kind.format]}
     if unknown:
@@ -81,12 +81,12 @@ def _read(kind: Kind, folder: Path) -> tuple[Json, Arrays]:
     return config, _tensors(kind, folder, config.get("tensors"))
 
 
-def damaged(kind: Kind, folder: Path, problem: object) -> FileFormatError:
+def damaged(kind: FolderFormat, folder: Path, problem: object) -> FileFormatError:
     """The error for an invalid config; `problem` continues "the model ..."."""
     return FileFormatError(f"{folder}/{kind.file}: the model {problem}; it is damaged. Copy or save it again.")
 
 
-def _tensors(kind: Kind, folder: Path, expected: Any) -> Arrays:
+def _tensors(kind: FolderFormat, folder: Path, expected: Any) -> Arrays:
     path = folder / TENSORS
     if not path.is_file():
         raise MissingFileError(f"{folder} is incomplete: it has no {TENSORS}. Copy or save the model again.")

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from unifews.core.schemes import Sgc
 from unifews.core.trace import LayerTrace, Trace
-from unifews.datasets.dataset import Dataset
+from unifews.datasets.dataset import Dataset, Split
 from unifews.datasets.load import load_dataset
-from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError
 from unifews.nn.decoupled import DecoupledModel, Mlp, Propagator, dense_rows
 from unifews.propagation import propagate

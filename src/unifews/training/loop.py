@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unifews.datasets.splits import Split
+from unifews.datasets.dataset import Split
 from unifews.errors import InputError
 from unifews.nn.decoupled import Mlp
 from unifews.nn.linear import PrunedWeight

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from unifews.core.graph import Graph
-from unifews.datasets.splits import Split
+from unifews.datasets.dataset import Split
 from unifews.nn.decoupled import Mlp
 from unifews.propagation import propagate
 from unifews.training.loop import fit

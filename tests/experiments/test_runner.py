@@ -16,7 +16,7 @@ from toy_cells import Toy
 from unifews.datasets.folder import save_dataset
 from unifews.datasets.gencat import gencat
 from unifews.errors import InputError, UnifewsError, UnknownNameError
-from unifews.experiments.grid import Status, run_cells
+from unifews.experiments.runner import Status, run_cells
 from unifews.kernels import threads_to_use
 from unifews.methods import registry
 from unifews.training import api
@@ -140,7 +140,7 @@ class TestTrainings:
         assert not trained and not ledger.records()
 
     def test_need_a_dataset(self, ledger):
-        with pytest.raises(InputError, match="needs a dataset"):
+        with pytest.raises(InputError, match="needs a `dataset`"):
             run_cells([{"model": "gcn"}], ledger)
 
 
@@ -165,7 +165,7 @@ class TestAnyCells:
         assert not active_children()
 
     def test_a_process_that_dies_is_told_and_the_same_call_goes_on(self, ledger):
-        with pytest.raises(UnifewsError, match=r"toy dies has ended \(exit code 9\)"):
+        with pytest.raises(UnifewsError, match=r"toy dies exited with code 9"):
             run_cells([Toy("a"), Toy("dies", seconds=1)], ledger, jobs=2)
         assert not active_children()
         before = ledger.records()
@@ -222,7 +222,7 @@ def test_two_processes_with_one_ledger_do_every_cell_once(ledger):
     """And both have all records."""
     script = (
         "import sys; sys.path.insert(0, sys.argv[2])\n"
-        "from toy_cells import Toy; from unifews.experiments.grid import run_cells\n"
+        "from toy_cells import Toy; from unifews.experiments.runner import run_cells\n"
         "from unifews.training.ledger import Ledger\n"
         "found = run_cells([Toy(f'cell{i}', seconds=0.1) for i in range(6)], Ledger(sys.argv[1]), jobs=int(sys.argv[3]))\n"
         "print([record['id'] for record in found])\n"
