@@ -13,10 +13,10 @@ from unifews.cli.run import Interrupted
 if TYPE_CHECKING:
     from unifews.datasets.dataset import Dataset
     from unifews.training.api import Watch
-    from unifews.training.hands import Hands
+    from unifews.training.data_parallel import HeadTrainer
     from unifews.training.ledger import Ledger
     from unifews.training.loop import Epoch
-    from unifews.training.result import Run
+    from unifews.training.result import TrainResult
     from unifews.training.spec import TrainSpec
 
 
@@ -35,7 +35,7 @@ class Desk:
         again: bool,
         log: str | None,
         embedding: Path | None = None,
-        hands: Hands | None = None,
+        hands: HeadTrainer | None = None,
     ) -> None:
         """`runs`: the folder, or a .jsonl file in it; `where`: what the dataset was loaded by, a name or a path; `embedding`:
         what took the place of its features."""
@@ -49,7 +49,7 @@ class Desk:
         if self.book and self.speaks:
             report_skipped(self.book)
         self.files: list[Path] = []
-        self.trained: Run | None = None
+        self.trained: TrainResult | None = None
         """The last run that was trained here, with its model."""
 
     def run(self, spec: TrainSpec, *, model: bool = False) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Desk:
 
     def _train(self, spec: TrainSpec, name: str, what: str, book: Ledger | None, again: bool) -> dict[str, Any]:
         from unifews.training.api import known_seeds, train
-        from unifews.training.warm import warm_up, warm_up_layers
+        from unifews.training.result import warm_up, warm_up_layers
 
         known = []
         if book and not again:
@@ -101,13 +101,13 @@ class Desk:
                 first = "starting" if spec.is_layered else "propagating"
                 progress, watch = stack.enter_context(live.training(what, spec.seed, spec.seeds, first))
                 if self.log and self.speaks:
-                    from unifews.training.log import TensorBoard
+                    from unifews.training.loop import TensorBoard
 
                     board = stack.enter_context(TensorBoard(self.runs / "tensorboard" / name, spec.seed))
                     watch = _both(watch, board)
                 watch = watch if self.speaks else None
                 self.trained = train(
-                    self.data, **settings, ledger=book, progress=progress, watch=watch, hands=self.hands, known=known
+                    self.data, **settings, ledger=book, progress=progress, watch=watch, trainer=self.hands, known=known
                 )
                 return self.trained.to_dict()
         except KeyboardInterrupt as error:

@@ -191,9 +191,9 @@ def train(
                 raise InputError(f"--rank {spec.rank} is more than the {data.num_features:,} features of {data.name}.")
         hands = None
         if workers.group is not None:
-            from unifews.distributed.head import many
+            from unifews.distributed.head import head_trainer
 
-            hands = many(workers.group, data, spec)
+            hands = head_trainer(workers.group, data, spec)
         desk = Desk(data, where, ledger, keep, again, log, embedding, hands)
         records = [desk.run(spec.unpruned())] if baseline and spec.prunes else []
         records.append(desk.run(spec, model=save is not None))
@@ -292,7 +292,7 @@ def _check_log(log: str | None) -> None:
         return
     if log != "tensorboard":
         raise unknown_name("log", log, ("tensorboard",))
-    from unifews.training.log import writer
+    from unifews.training.loop import writer
 
     writer()
 

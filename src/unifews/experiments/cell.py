@@ -40,7 +40,7 @@ class Training:
     def run(self, ledger: Ledger, tell: Callable[[float, str], None]) -> dict[str, Any]:
         """See `Cell`; what was finished of it before is not trained again."""
         from unifews.training.api import known_seeds, train
-        from unifews.training.warm import warm_up, warm_up_layers
+        from unifews.training.result import warm_up, warm_up_layers
 
         warm_up()
         if self.spec.is_layered:
