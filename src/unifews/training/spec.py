@@ -42,11 +42,6 @@ LAYERED: dict[str, Any] = {"entries": "unit", "inherit": True}
 """Defaults of models that propagate in every layer, where they differ."""
 OF_LAYERS = ("task", "budget", "absolute", "node_lock", "settle")
 """Settings of those models only, beside what each has of its own (`zoo.own_settings`)."""
-OF_UNIFEWS = ("skip", "entries", "basis", "rank", "inherit", "head")
-"""Settings of propagating once by method "unifews" only; other methods have their own, ``method="ndls:epsilon=0.05"``."""
-
-IN_LAYERS = ("weight_ramp", "weight_feedback", "entries", "inherit", "budget", "absolute", "node_lock", "settle")
-"""Settings of that method in models whose layers propagate; others meet a share, in their own way."""
 
 
 def paper_form(model: str) -> dict[str, Any]:
@@ -155,14 +150,16 @@ class TrainSpec:
 
     def _check_method(self) -> None:
         """Whether the method can do on this model what it is asked for."""
-        self.rule.card.check(self.model, weights=bool(self.weight_sparsity) or bool(self.weight_threshold))
-        if self.is_layered and not self.is_own and (self.edge_threshold is not None or self.weight_threshold is not None):
+        card = self.rule.card
+        card.check(self.model, weights=bool(self.weight_sparsity) or bool(self.weight_threshold))
+        thresholds = self.edge_threshold is not None or self.weight_threshold is not None
+        if self.is_layered and thresholds and not card.thresholds:
             raise InputError(
-                f"method {self.rule.card.name!r} has no threshold in layers, it removes a share; give edge_sparsity or "
+                f"method {card.name!r} has no threshold in layers, it removes a fraction; give edge_sparsity or "
                 f"weight_sparsity, or take method='unifews'."
             )
-        if self.task == "links" and not self.is_own:
-            raise InputError(f"method {self.rule.card.name!r} classifies nodes; for task='links' take method='unifews'.")
+        if self.task not in card.tasks:
+            raise InputError(f"method {card.name!r} classifies nodes; for task='links' take method='unifews'.")
 
     def _check_sense(self) -> None:
         """Settings that contradict each other."""
@@ -196,7 +193,7 @@ class TrainSpec:
 
     @property
     def prunes(self) -> bool:
-        return self.prunes_edges or self.pruning.active or not self.is_own
+        return self.prunes_edges or self.pruning.active or not self.rule.card.unpruned
 
     @property
     def pruning(self) -> WeightPruning:
@@ -214,8 +211,7 @@ class TrainSpec:
     def unpruned(self) -> TrainSpec:
         """The same run with nothing removed."""
         how: dict[str, Any] = {"entries": TrainSpec.entries, "inherit": False} | (LAYERED if self.is_layered else {})
-        if not self.is_own:
-            how |= {"method": TrainSpec.method} | {name: getattr(TrainSpec, name) for name in self.rule.card.defaults}
+        how |= {"method": TrainSpec.method} | {name: getattr(TrainSpec, name) for name in self.rule.card.defaults}
         return replace(
             self, edge_sparsity=None, edge_threshold=None, weight_sparsity=None, weight_threshold=None, rank=None, head="auto",
             basis=TrainSpec.basis, weight_reference=TrainSpec.weight_reference, weight_ramp=TrainSpec.weight_ramp,
@@ -226,9 +222,9 @@ class TrainSpec:
     def id(self, dataset: Dataset) -> str:
         """Twelve hex digits that change with any setting, the method's own too, with the data and with the version."""
         settings = self.to_dict() | {"method": registry.text_of(self.method, full=True)}  # its defaults may change
-        shared = self.is_layered and self.is_own and self.weight_sparsity and self.budget == "macs"
+        shared = settings.get("budget") == "macs" and self.weight_sparsity
         rules = [_WEIGHTS] if shared else []  # a record of another rule is not this run
-        rules += [_SETTLE] if self.is_layered and self.is_own and self.prunes_edges and self.settle < 1 else []
+        rules += [_SETTLE] if settings.get("settle", 1) < 1 and self.prunes_edges else []
         rules += [_PATIENCE] if self.weight_sparsity and self.recipe.patience else []
         text = json.dumps([settings, fingerprint(dataset), __version__, *rules], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -253,10 +249,12 @@ class TrainSpec:
             _known("setting", name, own | set(Recipe.names()))
         for name in numbers:
             _known("setting of the recipe", name, Recipe.names())
-        model = settings.get("model", cls.model)
-        _known("model", model, MODELS)
         rule = registry.resolve(settings.get("method", cls.method))
         settings["method"] = registry.text_of(rule)
+        model = settings.get("model")
+        if model is None:
+            model = settings["model"] = cls.model if cls.model in rule.card.backbones else rule.card.backbones[0]
+        _known("model", model, MODELS)
         rule.card.check(model, weights=False)
         _check_own(model, settings["method"], [*settings, *(given if isinstance(given, dict) else ())])
         settings = {**rule.card.defaults, **settings}
@@ -282,7 +280,9 @@ def _of_nodes(model: str, numbers: dict[str, Any]) -> dict[str, Any]:
 def foreign(model: str, method: str = TrainSpec.method) -> list[str]:
     """Settings that this model, or this method on it, does not have."""
     own = [name for other in models.MODELS for name in models.own_settings(other)]
-    others = () if method == TrainSpec.method else IN_LAYERS if model in models.MODELS else OF_UNIFEWS
+    cards = (registry.resolve(name).card for name in (TrainSpec.method, method))
+    default, mine = (card.layers if model in models.MODELS else card.once for card in cards)
+    others = [name for name in default if name not in mine]
     if model not in models.MODELS:
         return [*others, *OF_LAYERS, *(name for name in dict.fromkeys(own) if name != "alpha")]
     return [*others, *ONCE, *(name for name in dict.fromkeys(own) if name not in models.own_settings(model))]
