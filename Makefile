@@ -1,6 +1,6 @@
-# make demo   what pruning does to a model of Cora            make check   lint, types, import directions
-# make test   check, then the whole test suite                make bench   time the kernels on this machine
-# make docs   write the pages to build/docs
+# make demo   what pruning does to a model of Cora            make check        lint, format, types, fast tests
+# make test   lint, format, types, the whole test suite       make test-oldest  the suite with the oldest numpy, scipy and PyG
+# make docs   write the pages to build/docs                   make bench        time the kernels on this machine
 #
 # Each sets up what it needs in .venv; a second run installs again only what changed. Tests run against the installed
 # package with its compiled kernels, never against src/.
@@ -8,25 +8,34 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WHEELS := build/wheel
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+CONSTRAINTS := constraints.txt
+WHEELS := build/wheel$(patsubst .venv%,%,$(VENV))
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c $(CONSTRAINTS)
+PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
 SOURCES := $(shell find src -type f -not -name '*.so' -not -path '*/__pycache__/*')
 # A compiler and make are expected of the machine; cmake and ninja are fetched where they are missing.
 BUILD_TOOLS := "scikit-build-core>=0.11" "nanobind>=2.4" \
 	$(shell command -v cmake >/dev/null 2>&1 || echo '"cmake>=3.20"') $(shell command -v ninja >/dev/null 2>&1 || echo ninja)
 
-.PHONY: demo test check bench docs clean
+.PHONY: demo test test-oldest check lint bench docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/unifews demo
 
-test: check $(VENV)/browser
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
+test: lint $(VENV)/browser
+	$(PYTEST)
 
-check: $(VENV)/installed $(VENV)/tools
+check: lint
+	$(PYTEST) -m "not slow"
+
+lint: $(VENV)/installed $(VENV)/tools
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest tests/test_imports.py
+
+# In an environment of its own; without lint, since types of old stubs differ.
+test-oldest:
+	$(MAKE) VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt .venv-oldest/tools .venv-oldest/browser
+	.venv-oldest/bin/pytest -n auto --maxprocesses 4 --dist loadfile
 
 bench: $(VENV)/installed
 	$(BIN)/unifews bench propagation
@@ -37,9 +46,9 @@ docs: $(VENV)/installed $(VENV)/tools
 	@echo "docs: build/docs/index.html"
 
 # torch first, pinned, so that nothing else chooses a build of it.
-$(VENV)/torch: constraints.txt
+$(VENV)/torch: $(CONSTRAINTS)
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(PIP) "$$(grep '^torch==' constraints.txt)"
+	$(PIP) "$$(grep '^torch==' $(CONSTRAINTS))"
 	$(PIP) $(BUILD_TOOLS)
 	touch $@
 
@@ -48,7 +57,7 @@ $(VENV)/installed: $(VENV)/torch pyproject.toml CMakeLists.txt README.md LICENSE
 	rm -rf $(WHEELS)
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w $(WHEELS) .
 	$(PIP) --no-deps --force-reinstall $(WHEELS)/*.whl
-	$(PIP) "$$(echo $(WHEELS)/*.whl)[parquet]"
+	$(PIP) $(WHEELS)/*.whl
 	touch $@
 
 $(VENV)/tools: pyproject.toml | $(VENV)/installed

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ ROOT = Path(__file__).parents[1] / "src" / "unifews"
 FILES = sorted(ROOT.rglob("*.py"))
 HEIGHT = dict(
     errors=0,
+    deprecation=1,
     resources=1,
     storage=2,
     kernels=2,
@@ -86,3 +89,38 @@ def test_the_check_lets_the_right_things_pass():
     code = "import torch\nfrom unifews.core.graph import Graph\nfrom unifews import propagation"
     assert not list(violations(ast.parse(code), "nn/gcn.py"))
     assert not list(violations(ast.parse("def f():\n    import torch"), "propagation/local.py"))
+
+
+PAGE = (ROOT.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def reachable(edges, start):
+    found, waiting = set(), [start]
+    while waiting:
+        new = edges.get(waiting.pop(), set()) - found
+        found |= new
+        waiting.extend(new)
+    return found
+
+
+def test_the_picture_in_the_documentation_has_the_arrows_of_the_imports():
+    """An arrow for every import between packages that no longer path explains (the transitive reduction)."""
+    imported = {}
+    for path in FILES:
+        here = path.relative_to(ROOT).parts[0].removesuffix(".py")
+        names = [name.split(".")[1] for name, _ in imports(ast.parse(path.read_text())) if name.startswith("unifews.")]
+        if here in HEIGHT:
+            imported.setdefault(here, set()).update(set(names) & HEIGHT.keys() - {here})
+    needed = {
+        (a, b)
+        for a, targets in imported.items()
+        for b in targets
+        if not any(b in reachable(imported, c) for c in targets - {b})
+    }
+    chains = [line.split(" → ") for line in PAGE.split("```text\n")[1].split("```")[0].splitlines()]
+    assert {pair for chain in chains for pair in itertools.pairwise(chain)} == needed
+
+
+@pytest.mark.parametrize("file", sorted(set(re.findall(r"`((?!tests/)[a-z_]+(?:/[a-z_]+)+\.py)`", PAGE))))
+def test_modules_that_the_architecture_page_names_exist(file):
+    assert (ROOT / file).is_file()

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from unifews import deprecation
+
 if TYPE_CHECKING:
     from unifews.core.diffusion import Diffusion as Diffusion
     from unifews.core.graph import Graph as Graph
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from unifews.experiments.compare import Comparison as Comparison
     from unifews.experiments.compare import compare as compare
     from unifews.io.ids import read_ids as read_ids
+    from unifews.nn.sparsify import accelerate as accelerate
     from unifews.nn.sparsify import desparsify as desparsify
     from unifews.nn.sparsify import set_node_lock as set_node_lock
     from unifews.nn.sparsify import set_schedule as set_schedule
@@ -46,6 +49,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+deprecation.install()
+
 _HOME = {
     "About": "unifews.datasets.dataset",
     "Appnp": "unifews.core.schemes",
@@ -60,6 +65,7 @@ _HOME = {
     "Split": "unifews.datasets.splits",
     "Trace": "unifews.core.trace",
     "UnifewsError": "unifews.errors",
+    "accelerate": "unifews.nn.sparsify",
     "compare": "unifews.experiments.compare",
     "compress": "unifews.serving.compress",
     "convert_edges": "unifews.datasets.convert",
@@ -87,7 +93,7 @@ __all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "distributed":  # a part with doors of its own, which imports torch
+    if name == "distributed":  # a package with public names of its own, which imports torch
         return import_module("unifews.distributed")
     if name not in _HOME:
         raise AttributeError(f"module 'unifews' has no attribute {name!r}")

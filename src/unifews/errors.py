@@ -22,7 +22,11 @@ class UnifewsError(Exception):
 
 
 class InputError(UnifewsError, ValueError):
-    """A value that cannot work."""
+    """A value that cannot work. `setting` names the argument or option it was given for, where a single one is at fault."""
+
+    def __init__(self, message: str = "", *, setting: str = "") -> None:
+        super().__init__(message)
+        self.setting = setting
 
 
 class ShapeError(InputError):
@@ -37,7 +41,7 @@ class UnknownNameError(InputError, KeyError):
     """A name that is not in the list of known ones; see `unknown_name`."""
 
     def __str__(self) -> str:
-        # KeyError prints the repr of its argument; a sentence should print as a sentence.
+        # KeyError prints the repr of its argument; a message should print as it is.
         return str(self.args[0]) if self.args else ""
 
 
@@ -49,8 +53,8 @@ class MissingFileError(UnifewsError, FileNotFoundError):
     """No file or folder at the given path."""
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    """The error for a misspelt name, with the nearest known one.
+def unknown_name(kind: str, name: str, known: Iterable[str], setting: str = "") -> UnknownNameError:
+    """The error for a misspelt name, with the nearest known one. `setting`: the option that it was given for.
 
     >>> str(unknown_name("method", "dspr", ["unifews", "dspar"]))
     "no method named 'dspr'. Did you mean 'dspar'? Known: dspar, unifews."
@@ -58,4 +62,4 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError
     names = sorted(known)
     near = get_close_matches(str(name), names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return UnknownNameError(f"no {kind} named {name!r}.{hint} Known: {', '.join(names) or 'none'}.")
+    return UnknownNameError(f"no {kind} named {name!r}.{hint} Known: {', '.join(names) or 'none'}.", setting=setting)

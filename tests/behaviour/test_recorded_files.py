@@ -47,7 +47,7 @@ def test_checkpoint_folder():
 
 
 def test_run_file_ledger_and_exhibit():
-    spec = TrainSpec(**read_toml(FILES / "run.toml"))
+    spec = TrainSpec.of(read_toml(FILES / "run.toml"))
     assert spec.model == "gcn" and spec.edge_sparsity == 0.5
     ledger = Ledger(FILES / "ledger.jsonl")
     assert len(ledger.records()) > 1 and not ledger.skipped()

@@ -12,7 +12,7 @@ import torch
 import unifews as uf
 from unifews.core.csr import MAX_NODES
 from unifews.errors import GraphError, InputError, ShapeError, UnifewsError
-from unifews.propagation.features import Features
+from unifews.propagation.features import FeatureMatrix
 
 RNG = np.random.default_rng(20_261)
 GRAPH = uf.Graph.from_edge_index(RNG.integers(0, 60, (2, 200)), 60).undirected()
@@ -75,7 +75,7 @@ def test_unsorted_and_repeated_entries_are_made_canonical_in_a_copy():
     indices = np.array([2, 0, 1, 1], dtype=np.int32)
     matrix = sp.csr_array((np.ones(4, np.float32), indices, np.array([0, 2, 4] + [4] * 58)), shape=(60, 3))
     matrix.has_canonical_format = True  # scipy believes what it was told once
-    found = Features(matrix, 60)
+    found = FeatureMatrix(matrix, 60)
     np.testing.assert_array_equal(found.rows(0, 2), [[1, 0, 1], [0, 2, 0]])
     np.testing.assert_array_equal(matrix.indices, [2, 0, 1, 1])
 

@@ -49,7 +49,7 @@ def test_the_number_of_edges_is_met(n, m):
 @given(st.integers(2, 30), st.integers(2, 200), st.integers(1, 4), st.floats(0, 1), st.integers(0, 2**32 - 1))
 def test_the_smallest_graphs_are_drawn_or_refused(n, m, classes, homophily, seed):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(powerlaw, "_EDGES", 500)
+        patch.setattr(module, "_EDGES", 500)
         try:
             data = powerlaw(n, m, num_features=2, num_classes=min(classes, n), homophily=homophily, seed=seed)
         except InputError as error:
@@ -113,7 +113,7 @@ def test_the_same_seed_gives_the_same_bits_whatever_the_threads(monkeypatch):
     def draw(seed):
         return powerlaw(3_000, 30_000, num_features=5, seed=seed)
 
-    monkeypatch.setattr(powerlaw, "_EDGES", 1_000)
+    monkeypatch.setattr(module, "_EDGES", 1_000)
     first, other = draw(71), draw(73)
     monkeypatch.setattr(module.os, "cpu_count", lambda: 1)
     again = draw(71)

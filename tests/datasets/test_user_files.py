@@ -161,7 +161,7 @@ class TestFeatures:
         [
             (["1,2", "3,", "4,5"], ["x.csv is empty in line 2, column 2"]),
             (["1,2", "3,four"], ["holds 'four' in line 2, column 2"]),
-            (["1,2", "3"], ["1 values in line 2, but 2"]),
+            (["1,2", "3"], ["x.csv cannot be read as a table: line 2 has 1 values, and its first line has 2"]),
             (["1,2", "nan,4"], ["missing or infinite", "row 1"]),
             (["1,2", "1e99,4"], ["missing or infinite", "row 1"]),
             ([], ["x.csv is empty"]),

@@ -29,6 +29,13 @@ class Net(nn.Module):
         return self.second(self.first(x, edge_index).relu(), edge_index)
 
 
+class Parts(Net):
+    """As link prediction is written: `forward` is not called."""
+
+    def encode(self, x, edge_index):
+        return self.first(x, edge_index)
+
+
 class Outer(nn.Module):
     """A sparsified model as a part of another one."""
 
@@ -40,9 +47,9 @@ class Outer(nn.Module):
         return self.inner(x, edge_index)
 
 
-def made(**how):
+def made(kind=Net, **how):
     torch.manual_seed(0)
-    return uf.sparsify(Net(), **how)
+    return uf.sparsify(kind(), **how)
 
 
 def graph(rank):
@@ -51,13 +58,23 @@ def graph(rank):
     return torch.randn(60, 20, generator=draw), torch.randint(0, 60, (2, 300), generator=draw)
 
 
-def step(model, rank):
-    """The norm of the gradient of a training pass, or what was said instead."""
+def step(model, rank, call=None):
+    """The norm of the gradient of a training pass, or what was said instead. `call`: default: the model itself."""
     try:
-        model(*graph(rank)).square().mean().backward()
+        (call or model)(*graph(rank)).square().mean().backward()
     except InputError as error:
         return str(error)
-    return float(sum(parameter.grad.square().sum() for parameter in model.parameters()).sqrt())
+    grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return float(sum(grad.square().sum() for grad in grads).sqrt())
+
+
+def unwrapped(rank):
+    """A model whose wrapper is gone, of which a reference cycle is left."""
+    model = made(**PRUNED)
+    wrapper = DistributedDataParallel(model)
+    wrapper.cycle = [wrapper]
+    del wrapper
+    return step(model, rank)
 
 
 def frozen():
@@ -73,7 +90,13 @@ def main(folder):
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     alone = [dist.new_group([one]) for one in range(dist.get_world_size())][rank]
+    wrapped, parts = (DistributedDataParallel(made(Parts, **how)) for how in (PRUNED, PRUNED))
+    settled = DistributedDataParallel(frozen())
     told = {
+        "module of ddp": step(wrapped, rank, wrapped.module),
+        "part of ddp": step(parts, rank, parts.module.encode),
+        "frozen module of ddp": step(settled, rank, settled.module),
+        "no longer ddp": unwrapped(rank),
         "ddp": step(DistributedDataParallel(made(**PRUNED)), rank),
         "ddp weights": step(DistributedDataParallel(made(weight_threshold=0.1)), rank),
         "ddp inside": step(DistributedDataParallel(Outer(made(**PRUNED))), rank),

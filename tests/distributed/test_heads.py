@@ -97,4 +97,4 @@ def test_what_an_embedding_leaves_no_room_for(folder, monkeypatch, options, word
     "name, words", [("model", "gcn"), ("seed", "disagree on seed"), ("rows", "shape [120, width]; got float32 of shape [7, 2]")]
 )
 def test_mistakes(told, name, words):
-    assert words in told[0][name] and told[1][name].startswith("ToldElsewhere")
+    assert words in told[0][name] and told[1][name].startswith("ReportedElsewhere")

@@ -29,6 +29,8 @@ def told(tmp_path_factory):
         ("ddp", "DistributedDataParallel"),
         ("ddp weights", "DistributedDataParallel"),
         ("ddp inside", "DistributedDataParallel"),
+        ("module of ddp", "DistributedDataParallel"),
+        ("part of ddp", "DistributedDataParallel"),
         ("fsdp", "FullyShardedDataParallel"),
         ("fsdp2", "FullyShardedDataParallel"),
     ],
@@ -41,12 +43,16 @@ def test_ranks_that_would_decide_differently(told, case, wrapper):
         assert "\n" not in each[case]
 
 
+def test_a_frozen_model_may_be_called_past_its_wrapper(told):
+    assert all(each["frozen module of ddp"] > 0 for each in told)
+
+
 @pytest.mark.parametrize("case", ["unpruned ddp", "frozen ddp"])
 def test_where_nothing_is_decided_gradients_are_shared(told, case):
     assert told[0][case] == told[1][case] > 0
 
 
-@pytest.mark.parametrize("case", ["ddp of one rank", "independent"])
+@pytest.mark.parametrize("case", ["ddp of one rank", "independent", "no longer ddp"])
 def test_models_of_their_own_beside_a_process_group(told, case):
     assert all(each[case] > 0 for each in told) and told[0][case] != told[1][case]
 

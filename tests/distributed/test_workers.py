@@ -128,7 +128,7 @@ def test_a_mistake_is_told_once_and_ends_all(folder, told, name, words):
     first, second = (each[name] for each in told)
     for part in words:
         assert part in first
-    assert not first.startswith("ToldElsewhere") and second.startswith("ToldElsewhere")
+    assert not first.startswith("ReportedElsewhere") and second.startswith("ReportedElsewhere")
     assert not folder_of(folder / f"{name}.npy").exists()
     assert (folder / "there.npy").exists() and len(np.load(folder / "there.npy")) == 3
 

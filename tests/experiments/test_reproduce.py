@@ -54,7 +54,7 @@ def test_an_experiment_adds_up(name):
     experiment = definitions.find(name)
     assert experiment.id == name and experiment.title and experiment.shows
     assert all(quantity(experiment, each).title for each in experiment.quantities)
-    for scale in experiment.SCALES:
+    for scale in definitions.SCALES:
         runs = experiment.runs(scale)
         assert {run.labels["panel"] for run in runs} == {figure.panel for figure in experiment.figures.values()}
         kinds = {}  # what decides whether settings go together: names and words, not numbers

@@ -269,7 +269,7 @@ def _work():
     def by_block():
         from unifews.propagation import api, checkpoint, planner
 
-        planner.Needs.memory = lambda self, blocks, outside=False: blocks * 1_000_000
+        planner.Requirements.memory = lambda self, blocks, outside=False: blocks * 1_000_000
         api.resident = lambda: 0
         checkpoint._WORTH = 0.0
 

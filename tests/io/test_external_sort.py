@@ -14,7 +14,7 @@ from unifews.core import csr
 from unifews.core.graph import Graph
 from unifews.errors import FileFormatError, GraphError, InputError
 from unifews.io import external_sort as building
-from unifews.io.edge_lists import Edges
+from unifews.io.edge_lists import EdgeList
 from unifews.io.external_sort import build
 from unifews.resources import Memory, format_bytes, in_order, parse_bytes, parse_count
 from unifews.storage import state_files
@@ -32,7 +32,7 @@ class Given:
 
     def read(self, chunk):
         part = slice(chunk * self.chunk, (chunk + 1) * self.chunk)
-        return Edges(*self.edges[:, part], None if self.weight is None else self.weight[part])
+        return EdgeList(*self.edges[:, part], None if self.weight is None else self.weight[part])
 
     def sample(self):
         return None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from unifews.errors import FileFormatError
 from unifews.io.edge_lists import read_table
 from unifews.io.graphs import read_graph
-from unifews.io.text_blocks import LONGEST, blocks, opened
+from unifews.io.text_blocks import MAX_LINE, blocks, opened
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=6), max_size=8),
@@ -21,11 +21,11 @@ def test_any_line_end_and_any_size_of_a_block(tmp_path_factory, lines, end, bom,
     path.write_bytes((b"\xef\xbb\xbf" if bom else b"") + "".join(line + end for line in lines).encode())
     with opened(path) as (file, _):
         found, ends = [], []
-        for block, before, position in blocks(path, file, size):
-            assert before == len(found)
-            found += block[:-1]
-            ends.append(position)
-            assert block[-1] == ""
+        for block in blocks(path, file, size):
+            assert block.before == len(found)
+            found += block.lines[:-1]
+            ends.append(block.end)
+            assert block.lines[-1] == ""
         assert found == lines
         if len(ends) > 1:  # going on from a position gives the rest
             rest = [line for block in blocks(path, file, 3, ends[0]) for line in block.lines[:-1]]
@@ -36,7 +36,7 @@ def test_any_line_end_and_any_size_of_a_block(tmp_path_factory, lines, end, bom,
 @pytest.mark.parametrize("name", ["e.csv", "e.txt", "e.csv.gz"])
 def test_a_line_without_an_end_is_refused(tmp_path, name, before):
     path = tmp_path / name
-    data = before.encode() + b"1" * (LONGEST + 1)
+    data = before.encode() + b"1" * (MAX_LINE + 1)
     path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
     for read in (read_table, read_graph):
         with pytest.raises(FileFormatError, match=rf"{name} .*line {before.count(chr(10)) + 1} is longer than 1,048,576 bytes"):
@@ -45,7 +45,7 @@ def test_a_line_without_an_end_is_refused(tmp_path, name, before):
 
 def test_a_long_line_among_many_is_refused(tmp_path):
     path = tmp_path / "e.csv"
-    path.write_text("0,1\n" * 300_000 + "#" + "x" * LONGEST + "\n" + "0,1\n" * 10)
+    path.write_text("0,1\n" * 300_000 + "#" + "x" * MAX_LINE + "\n" + "0,1\n" * 10)
     with pytest.raises(FileFormatError, match="line 300,001 is longer"):
         read_table(path)
 

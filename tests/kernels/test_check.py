@@ -72,9 +72,7 @@ def test_symmetry(weighted):
         assert csr.examine(rows.indptr, rows.indices, rows.weight).symmetric
         keep = np.ones(2 * edges.shape[1], dtype=bool)
         keep[rng.integers(0, len(keep))] = False
-        fewer = csr.compress(
-            *np.concatenate([edges, edges[::-1]], axis=1)[:, keep], None if twice is None else twice[keep], n
-        )
+        fewer = csr.compress(*np.concatenate([edges, edges[::-1]], axis=1)[:, keep], None if twice is None else twice[keep], n)
         assert not csr.examine(fewer.indptr, fewer.indices, fewer.weight).symmetric
         if rows.weight is not None:
             other = rows.weight.copy()
@@ -103,3 +101,31 @@ def test_a_matrix_may_be_wide_and_have_more_columns_than_int32_can_name():
     indptr, indices = np.array([0, 2, 3]), np.array([0, 2**31 - 1, 5], dtype=np.int32)
     assert csr.examine(indptr, indices, columns=2**33).is_sound
     assert csr.examine(indptr, indices, columns=2**31 - 1).range == 1
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_rows_of_every_length_with_a_fault_at_every_kind_of_place(dtype, weighted):
+    """Entries are read some thousand at a time, whatever rows they are of: long rows, empty ones, and many short ones."""
+    rng = np.random.default_rng(3)
+    lengths = np.concatenate([[0, 0, 3_000, 0, 1_096, 1], rng.integers(0, 12, 300), [0, 90, 0]])
+    columns = 4_000
+    indptr = np.concatenate([[0], lengths.cumsum()])
+    rows = [np.sort(rng.choice(np.setdiff1d(np.arange(columns), [u]), size, replace=False)) for u, size in enumerate(lengths)]
+    indices = np.concatenate(rows).astype(dtype)
+    weight = rng.uniform(0.5, 2, len(indices)).astype(np.float32) if weighted else None
+    fast, slow = both(indptr, indices, weight, columns)
+    assert tuple(fast) == slow and slow[:5] == (-1,) * 5
+    row = np.repeat(np.arange(len(lengths)), lengths)
+    for at in (0, 1, 2_047, 2_048, 2_049, 3_000, 4_096, len(indices) - 1):
+        for found, value in enumerate([columns, None, row[at]], start=1):
+            damaged = indices.copy()
+            damaged[at] = damaged[at - 1] if value is None else value
+            fast, slow = both(indptr, damaged, weight, columns)
+            assert tuple(fast) == slow
+            assert slow[found] == at or (found == 2 and (not at or row[at] != row[at - 1]))
+        if weighted:
+            damaged = weight.copy()
+            damaged[at] = np.nan
+            fast, slow = both(indptr, indices, damaged, columns)
+            assert tuple(fast) == slow and slow[4] == at

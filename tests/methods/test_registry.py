@@ -146,7 +146,7 @@ def test_what_is_mistyped(text, error, says):
         ({"model": "appnp", "method": "nigcn"}, "for appnp take method='agp' or 'unifews' or 'unifews-push'"),
         ({"model": "sgc", "method": "agp", "weight_sparsity": 0.5}, "'agp' removes no weights; .*take method='unifews'"),
         ({"model": "sgc", "method": "agp", "entries": "node"}, "`entries` belongs to method='unifews'; agp has no"),
-        ({"model": "sgc", "method": "agp", "task": "links"}, "`task` is about layers"),
+        ({"model": "sgc", "method": "agp", "task": "links"}, "`task` needs layers"),
         ({"model": "mlp", "method": "agp"}, "not on 'mlp'"),
     ],
 )

@@ -83,6 +83,9 @@ def move(value):
             for name, buffer in module._buffers.items():
                 if buffer is not None:
                     module._buffers[name] = Elsewhere(buffer.clone())
+            for name, tensor in list(vars(module).items()):  # such as `_apply` of the module itself moves
+                if isinstance(tensor, Tensor):
+                    setattr(module, name, Elsewhere(tensor.clone()))
         return value
     return tree.tree_map_only(Tensor, lambda a: Elsewhere(a.clone()), value)
 

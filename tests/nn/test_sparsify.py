@@ -624,7 +624,7 @@ def test_counts_do_not_wrap():
         (lambda: uf.sparsify(nn.Linear(3, 3), weight_threshold=0.5), "`decide` of its layers"),
         (lambda: uf.sparsify("gcn"), "is a str"),
         (lambda: uf.sparsify(net(GCNConv), edge_sparsity=50), "edge_sparsity"),
-        (lambda: uf.sparsify(net(GCNConv), edge_sparsity=0.5, edge_threshold=0.5), "not both"),
+        (lambda: uf.sparsify(net(GCNConv), edge_sparsity=0.5, edge_threshold=0.5), "exclude each other"),
         (lambda: uf.sparsify(net(GCNConv), entries="blok"), "Did you mean 'block'"),
         (lambda: uf.sparsify(net(GCNConv, classes=1, width=2), weight_sparsity=0.9), "all 2 weights of second"),
         (lambda: uf.sparsify(uf.sparsify(net(GCNConv))), "already"),

@@ -12,7 +12,7 @@ import unifews as uf
 from unifews.core.diffusion import Diffusion
 from unifews.propagation.basis import FEW_AXES, MANY_AXES, VERY_WIDE, principal
 from unifews.propagation.complement import complement
-from unifews.propagation.features import Features
+from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.gram import eigen_macs
 from unifews.propagation.operator import stationary
 
@@ -77,7 +77,7 @@ def test_sparse_features_have_the_axes_of_dense_ones(graph, deflate):
     diffusion = Diffusion(graph, 0.5)
     phi = stationary(diffusion) if deflate else None
     sparse = words(1_100, 200, 0.05) @ sp.diags_array(np.linspace(3, 0.1, 200, dtype=np.float32))
-    one, two = (principal(Features(x, 1_100), diffusion, phi, None, 0.9, 2) for x in (sparse, sparse.toarray()))
+    one, two = (principal(FeatureMatrix(x, 1_100), diffusion, phi, None, 0.9, 2) for x in (sparse, sparse.toarray()))
     # Eigenvectors may differ where eigenvalues nearly meet; the energy the leading axes hold may not.
     rows = sparse.toarray() - (0 if phi is None else np.outer(phi, one.mean))
     for k in (16, 64, 200):
@@ -88,6 +88,6 @@ def test_sparse_features_have_the_axes_of_dense_ones(graph, deflate):
 def test_zeros_cost_no_multiply_adds_on_the_way_to_the_axes(graph):
     diffusion = Diffusion(graph, 0.5)
     x = words(1_100, 96, 0.05)
-    sparse, dense = (principal(Features(each, 1_100), diffusion, None, None, 0.9, 2).macs for each in (x, x.toarray()))
+    sparse, dense = (principal(FeatureMatrix(each, 1_100), diffusion, None, None, 0.9, 2).macs for each in (x, x.toarray()))
     assert sparse == x.nnz * 96 + eigen_macs(96)
     assert dense == 1_100 * 96 * 97 // 2 + eigen_macs(96)

@@ -21,7 +21,7 @@ from unifews.errors import InputError
 from unifews.io.graphs import read_graph, read_matrix
 from unifews.propagation import certify
 from unifews.propagation.certify import Prices
-from unifews.propagation.operator import Operator
+from unifews.propagation.operator import HopOperator
 
 propagate = partial(uf.propagate, threads=1)
 SHARES = st.sampled_from([0.0, 0.2, 0.5, 0.8, 0.97, 1.0])
@@ -241,7 +241,7 @@ def test_weights_bound_what_a_loss_becomes(skip, r):
         diffusion = uf.Diffusion(graph_of(a), r)
         s = off_diagonal(a, r) + np.diag(keep_of(skip, a))
         for scheme in (uf.Sgc(skip), uf.Appnp(0.2, skip=skip), uf.Polynomial([0.5, -0.2, 0.3, 0.0, 0.2], skip=skip)):
-            op = Operator(diffusion, scheme, 4, 1)
+            op = HopOperator(diffusion, scheme, 4, 1)
             prices, theta = Prices(op), scheme.coefficients(4)
             for hop in range(4):
                 h = sum(theta[k] * np.linalg.matrix_power(s, k - hop - 1) for k in range(hop + 1, 5))
@@ -258,7 +258,7 @@ def test_weights_bound_what_a_loss_becomes(skip, r):
 
 
 def test_an_undirected_graph_needs_one_weight_for_all(generated):
-    op = Operator(uf.Diffusion(generated.graph), uf.Appnp(), 20, 1)
+    op = HopOperator(uf.Diffusion(generated.graph), uf.Appnp(), 20, 1)
     prices = Prices(op)
     assert prices[0].charge is prices[19].charge
     assert [prices[hop].scale for hop in (0, 5)] == pytest.approx([0.9, 0.9**6], rel=1e-4)

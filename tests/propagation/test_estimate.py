@@ -13,15 +13,15 @@ from unifews.core.schemes import resolve
 from unifews.core.trace import HopTrace, Trace
 from unifews.propagation import estimate, inmemory
 from unifews.propagation.estimate import unpruned_seconds
-from unifews.propagation.operator import Operator
+from unifews.propagation.operator import HopOperator
 
 MADE = uf.powerlaw(400, 3_000, num_features=40, seed=11)
 PRUNED = [dict(edge_sparsity=0.5), dict(threshold=0.01), dict(relative_threshold=0.5), dict(max_error=0.2), dict(rank=8)]
 
 
-def operator(scheme="appnp", graph=MADE.graph):
+def operator(scheme="appnp", graph=MADE.graph, threads=1):
     scheme, hops = resolve(scheme, 5)
-    return Operator(Diffusion(graph, 0.5), scheme, hops, 1)
+    return HopOperator(Diffusion(graph, 0.5), scheme, hops, threads)
 
 
 @pytest.mark.parametrize("how", PRUNED, ids=str)
@@ -61,6 +61,37 @@ def test_a_few_rows_are_timed_of_a_graph_with_many(monkeypatch):
     assert all(len(each) <= 64 for each in rows)
     assert sorted(np.concatenate(rows).tolist()) == list(range(400))
     assert unpruned_seconds(operator(), 40, np.ones((400, 16), dtype=np.float32)) > 0
+
+
+class Clocks:
+    """A hop takes a second of CPU time, and more on the wall where its threads are kept waiting."""
+
+    def __init__(self, monkeypatch, waits):
+        self.wall = self.cpu = 0.0
+        self.waits, self.asked = waits, []
+        monkeypatch.setattr(estimate, "perf_counter", lambda: self.wall)
+        monkeypatch.setattr(estimate, "thread_time", lambda: self.cpu)
+        monkeypatch.setattr(estimate, "_fresh_memory", lambda: 0.0)
+        monkeypatch.setattr(estimate.native, "full_hop", self.full_hop)
+
+    def full_hop(self, *, threads, **_):
+        self.asked.append(threads)
+        self.cpu += 1.0
+        self.wall += 1.0 / threads + self.waits
+
+
+@pytest.mark.parametrize("waits, hop", [(0.0, 0.5), (0.2, 0.7), (50.0, 1.0)])
+def test_threads_that_wait_for_each_other_do_not_count(waits, hop, monkeypatch):
+    clocks = Clocks(monkeypatch, waits)
+    op = operator(threads=2)
+    assert unpruned_seconds(op, 16, np.ones((400, 16), dtype=np.float32)) == pytest.approx(op.hops * hop)
+    assert set(clocks.asked) == {1, 2}
+
+
+def test_one_thread_is_timed_by_what_it_has_run(monkeypatch):
+    Clocks(monkeypatch, 50.0)
+    op = operator()
+    assert unpruned_seconds(op, 16, np.ones((400, 16), dtype=np.float32)) == pytest.approx(op.hops)
 
 
 def trace(seconds, whole):

@@ -51,7 +51,7 @@ def by_block(monkeypatch):
 
 
 def _by_block(monkeypatch):
-    monkeypatch.setattr(planner.Needs, "memory", lambda self, blocks, outside=False: blocks * 1_000_000)
+    monkeypatch.setattr(planner.Requirements, "memory", lambda self, blocks, outside=False: blocks * 1_000_000)
     monkeypatch.setattr(api, "resident", lambda: 0)
     monkeypatch.setattr(checkpoint, "_WORTH", 0.0)  # keep the state after every hop
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
@@ -110,7 +110,7 @@ def test_sums_may_add_up_in_a_file(folder, by_block, monkeypatch, how):
     graph, x = mapped()
     plain = propagate(graph, x, out="p.npy", memory="2MB", **how)
     needed = lambda self, blocks, outside=False: (1 if outside else 10) * blocks * 1_000_000  # noqa: E731
-    monkeypatch.setattr(planner.Needs, "memory", needed)
+    monkeypatch.setattr(planner.Requirements, "memory", needed)
     plans, files = [], []
     look = lambda done, total: files.extend(Path("q.npy.work").iterdir())  # noqa: E731
     got = propagate(graph, x, out="q.npy", memory="2MB", plan=plans.append, progress=look, **how)
@@ -186,7 +186,7 @@ import numpy as np
 from unifews import Graph, propagate
 from unifews.propagation import api, outofcore
 from unifews.propagation import planner
-planner.Needs.memory = lambda self, blocks, outside=False: blocks * 1_000_000
+planner.Requirements.memory = lambda self, blocks, outside=False: blocks * 1_000_000
 api.resident = lambda: 0
 outofcore._OFTEN = 0.0
 os.fsync = lambda descriptor: None
@@ -481,7 +481,8 @@ def test_a_command_that_cannot_work_says_so(folder, more, says):
 @pytest.fixture
 def outside(by_block, monkeypatch):
     """Sums add up in a file."""
-    monkeypatch.setattr(planner.Needs, "memory", lambda self, blocks, outside=False: blocks * (10**5 if outside else 10**7))
+    needed = lambda self, blocks, outside=False: blocks * 10 ** (5 if outside else 7)  # noqa: E731
+    monkeypatch.setattr(planner.Requirements, "memory", needed)
 
 
 def test_a_disk_that_fills_up_before_sums_are_written_is_an_error(folder, outside, monkeypatch):

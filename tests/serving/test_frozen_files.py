@@ -152,8 +152,25 @@ def test_missing_foreign_and_newer_folders(folder, tmp_path):
     uf.Graph.from_edge_index([[0], [1]]).save(tmp_path / "graph")
     with pytest.raises(FileFormatError, match="not a unifews model"):
         uf.load(tmp_path / "graph")
-    change(folder, lambda c: c.update(version=2))
-    with pytest.raises(FileFormatError, match=r"format version 2.*reads version 1"):
+    change(folder, lambda c: c.update(version=3))
+    with pytest.raises(FileFormatError, match=r"format version 3.*reads version 1 and 2"):
+        uf.load(folder)
+
+
+def test_missing_settings_take_defaults_and_unknown_fields_are_refused(folder):
+    """A later release adds fields: files of either release are read, but for what this one does not know."""
+    was = uf.load(folder).program.steps
+
+    def without_relu(config):
+        config["version"] = 2
+        for step in config["steps"]:
+            if step.get("settings", {}).get("relu") is False:
+                del step["settings"]["relu"]
+
+    change(folder, without_relu)
+    assert [step.settings for step in uf.load(folder).program.steps] == [step.settings for step in was]
+    change(folder, lambda config: config.update(precision="int8"))
+    with pytest.raises(FileFormatError, match="has 'precision', which this release does not know"):
         uf.load(folder)
 
 

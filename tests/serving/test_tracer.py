@@ -75,7 +75,7 @@ def _by_values(self, x):
 
 
 REFUSED = {
-    "sorting": (lambda self, x: x.sort(dim=1).values, r"sort\(…\).*\(test_symbolic\.py, line \d+\)"),
+    "sorting": (lambda self, x: x.sort(dim=1).values, r"sort\(…\).*\(test_tracer\.py, line \d+\)"),
     "other rows": (lambda self, x: x - x.mean(dim=0), r"mean\(…\)"),
     "rows joined": (lambda self, x: torch.cat([x, x], dim=0)[: len(x)], "cannot be followed|cat"),
     "by values": (_by_values, "decides by the values"),
@@ -83,7 +83,7 @@ REFUSED = {
     "dropout for ever": (lambda self, x: functional.dropout(x), r"dropout\(…\) in a way"),
     "another module": (lambda self, x: self.other(x[:, None])[:, 0], "getitem|GRU|Conv1d"),
     "a tuple": (lambda self, x: (x, x), "no matrix of scores"),
-    "graph norm": (lambda self, x: self.norm(x), r"norm, a LayerNorm over all nodes.*\(test_symbolic\.py, line \d+\)"),
+    "graph norm": (lambda self, x: self.norm(x), r"norm, a LayerNorm over all nodes.*\(test_tracer\.py, line \d+\)"),
     "batch statistics": (lambda self, x: self.still(x), "without running statistics"),
 }
 

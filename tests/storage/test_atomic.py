@@ -16,7 +16,7 @@ from things import KIND, got, put
 from unifews import Graph, powerlaw, save_dataset
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.folder import open_dataset
-from unifews.distributed.shared import Sheet
+from unifews.distributed.shared import SharedArray
 from unifews.errors import FileFormatError, InputError, MissingFileError, UnifewsError
 from unifews.storage import atomic, state_files
 from unifews.storage.atomic import atomic_file, atomic_folder, restore, steady
@@ -326,7 +326,7 @@ def test_files_of_a_working_folder_name_themselves(tmp_path):
     file = tmp_path / "state-0"
     file.symlink_to("/dev/full")
     rows = [(np.arange(3), np.ones((3, 2)))]
-    for write in (lambda: state_files.append(file, np.ones(9), 0), lambda: Sheet(file, (3, 2)).put(iter(rows))):
+    for write in (lambda: state_files.append(file, np.ones(9), 0), lambda: SharedArray(file, (3, 2)).put(iter(rows))):
         with pytest.raises(OSError, match="No space left") as error:
             write()
         assert error.value.filename == str(file)

@@ -156,7 +156,7 @@ def test_a_relative_error_needs_only_the_pruned_norm():
     assert Certificate([0.0, 1.0]).relative(0.0) == 0
 
 
-def test_growth_beyond_floats_is_told_over_a_power_of_two():
+def test_growth_beyond_floats_is_given_over_a_power_of_two():
     certificate = Certificate(uf.Sgc("identity").coefficients(3_000), 2.0)
     certificate.hop(1.0)
     assert certificate.bound == math.inf
@@ -186,10 +186,10 @@ def test_rounding_covers_what_float32_loses():
         rounding_norm(20_000_000, 1.0)
 
 
-def test_mistakes_are_told():
+def test_mistakes_are_reported():
     certificate = Certificate([0.0, 1.0])
     for wrong in (-1.0, math.nan):
-        with pytest.raises(InputError, match="`removed_norm` is a size"):
+        with pytest.raises(InputError, match="`removed_norm` is a norm"):
             certificate.hop(wrong)
     certificate.hop(1.0)
     with pytest.raises(InputError, match="for 1 hops, and all of them"):

@@ -130,7 +130,7 @@ def test_a_quantile_removes_what_it_is_asked_to(count, eta, seed):
     assert curve.sparsity(0.0) == 0
 
 
-def test_bad_input_is_told():
+def test_bad_input_is_reported():
     for wrong in (dict(alpha=1.0), dict(alpha=2.5, x_min=0.0), dict(alpha=2.5, sigma=-1.0)):
         with pytest.raises(InputError, match="must be"):
             PowerLaw(**wrong)

@@ -62,7 +62,7 @@ def test_least_squares_recovers_a_curve_from_its_messages(sigma):
         (dict(values=[*range(1, 20)], x_min=19), "two different values, so at most 18"),
     ],
 )
-def test_what_cannot_be_fitted_is_told(given, sentence):
+def test_what_cannot_be_fitted_is_reported(given, sentence):
     with pytest.raises(InputError, match=sentence):
         fit_tail(**given)
 

@@ -38,7 +38,7 @@ def test_more_directions_tell_more():
     assert [round(1 / math.sqrt(sample_range(k, 1e-6)[0]), 1) for k in (8, 16, 32, 64)] == [9.2, 3.8, 2.3, 1.7]
 
 
-def test_mistakes_are_told():
+def test_mistakes_are_reported():
     for directions in (0, 1.5, True):
         with pytest.raises(InputError, match="`directions` is a whole number of at least 1"):
             sample_range(directions, 0.1)

@@ -80,7 +80,7 @@ def test_factors_are_those_of_the_diffusion(problem, r):
     np.testing.assert_allclose(everything.toarray(), diffusion.to_scipy(loops=False).toarray(), rtol=1e-6)
 
 
-def test_bad_input_is_told():
+def test_bad_input_is_reported():
     with pytest.raises(InputError, match=r"T - T̂ and has no negative entries"):
         similarity(np.array([[0.0, -1.0], [0.0, 0.0]]))
     with pytest.raises(ShapeError, match="square matrix"):

@@ -87,5 +87,5 @@ def test_the_lemma_as_printed_fails_when_one_direction_of_an_edge_goes():
 
 
 def test_c_cannot_be_negative():
-    with pytest.raises(InputError, match="`c` weighs smoothness"):
+    with pytest.raises(InputError, match="`c` is the weight of smoothness"):
         smooth(uf.Diffusion(uf.Graph.from_edge_index([[0], [1]])), [1.0, 2.0], -1.0)

@@ -35,7 +35,7 @@ def test_the_papers_recipe():
     ],
 )
 def test_numbers_that_cannot_work(name, value):
-    with pytest.raises(InputError, match=f"`{name}` is a (whole )?number"):
+    with pytest.raises(InputError, match=f"`{name}` must be (an integer|a number)"):
         Recipe(**{name: value})
 
 
@@ -46,14 +46,14 @@ def test_however_a_number_is_written_it_is_the_same_recipe():
 
 @pytest.mark.parametrize("sparsity", [1, 90, -0.1, float("nan"), "half"])
 def test_a_share_is_a_fraction(sparsity):
-    with pytest.raises(InputError, match="`weight_sparsity` is the fraction to remove"):
+    with pytest.raises(InputError, match=r"`weight_sparsity` must be a number in \[0, 1\)"):
         WeightPruning(sparsity)
 
 
 def test_a_threshold_is_a_magnitude_and_the_only_wish():
-    with pytest.raises(InputError, match="`weight_threshold` is a magnitude"):
+    with pytest.raises(InputError, match="`weight_threshold` must be a number of at least 0"):
         WeightPruning(threshold=-1)
-    with pytest.raises(InputError, match="give one of them"):
+    with pytest.raises(InputError, match="exclude each other"):
         WeightPruning(0.5, 0.5)
 
 
@@ -101,5 +101,5 @@ def test_masks_regrow_in_the_first_half_and_only_shrink_after_it():
 
 @pytest.mark.parametrize("name", ["lr", "weight_decay"])
 def test_rates_beyond_any_use_are_refused_before_they_overflow(name):
-    with pytest.raises(InputError, match=rf"`{name}` is a number from 0 to below 1e\+38; got 1e\+99"):
+    with pytest.raises(InputError, match=rf"`{name}` must be a number in \[0, 1e\+38\); got 1e\+99"):
         Recipe(**{name: 1e99})

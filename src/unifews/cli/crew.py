@@ -11,13 +11,13 @@ import typer
 from unifews.distributed.launch import launched
 
 if TYPE_CHECKING:
-    from unifews.distributed.group import Group
+    from unifews.distributed.group import ProcessGroup
 
 
 class Crew:
     """The workers of a command, or the one process that it is."""
 
-    def __init__(self, group: Group | None) -> None:
+    def __init__(self, group: ProcessGroup | None) -> None:
         self.group = group
 
     @property
@@ -36,10 +36,10 @@ def crew(wanted: bool = False) -> Iterator[Crew]:
     if not (wanted or launched()):
         yield Crew(None)
         return
-    from unifews.distributed.group import ToldElsewhere, workers
+    from unifews.distributed.group import ReportedElsewhere, workers
 
     try:
         with workers() as group:
             yield Crew(group)
-    except ToldElsewhere as error:
+    except ReportedElsewhere as error:
         raise typer.Exit(2) from error

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from unifews.datasets.dataset import Dataset
     from unifews.training.api import Watch
     from unifews.training.data_parallel import HeadTrainer
+    from unifews.training.job import TrainingJob
     from unifews.training.ledger import Ledger
     from unifews.training.loop import Epoch
     from unifews.training.result import TrainResult
@@ -52,13 +53,9 @@ class Desk:
         self.trained: TrainResult | None = None
         """The last run that was trained here, with its model."""
 
-    def run(self, spec: TrainSpec, *, model: bool = False) -> dict[str, Any]:
+    def run(self, job: TrainingJob, *, model: bool = False) -> dict[str, Any]:
         """The record of a run: from the ledger if it is there, else from training. `model`: for its model, always trained."""
-        from unifews.training.api import splits_of
-
-        splits_of(self.data, spec)
-        what, name = "sparsified" if spec.prunes else "unpruned", spec.id(self.data)
-        book = self.book
+        spec, name, what, book = job.spec, job.id, "sparsified" if job.spec.prunes else "unpruned", self.book
         if book:
             found = None if self.again else book.find(name)
             if self.embedding is None:  # a run file would not lead to it
@@ -70,32 +67,9 @@ class Desk:
                 self._note(f"the {what} run {name} is in {book.path}, which holds no models; it is trained again for --save.")
                 book = None
         again = self.again or model  # the best seed's model may be that of any seed
-
-        def make() -> dict[str, Any]:
-            if book and again:
-                book.drop_partial(name)
-            return self._train(spec, name, what, book, again)
-
-        if book is None or self.hands is not None:  # workers go on together: none of them can wait for another process
-            return make()
-        busy = f"the {what} run {name} is being trained by another process; waiting for its record."
-        return book.once(name, make, again=again, waiting=lambda: self._note(busy))
-
-    def _train(self, spec: TrainSpec, name: str, what: str, book: Ledger | None, again: bool) -> dict[str, Any]:
-        from unifews.training.api import known_seeds, train
-        from unifews.training.result import warm_up, warm_up_layers
-
-        known = []
-        if book and not again:
-            known = known_seeds(book, spec, self.data)
-            if known:
-                have = f"{len(known)} of the {spec.seeds} seeds" if spec.seeds > 1 else "the seed"
-                self._note(f"{book.path} has {have} of the {what} run {name} from another run; --again trains all.")
-        warm_up()
-        if spec.is_layered:
-            warm_up_layers()
-        settings = spec.to_dict()
-        settings.pop("dataset")
+        if book and not again and (known := job.known_seeds(book)):
+            have = f"{len(known)} of the {spec.seeds} seeds" if spec.seeds > 1 else "the seed"
+            self._note(f"{book.path} has {have} of the {what} run {name} from another run; --again trains all.")
         try:
             with ExitStack() as stack:
                 first = "starting" if spec.is_layered else "propagating"
@@ -106,16 +80,25 @@ class Desk:
                     board = stack.enter_context(TensorBoard(self.runs / "tensorboard" / name, spec.seed))
                     watch = _both(watch, board)
                 watch = watch if self.speaks else None
-                self.trained = train(
-                    self.data, **settings, ledger=book, progress=progress, watch=watch, trainer=self.hands, known=known
+                busy = f"the {what} run {name} is being trained by another process; waiting for its record."
+                return job.record(
+                    book,
+                    again=again,
+                    progress=progress,
+                    watch=watch,
+                    workers=self.hands,
+                    waiting=lambda: self._note(busy),
+                    trained=self._remember,
                 )
-                return self.trained.to_dict()
         except KeyboardInterrupt as error:
             if self.book is None:
                 raise
             raise Interrupted(
                 f"interrupted; what was finished is in {self.runs}, and the same command goes on from there."
             ) from error
+
+    def _remember(self, run: TrainResult) -> None:
+        self.trained = run
 
     def _note(self, sentence: str) -> None:
         if self.speaks:

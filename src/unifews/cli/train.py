@@ -186,17 +186,21 @@ def train(
                 from unifews.training.checks import check_finite
 
                 check_finite(data.name, data.x)
+            from unifews.training.job import TrainingJob
+
             spec = _spec(settings)
-            if spec.rank is not None and spec.rank > data.num_features:
-                raise InputError(f"--rank {spec.rank} is more than the {data.num_features:,} features of {data.name}.")
+            rank = getattr(spec, "rank", None)
+            if rank is not None and rank > data.num_features:
+                raise InputError(f"--rank {rank} is more than the {data.num_features:,} features of {data.name}.")
+            job = TrainingJob.prepare(data, spec)
         hands = None
         if workers.group is not None:
             from unifews.distributed.head import head_trainer
 
-            hands = head_trainer(workers.group, data, spec)
+            hands = head_trainer(workers.group, job)
         desk = Desk(data, where, ledger, keep, again, log, embedding, hands)
-        records = [desk.run(spec.unpruned())] if baseline and spec.prunes else []
-        records.append(desk.run(spec, model=save is not None))
+        records = [desk.run(job.with_spec(spec.unpruned()))] if baseline and spec.prunes else []
+        records.append(desk.run(job, model=save is not None))
         if not workers.is_first:
             return
         saved = None if save is None else _save(desk, data, save)
@@ -266,7 +270,7 @@ def _check_sense(spec: TrainSpec, given: dict[str, Any], as_paper: bool) -> None
     if "weight_ramp" in given and not as_paper and not spec.pruning.sparsity:
         instead = "add --weight-sparsity" if spec.weight_threshold is None else "a threshold has none, leave it out"
         raise InputError(f"--weight-ramp is over how many epochs a share of the weights goes; {instead}.")
-    if spec.rank is not None and spec.basis == "input":
+    if "rank" in given and given.get("basis") == "input":
         raise InputError("--rank counts principal axes; leave out --basis input, or --rank.")
 
 
@@ -317,7 +321,7 @@ def _check_ledger(ledger: Path) -> None:
 
 def _check_save(folder: Path, spec: TrainSpec) -> None:
     """A model that cannot be written should come to light before the training."""
-    if spec.task == "links":
+    if spec.predicts_links:
         raise InputError("--save writes models that classify nodes; with --task links leave it out.")
     if not spec.is_own:
         raise InputError(f"--save writes models that unifews has pruned; with --method {spec.method} leave it out.")

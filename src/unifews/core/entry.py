@@ -1,22 +1,27 @@
-"""The one idea of the paper, used for edges and for weights.
+"""The entry rule of the paper, used for edges and for weights, and how much of each is to be removed.
 
-A product ``factor · operand`` inside a matrix multiplication is an *entry*. It stays when its magnitude reaches δ:
+A product ``factor · operand`` inside a matrix multiplication is an *entry*. It is kept when its magnitude is at least δ:
 
     |factor| · ‖operand‖ ≥ δ
 
 * edge entry:   factor = T[u, v],  operand = P[v] or some of its features   (eq:sp_decalt, Algorithm 1)
 * weight entry: factor = W[j, i],  operand = P[:, j]                         (eq:sp_iter, Algorithm 2)
 
-What one edge entry is, is a choice (ADR-0005): the whole row of the source (``node``, the paper's form), each feature by
+What one edge entry covers is a choice (ADR-0005): the whole row of the source (``node``, the paper's form), each feature by
 itself (``feature``, the authors' C++), or 16 consecutive features, one cache line (``block``, ours).
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from unifews.core.config import option, validate
+from unifews.errors import InputError
 
 Entries = Literal["block", "feature", "node"]
 
@@ -24,11 +29,63 @@ BLOCK = 16
 """Features in a block: 64 bytes of float32, one cache line."""
 
 
-def survives(factor: ArrayLike, operand_norm: ArrayLike, delta: float) -> NDArray[np.bool_]:
-    """True where an entry stays.
+@dataclass(frozen=True)
+class Amounts:
+    """How much is removed: at most one number for edges, and one for weights. 0 and None remove nothing."""
 
-    Ties stay, so δ = 0 removes nothing (ADR-0002). An entry that is exactly zero is no entry at all: it is skipped
-    whatever δ is, costs nothing, and is counted apart from the removed ones.
+    edge_sparsity: float | None = option(
+        None, "fraction of the edge products to remove (0.9: nine in ten)", ge=0, lt=1, group="Pruning", metavar="S"
+    )
+    edge_threshold: float | None = option(
+        None, "remove edge products smaller than this magnitude δ", ge=0, le=math.inf, group="Pruning", metavar="D"
+    )
+    relative_threshold: float | None = option(
+        None, "remove edge products smaller than C times the mean of their hop", ge=0, le=math.inf, group="Pruning", metavar="C"
+    )
+    max_error: float | None = option(
+        None, "remove as much as keeps the certified relative error at most E", ge=0, lt=1, group="Pruning", metavar="E"
+    )
+    weight_sparsity: float | None = option(None, "fraction of the weights to remove", ge=0, lt=1, group="Pruning", metavar="S")
+    weight_threshold: float | None = option(
+        None, "remove weights whose products are smaller than T times the mean", ge=0, le=math.inf, group="Pruning", metavar="T"
+    )
+
+    def __post_init__(self) -> None:
+        validate(self)
+        for names in (_EDGES, _WEIGHTS):
+            given = [f"{name}={getattr(self, name):g}" for name in names if getattr(self, name) is not None]
+            if len(given) > 1:
+                raise InputError(
+                    f"{' and '.join(given)} exclude each other; give one of them.", setting=given[-1].split("=")[0]
+                )
+
+    @property
+    def prunes_edges(self) -> bool:
+        return any(getattr(self, name) for name in _EDGES)
+
+    @property
+    def prunes_weights(self) -> bool:
+        return any(getattr(self, name) for name in _WEIGHTS)
+
+    def __str__(self) -> str:
+        given = [f"{name}={value:g}" for name in (*_EDGES, *_WEIGHTS) if (value := getattr(self, name))]
+        return ", ".join(given) or "unpruned"
+
+
+_EDGES = ("edge_sparsity", "edge_threshold", "relative_threshold", "max_error")
+_WEIGHTS = ("weight_sparsity", "weight_threshold")
+
+
+def cubic_ramp(part: float) -> float:
+    """Fraction of a target sparsity that is due when this part of the ramp, 0 to 1, is over: ``1 - (1 - t)³`` (ADR-0012)."""
+    return 1 - (1 - part) ** 3
+
+
+def survives(factor: ArrayLike, operand_norm: ArrayLike, delta: float) -> NDArray[np.bool_]:
+    """True where an entry is kept.
+
+    Ties are kept, so δ = 0 removes nothing (ADR-0002). An entry that is exactly zero is skipped whatever δ is, costs nothing,
+    and is not counted among the removed ones.
     """
     magnitude = np.abs(factor) * np.asarray(operand_norm)
     return np.asarray((magnitude >= delta) & (magnitude > 0))

@@ -36,7 +36,7 @@ from unifews.storage.npy import open_array
 File = str | PathLike[str]
 
 _PER_ID_EDGE = 40  # bytes of disk for an edge between identifiers: places, identifiers and their numbers
-_ARROW = 100_000_000  # bytes that pyarrow takes for itself, where it is needed
+_PARSING = {"text": 16_000_000, ".parquet": 100_000_000}  # bytes of memory that pyarrow takes for its buffers
 
 
 def convert_edges(
@@ -232,8 +232,11 @@ def check_ids_given(ids: bool, files: Sequence[Path], num_nodes: int | None) -> 
 
 def _limits(work: Work, files: Sequence[Path], undirected: bool, memory: str | int | None, ids: bool) -> tuple[Memory, int]:
     """How memory is divided, and the edges that are read at a time, which stay the same when the work is resumed."""
-    arrow = any(kind_of(file) == ".parquet" for file in files)
-    limits = Memory.of(memory, _ARROW if arrow else 0, "sorting edges")
+    formats = {kind_of(file) for file in files}
+    if not formats.isdisjoint(TABLES):
+        import pyarrow  # noqa: F401  (its 26 MB count as memory in use from here on)
+    parsing = max((_PARSING[".parquet" if kind == ".parquet" else "text"] for kind in formats & set(TABLES)), default=0)
+    limits = Memory.of(memory, parsing, "sorting edges")
     if work.get("chunk") is None:
         _check_room(work, files, undirected, ids)
         work.keep(chunk=max(1, limits.chunk // (4 if ids else 1)))  # text takes more memory than numbers

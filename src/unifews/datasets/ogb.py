@@ -206,9 +206,9 @@ def _blocks(path: Path, dtype: Any) -> Iterator[NDArray[Any]]:
     if not path.is_file():
         raise FileFormatError(f"{path} is missing, so the OGB files beside it are incomplete. Get them again.")
     with reading(path, "a table of numbers"), opened(path) as (file, _):
-        for lines, _, _ in blocks(path, file, _BYTES):
-            if any(lines):
-                yield np.loadtxt(lines, delimiter=",", dtype=dtype, ndmin=2)
+        for block in blocks(path, file, _BYTES):
+            if block.data.strip():
+                yield np.loadtxt(block.lines, delimiter=",", dtype=dtype, ndmin=2)
 
 
 def _tell(progress: StageProgress | None, what: str, done: int, total: int) -> None:

@@ -28,7 +28,7 @@ from unifews.datasets import powerlaw
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.folder import check_replaceable, fill, open_dataset
 from unifews.datasets.powerlaw import Features, Plan
-from unifews.io.edge_lists import Edges
+from unifews.io.edge_lists import EdgeList
 from unifews.io.edge_sources import Joined
 from unifews.io.external_sort import Source, build
 from unifews.resources import Memory, StageProgress, in_order
@@ -118,15 +118,15 @@ class _Draws:
     def __len__(self) -> int:
         return powerlaw.chunks_of(self.draws)
 
-    def read(self, chunk: int) -> Edges:
+    def read(self, chunk: int) -> EdgeList:
         low, high = self.plan.pairs(self.first + chunk)
         size = min(len(low), self.draws - chunk * len(low))
-        return Edges(high[:size].astype(np.int64), low[:size].astype(np.int64))
+        return EdgeList(high[:size].astype(np.int64), low[:size].astype(np.int64))
 
-    def sample(self) -> tuple[Edges, float]:
+    def sample(self) -> tuple[EdgeList, float]:
         """Chunk -1, which is nobody's: drawing everything twice would take long."""
         low, high = self.plan.pairs(-1)
-        return Edges(high.astype(np.int64), low.astype(np.int64)), self.draws / len(low)
+        return EdgeList(high.astype(np.int64), low.astype(np.int64)), self.draws / len(low)
 
     def drop(self, chunks: int) -> None:
         """There is nothing to free."""
@@ -148,7 +148,7 @@ class _Stored:
     def __len__(self) -> int:
         return -(-self.size // self.chunk)
 
-    def read(self, chunk: int) -> Edges:
+    def read(self, chunk: int) -> EdgeList:
         indptr, indices = open_array(self.folder / "indptr.npy"), open_array(self.folder / "indices.npy")
         start, stop = chunk * self.chunk, min((chunk + 1) * self.chunk, self.size)
         low, high = (int(np.searchsorted(indptr, edge, side="right")) for edge in (start, stop - 1))
@@ -156,7 +156,7 @@ class _Stored:
         target = np.repeat(np.arange(low - 1, high), counts)
         first, last = np.searchsorted(self.without, (start, stop))
         gone = self.without[first:last] - start
-        return Edges(np.delete(indices[start:stop], gone).astype(np.int64), np.delete(target, gone))
+        return EdgeList(np.delete(indices[start:stop], gone).astype(np.int64), np.delete(target, gone))
 
     def sample(self) -> None:
         return None

@@ -15,7 +15,7 @@ from unifews.core.checks import check_proportion
 from unifews.core.graph import Graph
 from unifews.datasets.convert import check_ids_given, is_compressed, resolved
 from unifews.errors import GraphError, InputError
-from unifews.io.edge_lists import Edges
+from unifews.io.edge_lists import EdgeList
 from unifews.io.edge_sources import Arrays, chunks_of
 from unifews.io.graphs import read_graph
 from unifews.io.ids import factorize, merge
@@ -95,11 +95,12 @@ def read_edges(
     return graph if distinct is None else (graph, distinct)
 
 
-def _numbered(chunks: list[Edges]) -> tuple[NDArray[Any], list[Edges]]:
+def _numbered(chunks: list[EdgeList]) -> tuple[NDArray[Any], list[EdgeList]]:
     """The identifiers in some edges, distinct and in order, and the edges between their numbers."""
     runs, between = zip(*map(factorize, chunks), strict=True)
     distinct, numbers = merge(runs)
-    return distinct, [Edges(n[edges.source], n[edges.target], edges.weight) for n, edges in zip(numbers, between, strict=True)]
+    pairs = zip(numbers, between, strict=True)
+    return distinct, [EdgeList(n[edges.source], n[edges.target], edges.weight) for n, edges in pairs]
 
 
 def _joined(parts: Sequence[NDArray[Any] | None], weights: bool | None, files: Sequence[Path]) -> NDArray[Any] | None:

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unifews.core.config import reported_as
 from unifews.core.diffusion import Diffusion
-from unifews.core.entry import Entries
+from unifews.core.entry import Amounts, Entries
 from unifews.core.graph import Graph
 from unifews.core.schemes import Scheme, resolve
 from unifews.distributed.columns import by_columns
-from unifews.distributed.group import Group, workers
+from unifews.distributed.group import ProcessGroup, workers
 from unifews.distributed.nodes import by_nodes
-from unifews.distributed.shared import Order, shared
+from unifews.distributed.shared import DistributedOptions, shared
 from unifews.errors import GraphError, InputError, unknown_name
 from unifews.kernels import threads_to_use
-from unifews.propagation.api import Axes, budget_of, check_choice, posed
+from unifews.propagation.api import budget_of, posed
 from unifews.propagation.assembly import RESULT, trace_of
-from unifews.propagation.operator import Operator
-from unifews.propagation.planner import Needs
+from unifews.propagation.config import BasisName, PropagationConfig
+from unifews.propagation.operator import HopOperator
+from unifews.propagation.planner import Requirements
 from unifews.propagation.result import Propagated
 from unifews.resources import Progress
 from unifews.storage.atomic import check_place
@@ -43,7 +45,7 @@ def propagate(
     edge_sparsity: float | None = None,
     threshold: float | None = None,
     entries: Entries = "block",
-    basis: Axes = "principal",
+    basis: BasisName = "principal",
     deflate: bool | None = None,
     inherit: bool = False,
     focus: float | None = None,
@@ -57,17 +59,17 @@ def propagate(
 
     Args:
         graph, x: the same for all workers, best as files that are mapped (`Graph.open`, ``np.load(…, mmap_mode="r")``).
-        out: the ``.npy`` file the embedding is written to, on a disk that all workers share. What is done stays in a folder
-            beside it: after a restart (``torchrun --max-restarts``), or another call, it goes on from the last hop kept.
-        partition: what is dealt out. ``"columns"``: each worker has the whole graph and some of the columns. ``"nodes"``: each
-            has some of the rows, in ranges with as many edges, and the rows of others that its edges begin at are sent to it
-            hop by hop, as far as some entry needs them (``out.trace.traffic``); for graphs beyond the memory of one machine.
-            ``"metis"``: the same with rows chosen by METIS so that fewer edges are cut (pymetis; reads the graph whole).
-            Or the worker of each node, an array [n] or a ``.npy`` file of one.
-        groups: with columns, how many groups they are cut into, as many as workers unless given. Each group has a threshold of
+        out: the ``.npy`` file the embedding is written to, on a disk that all workers share. Progress is saved in a folder
+            beside it; after a restart (``torchrun --max-restarts``), or in another call, it resumes at the last checkpoint.
+        partition: what is distributed. ``"columns"``: each worker has the whole graph and some of its columns. ``"nodes"``:
+            each has some of the rows, in ranges of equally many edges, and receives rows of other workers that its edges begin
+            at before each hop, as far as some entry needs them (``out.trace.traffic``); for graphs larger than the memory of
+            one machine. ``"metis"``: the same with rows chosen by METIS so that fewer edges are cut (pymetis; reads the graph
+            whole). Or the worker of each node, an array [n] or a ``.npy`` file of one.
+        groups: with columns, how many groups they are cut into, default: one per worker. Each group has a threshold of
             its own where a sparsity is asked for, so it is on the groups, not on the workers, that the result depends.
-        overwrite, again: replace `out`; start afresh instead of going on with what was interrupted.
-        careful: keep the state after every hop, so that a lost worker costs one at most.
+        overwrite, again: replace `out`; start over instead of resuming.
+        careful: checkpoint after every hop, so that a lost worker costs at most one hop.
 
     Everything else is as in `unifews.propagate`. Returns the embedding as a memory map of the file written, to every worker.
     """
@@ -80,33 +82,34 @@ def propagate(
             if hasattr(x, "tocsr") or str(getattr(x, "layout", "torch.strided")) != "torch.strided":
                 raise InputError("`x` is sparse, and workers take dense features; write them as a dense .npy and map it.")
             scheme, hops = resolve(scheme, hops)
-            check_choice("entries", entries, get_args(Entries))
-            check_choice("basis", basis, get_args(Axes))
+            with reported_as(edge_threshold="threshold"):
+                amounts = Amounts(edge_sparsity, threshold)
+            config = PropagationConfig(entries, basis, deflate=deflate, inherit=inherit, focus=focus)
             if entries == "node":
                 raise InputError(
                     "entries='node' decides by all columns of a node at once, and workers do not; write entries='block'."
                 )
-            budget = budget_of(edge_sparsity, threshold, None, None, scheme, hops, inherit, focus)
-            op = Operator(Diffusion(graph, r), scheme, hops, threads_to_use(threads))
-            asked = {
-                "edge_sparsity": None if edge_sparsity is None else float(edge_sparsity),
-                "threshold": None if threshold is None else float(threshold),
-                "entries": entries, "basis": basis, "inherit": bool(inherit),
-            }  # fmt: skip
-            needs, task, inputs = posed(op, x, budget, deflate, asked, "propagating by many workers", careful)
+            budget = budget_of(amounts, config, scheme, hops)
+            op = HopOperator(Diffusion(graph, r), scheme, hops, threads_to_use(threads))
+            needs, task, inputs = posed(op, x, budget, amounts, config, "distributed propagation", careful)
             way, facts = _way(partition, groups, group.size)
-            order = Order(Path(out), task | facts, inputs, overwrite, again)
+            order = DistributedOptions(Path(out), task | facts, inputs, overwrite, again)
             files = {f"the contents of {file.name}": fingerprint(file)["ends"] for file in order.inputs}
         group.check_same({**order.task, **files})
         return _propagated(group, needs, order, way, groups, progress)
 
 
 def _propagated(
-    group: Group, needs: Needs, order: Order, way: str | NDArray[Any], groups: int | None, progress: Progress | None
+    group: ProcessGroup,
+    needs: Requirements,
+    order: DistributedOptions,
+    way: str | NDArray[Any],
+    groups: int | None,
+    progress: Progress | None,
 ) -> Propagated:
     out = order.out
     with shared(group, order) as common:
-        finished = group.tell(common.is_first and out.exists() and not (common.folder / RESULT).exists())[0]
+        finished = group.gather(common.is_first and out.exists() and not (common.folder / RESULT).exists())[0]
         if not (finished and common.get("summary")):  # else killed after the last step
             with group.agreed():
                 check_place(out, order.overwrite)
@@ -125,9 +128,9 @@ def _propagated(
 def _way(
     partition: str | PathLike[str] | NDArray[Any], groups: int | None, workers: int
 ) -> tuple[str | NDArray[Any], dict[str, Any]]:
-    """What is dealt out: a name, or the worker of each node; and what that says about the result, for JSON."""
+    """What is distributed: a name, or the worker of each node; and the same as JSON."""
     if groups is not None and not (isinstance(partition, str) and partition == "columns"):
-        raise InputError("`groups` is about columns that are dealt out; leave it out where nodes are.")
+        raise InputError("`groups` applies to partition='columns' only; leave it out when nodes are partitioned.")
     if groups is not None and (not isinstance(groups, int) or isinstance(groups, bool) or groups < 1):
         raise InputError(f"`groups` is how many groups of columns there are, at least 1; got {groups!r}.")
     if isinstance(partition, str) and partition == "columns":
@@ -136,7 +139,7 @@ def _way(
         return partition, {"partition": partition, "workers": workers}
     if isinstance(partition, str | PathLike):
         if Path(partition).suffix != ".npy":
-            raise unknown_name("way to deal out work", str(partition), ("columns", "nodes", "metis", "FILE.npy"))
+            raise unknown_name("partition", str(partition), ("columns", "nodes", "metis", "FILE.npy"))
         partition = open_array(Path(partition))
     array = np.asarray(partition.detach().cpu() if hasattr(partition, "detach") else partition)
     return array, {"partition": known_by("partition", np.array(array))[1]["partition"], "workers": workers}

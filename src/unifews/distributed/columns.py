@@ -1,4 +1,4 @@
-"""Columns dealt out: every worker has the whole graph and some of the columns, and needs to ask nobody during its hops."""
+"""Column-parallel propagation: every worker has the whole graph and some of the columns; hops need no communication."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 
 from unifews.core.trace import HopTrace
 from unifews.distributed.result import Rows, frame_of, write
-from unifews.distributed.shared import SharedWork, Tell, later
+from unifews.distributed.shared import Report, SharedWork, later
 from unifews.kernels import LANES, MAX_BLOCKS
 from unifews.propagation import local
-from unifews.propagation.assembly import Assembly, Done
+from unifews.propagation.assembly import Assembly, GroupRecord
 from unifews.propagation.budget import Budget, Target
-from unifews.propagation.checkpoint import Checkpoint, resumed, told, whole
+from unifews.propagation.checkpoint import Checkpoint, budget_state, resumed, whole
 from unifews.propagation.engines import BlockEngine
 from unifews.propagation.operator import stationary
-from unifews.propagation.planner import Needs
+from unifews.propagation.planner import Requirements
 from unifews.propagation.tiles import Shape
 from unifews.propagation.view import View
 from unifews.resources import Progress
@@ -39,7 +39,7 @@ def dealt(width: int, least: int, workers: int) -> list[Shape]:
     return [Shape(LANES * a, min(LANES * b, width) - LANES * a, b - a) for a, b in pairwise(ends)]
 
 
-def by_columns(common: SharedWork, needs: Needs, groups: int | None, progress: Progress | None) -> None:
+def by_columns(common: SharedWork, needs: Requirements, groups: int | None, progress: Progress | None) -> None:
     """Propagate into the working folder; the manifest then has a `summary`."""
     began, group, op, width = perf_counter(), common.group, needs.op, needs.features.f
     shapes = _shapes(common, needs, groups)
@@ -47,7 +47,7 @@ def by_columns(common: SharedWork, needs: Needs, groups: int | None, progress: P
     if group.size > len(shapes):
         raise group.refuse(
             f"{group.size} workers are too many for {len(shapes)} group{'s' if len(shapes) > 1 else ''} of columns ({width:,} "
-            f"features make {blocks} of {LANES} at most); start {len(shapes)}, or deal out the nodes with partition='nodes' "
+            f"features make {blocks} of {LANES} at most); start {len(shapes)}, or partition the nodes with partition='nodes' "
             f"(--partition nodes)."
         )
     common.keep(shapes=[[shape.column, shape.width, shape.blocks] for shape in shapes])
@@ -57,19 +57,19 @@ def by_columns(common: SharedWork, needs: Needs, groups: int | None, progress: P
     budgets = _budgets(common, needs, view, shapes)
     op.release()
     mine = list(range(len(shapes)))[group.rank :: group.size]
-    done: dict[int, Done] = {}
+    done: dict[int, GroupRecord] = {}
     with group.agreed():
         for turn, number in enumerate(mine):
-            tell = later(progress, turn * op.hops, len(mine) * op.hops)
-            done[number] = _one(common, needs, view, shapes[number], budgets[number], tell)
-    everybody = group.tell({number: each.to_dict() for number, each in done.items()})
-    by_worker = [{int(number): Done.of_dict(kept) for number, kept in worker.items()} for worker in everybody]
+            report = later(progress, turn * op.hops, len(mine) * op.hops)
+            done[number] = _one(common, needs, view, shapes[number], budgets[number], report)
+    everybody = group.gather({number: each.to_dict() for number, each in done.items()})
+    by_worker = [{int(number): GroupRecord.of_dict(kept) for number, kept in worker.items()} for worker in everybody]
     parts = [worker[number] for number in range(len(shapes)) for worker in by_worker if number in worker]
     assembly = Assembly(needs, frame, parts)
     write(common, assembly, _rows(common, needs, shapes), _together(by_worker, parts), began)
 
 
-def _shapes(common: SharedWork, needs: Needs, groups: int | None) -> list[Shape]:
+def _shapes(common: SharedWork, needs: Requirements, groups: int | None) -> list[Shape]:
     """The groups of the call that was interrupted, or of this one: on them the result depends, not on the workers."""
     kept = common.get("shapes")
     if kept:
@@ -78,7 +78,7 @@ def _shapes(common: SharedWork, needs: Needs, groups: int | None) -> list[Shape]
     return dealt(needs.features.f, least, workers)
 
 
-def _budgets(common: SharedWork, needs: Needs, view: View, shapes: list[Shape]) -> list[Budget | None]:
+def _budgets(common: SharedWork, needs: Requirements, view: View, shapes: list[Shape]) -> list[Budget | None]:
     """One plan for all groups. Nothing is handed over from one that is done to the next, as it is where they come one after
     the other: they are under way at the same time, and results must not depend on how many workers there are."""
     budget, group, op = needs.budget, common.group, needs.op
@@ -93,12 +93,14 @@ def _budgets(common: SharedWork, needs: Needs, view: View, shapes: list[Shape]) 
             fading[:, number] = local.fades(op, view, [shapes[number]], sample)
         group.add(fading)
         divided = budget.divide([sample.first(view, [shape], weight) for shape in shapes], fading)
-        common.keep(budgets=[told(each) for each in divided])
+        common.keep(budgets=[budget_state(each) for each in divided])
         return [*divided]
     return resumed(budget, kept)
 
 
-def _one(common: SharedWork, needs: Needs, view: View, shape: Shape, budget: Budget | None, tell: Tell) -> Done:
+def _one(
+    common: SharedWork, needs: Requirements, view: View, shape: Shape, budget: Budget | None, report: Report
+) -> GroupRecord:
     """The hops of one group, into a folder of its own."""
     op = needs.op
     with _own(common, shape) as work, work.writing():
@@ -107,14 +109,14 @@ def _one(common: SharedWork, needs: Needs, view: View, shape: Shape, budget: Bud
         if kept:
             if state_files.checksum(file) != kept["crc"]:
                 raise state_files.damaged(file)
-            return Done.of_dict(kept)
+            return GroupRecord.of_dict(kept)
         state = Checkpoint(work, shape, needs.careful)
         if budget is None:
-            outcome = whole(op, view, shape, state, tell)
+            outcome = whole(op, view, shape, state, report)
         else:
             engine = BlockEngine(op, view, [shape], needs.inherit, by_feature=needs.by_feature)
-            outcome = local.run(op, engine, budget, False, tell, state)
-        done = Done.of(outcome, state_files.save(file, [outcome.values]))
+            outcome = local.run(op, engine, budget, False, report, state)
+        done = GroupRecord.of(outcome, state_files.save(file, [outcome.values]))
         work.keep(done=done.to_dict(), state=None)
         Checkpoint.clear(work)
         return done
@@ -128,7 +130,7 @@ def _own(common: SharedWork, shape: Shape) -> AbstractContextManager[Work]:
     return working(_name(common, shape), {"columns": [shape.column, shape.width, shape.blocks]})
 
 
-def _together(workers: list[dict[int, Done]], parts: list[Done]) -> list[HopTrace]:
+def _together(workers: list[dict[int, GroupRecord]], parts: list[GroupRecord]) -> list[HopTrace]:
     """The hops of all groups; a hop takes as long as the worker that needs most for it."""
     seconds = [local.added([done.hops for done in worker.values()]) for worker in workers if worker]
     longest = [max(hop.seconds for hop in same) for same in zip(*seconds, strict=True)]
@@ -136,7 +138,7 @@ def _together(workers: list[dict[int, Done]], parts: list[Done]) -> list[HopTrac
     return [replace(hop, seconds=most) for hop, most in zip(hops, longest, strict=True)]
 
 
-def _rows(common: SharedWork, needs: Needs, shapes: list[Shape]) -> Rows:
+def _rows(common: SharedWork, needs: Requirements, shapes: list[Shape]) -> Rows:
     """This worker's share of the rows, with all their columns."""
     files = [folder_of(_name(common, shape)) / _COORDINATES for shape in shapes]
     for first, last in needs.features.chunks()[common.group.rank :: common.group.size]:

@@ -1,4 +1,4 @@
-"""The workers that torchrun started: what they say to each other, and how they fail together.
+"""The processes that torchrun started: how they communicate, and how they fail together.
 
 Everything goes through torch.distributed: gloo, since what is exchanged lies in the memory of processors. What they tell each
 other in words is JSON, never a pickle.
@@ -28,19 +28,19 @@ _PATIENCE = timedelta(days=7)
 _times = count()  # that this process has joined a group
 
 
-class ToldElsewhere(UnifewsError):
-    """What another worker tells the user already."""
+class ReportedElsewhere(UnifewsError):
+    """An error that another worker already reports to the user."""
 
 
-class Group:
+class ProcessGroup:
     """All workers. Every method is called by each of them, in the same order; arrays are numpy's, and contiguous."""
 
     def __init__(self, process_group: Any) -> None:
         self.process_group = process_group
         self.rank, self.size = dist.get_rank(process_group), dist.get_world_size(process_group)
 
-    def tell(self, value: Any) -> list[Any]:
-        """What each worker has to say, for JSON."""
+    def gather(self, value: Any) -> list[Any]:
+        """The JSON values of all workers, by rank."""
         text = np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
         lengths = np.zeros(self.size, dtype=np.int64)
         lengths[self.rank] = len(text)
@@ -74,9 +74,12 @@ class Group:
         came = np.empty((int(received.sum()), *array.shape[1:]), dtype=array.dtype)
         with self._listening():
             dist.all_to_all_single(
-                torch.from_numpy(came), torch.from_numpy(np.ascontiguousarray(array)), received.tolist(), sent.tolist(),
+                torch.from_numpy(came),
+                torch.from_numpy(np.ascontiguousarray(array)),
+                received.tolist(),
+                sent.tolist(),
                 group=self.process_group,
-            )  # fmt: skip
+            )
         return came
 
     def wait(self) -> None:
@@ -92,17 +95,17 @@ class Group:
             yield
         except (UnifewsError, OSError) as error:
             failure = error
-        told = self.tell(None if failure is None else str(failure))
+        told = self.gather(None if failure is None else str(failure))
         failed = [rank for rank, sentence in enumerate(told) if sentence is not None]
         if not failed:
             return
         if self.rank == 0:
-            raise failure or InputError(f"worker {failed[0]} cannot go on: {told[failed[0]]}")
-        raise ToldElsewhere(told[failed[0]]) from failure
+            raise failure or InputError(f"worker {failed[0]} failed: {told[failed[0]]}")
+        raise ReportedElsewhere(told[failed[0]]) from failure
 
     def check_same(self, facts: dict[str, Any]) -> None:
         """An error unless all workers were given the same; `facts` by name."""
-        told = self.tell(facts)
+        told = self.gather(facts)
         for rank, other in enumerate(told):
             for name in sorted(told[0].keys() | other.keys()):
                 one, another = told[0].get(name), other.get(name)
@@ -114,7 +117,7 @@ class Group:
 
     def refuse(self, sentence: str) -> UnifewsError:
         """The error for what all workers find wrong alike, told by the first."""
-        return InputError(sentence) if self.rank == 0 else ToldElsewhere(sentence)
+        return InputError(sentence) if self.rank == 0 else ReportedElsewhere(sentence)
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
@@ -122,25 +125,25 @@ class Group:
         try:
             yield
         except RuntimeError as error:  # what torch.distributed raises, whatever went wrong
-            kind = UnifewsError if self.rank == 0 else ToldElsewhere
+            kind = UnifewsError if self.rank == 0 else ReportedElsewhere
             raise kind(
-                "another worker was lost. What is done is kept: torchrun --max-restarts=3 goes on by itself, and the same "
-                "command goes on where it stopped."
+                "another worker was lost. Finished work is saved: torchrun --max-restarts=3 restarts by itself, and the "
+                "same command resumes where it stopped."
             ) from error
 
 
 @contextmanager
-def workers() -> Iterator[Group]:
+def workers() -> Iterator[ProcessGroup]:
     """The workers this process belongs to; one that was not started by torchrun is alone."""
     if dist.is_initialized():  # the caller's own, perhaps of graphics processors
-        yield Group(None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo"))
+        yield ProcessGroup(None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo"))
         return
     store, rank, size = next(iter(rendezvous("env://", timeout=_PATIENCE))) if launched() else (HashStore(), 0, 1)
     # The store outlives groups and restarts: whoever joins must not find the addresses of those before.
     store = PrefixStore(f"unifews {restarts()} {next(_times)}", store)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=_PATIENCE)
     try:
-        yield Group(None)
+        yield ProcessGroup(None)
     finally:
         dist.destroy_process_group()
 

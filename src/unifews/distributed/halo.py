@@ -23,7 +23,7 @@ from unifews.kernels import LANES, native
 from unifews.kernels.reference_hops import MARGIN
 from unifews.propagation.engines import BlockEngine
 from unifews.propagation.features import Floats
-from unifews.propagation.operator import Operator
+from unifews.propagation.operator import HopOperator
 from unifews.propagation.tiles import Shape, Tile
 from unifews.propagation.view import View
 
@@ -33,7 +33,7 @@ _SURE = np.float32(1e-30)  # below this δ everything is sent that is not zero: 
 
 
 @dataclass(frozen=True)
-class PartOperator(Operator):
+class PartitionOperator(HopOperator):
     """One hop on the rows of one worker."""
 
     part: Part
@@ -83,7 +83,7 @@ class PartOperator(Operator):
 
 
 @dataclass
-class PartView(View):
+class PartitionView(View):
     """The rows of one worker, on their way into tiles; those of others are empty until they are sent."""
 
     part: Part
@@ -130,12 +130,12 @@ class PartView(View):
                 yield first, rows if v is None else rows @ v
 
 
-class PartEngine(BlockEngine):
+class PartitionEngine(BlockEngine):
     """Blocks of the rows of one worker."""
 
-    op: PartOperator
+    op: PartitionOperator
 
-    def __init__(self, op: PartOperator, view: PartView, shape: Shape, inherit: bool, *, by_feature: bool) -> None:
+    def __init__(self, op: PartitionOperator, view: PartitionView, shape: Shape, inherit: bool, *, by_feature: bool) -> None:
         super().__init__(op, view, [shape], inherit, by_feature=by_feature)
         self.part = op.part
         self.sent: list[int] = []

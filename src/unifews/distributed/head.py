@@ -21,14 +21,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.load import load_dataset
-from unifews.distributed.group import Group, workers
+from unifews.distributed.group import ProcessGroup, workers
 from unifews.errors import InputError
 from unifews.nn.mlp import Mlp
 from unifews.storage.npy import open_array
 from unifews.training import api
 from unifews.training.api import Watch
 from unifews.training.data_parallel import HeadTrainer, loss_of
-from unifews.training.fingerprint import fingerprint
+from unifews.training.job import TrainingJob
 from unifews.training.ledger import Ledger
 from unifews.training.result import TrainResult
 from unifews.training.spec import TrainSpec
@@ -48,7 +48,7 @@ def train(
         dataset: whose labels and splits are used; a `Dataset`, or what `load_dataset` takes.
         embedding: rows [n, width] to classify, an array or the ``.npy`` file that `propagate` wrote, which is mapped: a
             worker reads its own rows of it (the first one also those of the training set, once). Default: the features.
-        ledger, watch: as in `unifews.train`; used by the first worker.
+        ledger, watch: as in `unifews.train`; worker 0 writes and reports.
         **settings: of `unifews.train` for ``model="mlp"``: recipe, seeds, split, weight_sparsity, …; a batch is that of all
             workers together, so the same settings take the same steps, up to rounding, however many they are.
     """
@@ -57,18 +57,18 @@ def train(
             data = dataset if isinstance(dataset, Dataset) else load_dataset(dataset)
             data = data if embedding is None else on_embedding(data, embedding)
             spec = TrainSpec.of({"dataset": data.name, "model": "mlp", **settings})
-            api.splits_of(data, spec)
-        trainer = head_trainer(group, data, spec)
-        watch = watch if trainer.is_first else None
-        return api.train(data, **{"model": "mlp", **settings}, ledger=ledger, watch=watch, trainer=trainer)
+            job = TrainingJob.prepare(data, spec)
+        trainer = head_trainer(group, job)
+        book = Ledger(ledger) if ledger is not None and not isinstance(ledger, Ledger) else ledger
+        return api.run_job(job, book, watch=watch if trainer.is_first else None, trainer=trainer)
 
 
-def head_trainer(group: Group, data: Dataset, spec: TrainSpec) -> DistributedHeadTrainer:
+def head_trainer(group: ProcessGroup, job: TrainingJob) -> DistributedHeadTrainer:
     """The trainer of all workers, once they have agreed on data and settings."""
-    if spec.model != "mlp":
-        raise group.refuse(f"workers train a head, on an embedding or on features: model='mlp', not {spec.model!r}.")
-    group.check_same({**spec.to_dict(), "data": fingerprint(data)})
-    return DistributedHeadTrainer(group, data.num_nodes)
+    if job.spec.model != "mlp":
+        raise group.refuse(f"workers train a head, on an embedding or on features: model='mlp', not {job.spec.model!r}.")
+    group.check_same({**job.spec.to_dict(), "data": job.data_id})
+    return DistributedHeadTrainer(group, job.data.num_nodes)
 
 
 def on_embedding(data: Dataset, embedding: str | PathLike[str] | NDArray[Any]) -> Dataset:
@@ -91,7 +91,7 @@ def on_embedding(data: Dataset, embedding: str | PathLike[str] | NDArray[Any]) -
 class DistributedHeadTrainer(HeadTrainer):
     """One of several workers, which has a range of the rows."""
 
-    def __init__(self, group: Group, rows: int) -> None:
+    def __init__(self, group: ProcessGroup, rows: int) -> None:
         self.group, self.is_first = group, group.rank == 0
         self.first, self.last = rows * group.rank // group.size, rows * (group.rank + 1) // group.size
         # Separate from the group that averages gradients, whose calls come in any order.

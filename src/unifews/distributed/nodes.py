@@ -1,4 +1,4 @@
-"""Nodes dealt out: every worker has some rows and the edges into them, and hop by hop gets what it needs from others."""
+"""Node-parallel propagation: every worker has some rows and the edges into them, and receives other rows before each hop."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from numpy.typing import NDArray
 
 from unifews.core.diffusion import Diffusion
 from unifews.core.trace import HopTrace
-from unifews.distributed.group import Group
-from unifews.distributed.halo import PartEngine, PartOperator, PartView, refresh_whole
+from unifews.distributed.group import ProcessGroup
+from unifews.distributed.halo import PartitionEngine, PartitionOperator, PartitionView, refresh_whole
 from unifews.distributed.partition import Owners, Part, metis, ranges
 from unifews.distributed.result import Rows, frame_of, write
 from unifews.distributed.shared import SharedWork, later
 from unifews.propagation import local
-from unifews.propagation.assembly import Assembly, Done, Frame
+from unifews.propagation.assembly import Assembly, ColumnBasis, GroupRecord
 from unifews.propagation.budget import Budget, Target
-from unifews.propagation.checkpoint import Checkpoint, plain, resumed, told, whole
+from unifews.propagation.checkpoint import Checkpoint, budget_state, plain, resumed, whole
 from unifews.propagation.operator import stationary
-from unifews.propagation.planner import Needs
+from unifews.propagation.planner import Requirements
 from unifews.propagation.tiles import Shape, cut
 from unifews.resources import Progress
 from unifews.storage import state_files
 from unifews.storage.journal import Work, working
 
 
-def by_nodes(common: SharedWork, needs: Needs, way: str | NDArray[Any], progress: Progress | None) -> None:
+def by_nodes(common: SharedWork, needs: Requirements, way: str | NDArray[Any], progress: Progress | None) -> None:
     """Propagate into the working folder; the manifest then has a `summary`."""
     began, group = perf_counter(), common.group
     shapes = cut(needs.features.f, needs.grouped)
@@ -38,14 +38,14 @@ def by_nodes(common: SharedWork, needs: Needs, way: str | NDArray[Any], progress
     needs.op.diffusion.release()
     part = Part.of(needs.op.graph, owners, group)
     with working(common.folder / f"worker-{group.rank}", {"worker": group.rank}) as work, work.writing():
-        run = _Run(common, work, needs, frame, part, shapes, progress)
+        run = _PartitionRun(common, work, needs, frame, part, shapes, progress)
         done = run.all()
         rows = _rows(work, part, needs, shapes)
         write(common, Assembly(needs, frame, done), rows, local.added([each.hops for each in done]), began)
 
 
-def _owners(common: SharedWork, needs: Needs, way: str | NDArray[Any]) -> Owners:
-    """Who has which nodes. METIS is asked once: what it says may vary."""
+def _owners(common: SharedWork, needs: Requirements, way: str | NDArray[Any]) -> Owners:
+    """Who has which nodes. METIS runs once: its result may vary."""
     group, graph = common.group, needs.op.graph
     file, owners = common.folder / "owners", None
     with group.agreed():
@@ -66,15 +66,15 @@ def _owners(common: SharedWork, needs: Needs, way: str | NDArray[Any]) -> Owners
         return Owners.given(worker, graph.num_nodes, group.size)
 
 
-class _Run:
+class _PartitionRun:
     """The groups of columns, one after the other, the trailing ones first, by all workers at once."""
 
     def __init__(
         self,
         common: SharedWork,
         work: Work,
-        needs: Needs,
-        frame: Frame,
+        needs: Requirements,
+        frame: ColumnBasis,
         part: Part,
         shapes: list[Shape],
         progress: Progress | None,
@@ -83,11 +83,11 @@ class _Run:
         self.progress = progress
         op = needs.op
         diffusion = Diffusion(part.graph, op.diffusion.r)
-        self.op = PartOperator(diffusion, op.scheme, op.hops, op.threads, part)
+        self.op = PartitionOperator(diffusion, op.scheme, op.hops, op.threads, part)
         phi = stationary(diffusion) if needs.deflate else None
-        self.view = PartView(needs.features, frame.basis, phi, frame.mean, diffusion, op.threads, part)
+        self.view = PartitionView(needs.features, frame.basis, phi, frame.mean, diffusion, op.threads, part)
 
-    def all(self) -> list[Done]:
+    def all(self) -> list[GroupRecord]:
         done, states = _agreed(self.group, self.work, [shape.column for shape in reversed(self.shapes)])
         budgets = self._budgets(done, states)
         self.op.release()
@@ -102,14 +102,14 @@ class _Run:
                 assert following is not None
                 following.inherit(own)
             crc = state_files.save(_coordinates(self.work, shape.column), [np.ascontiguousarray(outcome.values)])
-            each = Done.of(outcome, crc, traffic)
+            each = GroupRecord.of(outcome, crc, traffic)
             done.append(replace(each, peak=self.group.most(each.peak)))
-            kept = {"column": shape.column, "done": done[-1].to_dict(), "budgets": [told(budget) for budget in budgets]}
+            kept = {"column": shape.column, "done": done[-1].to_dict(), "budgets": [budget_state(budget) for budget in budgets]}
             self.work.keep(groups=[*(self.work.get("groups") or [])[:number], kept])
             states = []
         return done[::-1]
 
-    def _budgets(self, done: list[Done], states: list[dict[str, Any]]) -> list[Budget | None]:
+    def _budgets(self, done: list[GroupRecord], states: list[dict[str, Any]]) -> list[Budget | None]:
         """Those of the hop, or the group, that all go on from; or new ones."""
         budget = self.needs.budget
         if not isinstance(budget, Target):
@@ -121,16 +121,16 @@ class _Run:
 
     def _one(
         self, shape: Shape, budget: Budget | None, state: _Together, number: int
-    ) -> tuple[local.Outcome, tuple[list[int], list[int]]]:
+    ) -> tuple[local.GroupResult, tuple[list[int], list[int]]]:
         op, part = self.op, self.part
-        tell = later(self.progress, number * op.hops, len(self.shapes) * op.hops)
+        report = later(self.progress, number * op.hops, len(self.shapes) * op.hops)
         rows = int(self.group.add(np.array([len(part.rows)]))[0])
         everything = [4 * shape.width * rows] * op.hops
         if budget is None:
             refresh = lambda tile, hop: refresh_whole(part, tile, hop)  # noqa: E731
-            return whole(op, self.view, shape, state, tell, before=refresh), (everything, everything)
-        engine = PartEngine(op, self.view, shape, self.needs.inherit, by_feature=self.needs.by_feature)
-        outcome = local.run(op, engine, budget, False, tell, state)
+            return whole(op, self.view, shape, state, report, before=refresh), (everything, everything)
+        engine = PartitionEngine(op, self.view, shape, self.needs.inherit, by_feature=self.needs.by_feature)
+        outcome = local.run(op, engine, budget, False, report, state)
         return outcome, (engine.sent, everything)
 
 
@@ -138,7 +138,7 @@ def _coordinates(work: Work, column: int) -> Path:
     return work.folder / f"coordinates-{column}"
 
 
-def _rows(work: Work, part: Part, needs: Needs, shapes: list[Shape]) -> Rows:
+def _rows(work: Work, part: Part, needs: Requirements, shapes: list[Shape]) -> Rows:
     """This worker's rows, with all their columns."""
     files = [_coordinates(work, shape.column) for shape in shapes]
     step = max(1, needs.features.chunks()[0][1])
@@ -161,7 +161,7 @@ class _Together(Checkpoint):
         work: Work,
         shape: Shape,
         careful: bool,
-        group: Group,
+        group: ProcessGroup,
         states: list[dict[str, Any]],
         budgets: list[Budget | None],
     ) -> None:
@@ -183,24 +183,28 @@ class _Together(Checkpoint):
         kept = self.work.get("states") or []
         slot = 1 - kept[-1]["slot"] if kept else 0
         state = {
-            "column": self.shape.column, "slot": slot, "hops": [plain(hop) for hop in hops],
-            "crc": state_files.save(self._file(slot), arrays), "budgets": [told(budget) for budget in self.budgets], **facts,
-        }  # fmt: skip
+            "column": self.shape.column,
+            "slot": slot,
+            "hops": [plain(hop) for hop in hops],
+            "crc": state_files.save(self._file(slot), arrays),
+            "budgets": [budget_state(budget) for budget in self.budgets],
+            **facts,
+        }
         self.work.keep(states=[*kept[-1:], state])
         self.since = perf_counter()
         self.cost = self.since - began
 
 
-def _agreed(group: Group, work: Work, columns: list[int]) -> tuple[list[Done], list[dict[str, Any]]]:
+def _agreed(group: ProcessGroup, work: Work, columns: list[int]) -> tuple[list[GroupRecord], list[dict[str, Any]]]:
     """Groups that all workers have done, and the last state within the next one that all of them have, if there is any."""
     groups, states = work.get("groups") or [], work.get("states") or []
-    finished = min(group.tell(len(groups)))
+    finished = min(group.gather(len(groups)))
     mine = {len(state["hops"]): state for state in states if columns[finished : finished + 1] == [state["column"]]}
-    common = set.intersection(*(set(each) for each in group.tell(sorted(mine))))
+    common = set.intersection(*(set(each) for each in group.gather(sorted(mine))))
     going_on = [mine[max(common)]] if common else []
     if states:
         work.keep(states=going_on)  # the others are written over next, and nobody should want them then
-    done = [Done.of_dict(each["done"]) for each in groups[:finished]]
+    done = [GroupRecord.of_dict(each["done"]) for each in groups[:finished]]
     with group.agreed():
         for each, column in zip(done, columns, strict=False):
             if state_files.checksum(_coordinates(work, column)) != each.crc:

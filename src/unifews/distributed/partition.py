@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unifews.core import csr
 from unifews.core.graph import Graph
-from unifews.distributed.group import Group
+from unifews.distributed.group import ProcessGroup
 from unifews.errors import InputError
 
 _EDGES = 1 << 22  # renumbered at a time
@@ -26,7 +26,7 @@ def ranges(graph: Graph, workers: int) -> NDArray[np.int64]:
     share, bounds = (graph.num_edges + n) / workers, [0]
     for worker in range(1, workers):
         wanted = bisect_left(range(n + 1), share * worker, key=lambda u: int(indptr[u]) + u)
-        bounds.append(min(max(wanted, bounds[-1] + 1), n - workers + worker))  # nobody goes without
+        bounds.append(min(max(wanted, bounds[-1] + 1), n - workers + worker))  # every worker gets at least one
     return np.array([*bounds, n], dtype=np.int64)
 
 
@@ -89,7 +89,7 @@ class Part:
     other workers that such an edge begins at. Edges keep their order, so sums come out to the last bit as in the whole graph.
     """
 
-    group: Group
+    group: ProcessGroup
     whole: Graph
     nodes: NDArray[np.int64]
     """Those owned, ascending."""
@@ -106,7 +106,7 @@ class Part:
         return len(self.nodes)
 
     @classmethod
-    def of(cls, whole: Graph, owners: Owners, group: Group) -> Part:
+    def of(cls, whole: Graph, owners: Owners, group: ProcessGroup) -> Part:
         """The part of this worker. Takes five bytes for each node of the graph while it is made."""
         nodes = owners.nodes(group.rank)
         there = np.zeros(whole.num_nodes, dtype=bool)

@@ -8,29 +8,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core.trace import HopTrace
-from unifews.distributed.shared import SharedWork, Sheet
-from unifews.propagation.assembly import RESULT, Assembly, Frame
+from unifews.distributed.shared import SharedArray, SharedWork
+from unifews.propagation.assembly import RESULT, Assembly, ColumnBasis
 from unifews.propagation.features import Floats
-from unifews.propagation.planner import Needs
+from unifews.propagation.planner import Requirements
 
 Rows = Iterator[tuple[NDArray[np.int64], list[Floats]]]
 """Numbers of rows, and their coordinates in each group of columns."""
 
 
-def frame_of(common: SharedWork, needs: Needs) -> Frame:
+def frame_of(common: SharedWork, needs: Requirements) -> ColumnBasis:
     """As one process finds them: by the first worker, for all."""
     with common.group.agreed():
-        frame = Frame.kept(common.work, needs) if common.work else Frame.room(needs)
+        frame = ColumnBasis.kept(common.work, needs) if common.work else ColumnBasis.empty(needs)
     for array in frame.arrays():
         common.group.from_first(array)
-    frame.macs, frame.seconds = common.group.tell((frame.macs, frame.seconds))[0]
+    frame.macs, frame.seconds = common.group.gather((frame.macs, frame.seconds))[0]
     return frame
 
 
 def write(common: SharedWork, assembly: Assembly, rows: Rows, hops: list[HopTrace], began: float) -> None:
     """This worker's rows of the result; the manifest then has a `summary`."""
     needs, group = assembly.needs, common.group
-    sheet = Sheet(common.folder / RESULT, (needs.op.graph.num_nodes, needs.features.f))
+    sheet = SharedArray(common.folder / RESULT, (needs.op.graph.num_nodes, needs.features.f))
     if common.is_first:
         sheet.create()
     group.wait()

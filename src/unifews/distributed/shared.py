@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.distributed.group import Group
+from unifews.distributed.group import ProcessGroup
 from unifews.distributed.launch import restarts
 from unifews.errors import InputError
 from unifews.storage import state_files
 from unifews.storage.atomic import naming
 from unifews.storage.journal import KIND, Work, folder_of, working
 
-Tell = Callable[[int], None]
+Report = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Order:
-    """Where the result goes, and what it depends on."""
+class DistributedOptions:
+    """Output file, and everything the result depends on."""
 
     out: Path
     task: dict[str, Any]
@@ -37,12 +37,12 @@ class Order:
 class SharedWork:
     """What all workers know of a task. Every method is called by each of them."""
 
-    def __init__(self, group: Group, folder: Path, work: Work | None) -> None:
+    def __init__(self, group: ProcessGroup, folder: Path, work: Work | None) -> None:
         self.group, self.folder, self.work = group, folder, work
 
     def get(self, step: str) -> Any:
         """What the first worker's manifest knows of a step."""
-        return self.group.tell(self.work.get(step) if self.work else None)[0]
+        return self.group.gather(self.work.get(step) if self.work else None)[0]
 
     def keep(self, **done: Any) -> None:
         if self.work:
@@ -58,7 +58,7 @@ class SharedWork:
 
 
 @contextmanager
-def shared(group: Group, order: Order) -> Iterator[SharedWork]:
+def shared(group: ProcessGroup, order: DistributedOptions) -> Iterator[SharedWork]:
     """The working folder of a result, which all workers must see."""
     folder = folder_of(order.out)
     again = order.again and not restarts()
@@ -73,7 +73,7 @@ def shared(group: Group, order: Order) -> Iterator[SharedWork]:
         yield SharedWork(group, folder, work)
 
 
-class Sheet:
+class SharedArray:
     """A `.npy` matrix of float32 that several workers write rows of."""
 
     def __init__(self, file: Path, shape: tuple[int, int]) -> None:
@@ -96,6 +96,6 @@ class Sheet:
             os.fsync(out.fileno())
 
 
-def later(progress: Callable[[int, int], None] | None, before: int, steps: int) -> Tell:
-    """Progress of one group of columns, told as that of all."""
+def later(progress: Callable[[int, int], None] | None, before: int, steps: int) -> Report:
+    """Progress of one group of columns, as progress of all groups."""
     return lambda done: progress(before + done, steps) if progress else None

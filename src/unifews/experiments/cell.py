@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.load import load_dataset
 from unifews.errors import InputError
+from unifews.training.job import TrainingJob
 from unifews.training.ledger import Ledger
 from unifews.training.spec import TrainSpec
 
@@ -28,8 +29,12 @@ class Training:
     spec: TrainSpec
     source: str | Dataset
     """The dataset, or what it is loaded by."""
-    id: str
+    data_id: str
     cost: float
+
+    @property
+    def id(self) -> str:
+        return self.spec.id_of(self.data_id)
 
     @property
     def what(self) -> str:
@@ -39,42 +44,34 @@ class Training:
 
     def run(self, ledger: Ledger, tell: Callable[[float, str], None]) -> dict[str, Any]:
         """See `Cell`; what was finished of it before is not trained again."""
-        from unifews.training.api import known_seeds, train
-        from unifews.training.result import warm_up, warm_up_layers
-
-        warm_up()
-        if self.spec.is_layered:
-            warm_up_layers()
 
         def watch(number: int, epoch: Epoch) -> None:
             part = (number + epoch.number / epoch.of) / self.spec.seeds
             tell(part, f"seed {self.spec.seed + number}, epoch {epoch.number + 1}")
 
-        settings = self.spec.to_dict()
-        settings.pop("dataset")
-        data = dataset_of(self.source)
-        known = known_seeds(ledger, self.spec, data)
-        return train(data, **settings, ledger=ledger, watch=watch, known=known).to_dict()
+        job = TrainingJob.prepare(dataset_of(self.source), self.spec, data_id=self.data_id)
+        return job.train(ledger, watch=watch).to_dict()
 
 
 def trainings(cells: Sequence[Mapping[str, Any]]) -> list[Training]:
     """Cells of settings, all of them checked: first by themselves, then with the datasets that they name."""
-    from unifews.training.api import splits_of
-
     _loaded.cache_clear()  # files may have changed since the last call
     specs = []
     for cell in cells:
         if "dataset" not in cell:
             raise InputError(f"a training needs a dataset; {dict(cell)} names none.")
         specs.append(TrainSpec.of({**cell, "dataset": ""}))
-    made = []
+    made: list[Training] = []
+    job: TrainingJob | None = None
     for cell, spec in zip(cells, specs, strict=True):
         source = cell["dataset"]
         source = fspath(source) if isinstance(source, PathLike) else source
         data = dataset_of(source)
         named = replace(spec, dataset=data.name)
-        splits_of(data, named)
-        made.append(Training(named, source, named.id(data), named.seeds * named.recipe.epochs * epoch_cost(data, named)))
+        # Cells on one dataset follow each other, mostly with the same seeds: it is identified and split once for all of them.
+        job = job.with_spec(named) if job is not None and job.data is data else TrainingJob.prepare(data, named)
+        cost = named.seeds * named.recipe.epochs * epoch_cost(data, named)
+        made.append(Training(named, source, job.data_id, cost))
     return made
 
 

@@ -11,7 +11,7 @@ from unifews.core.diffusion import Diffusion
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.summary import summarise
 from unifews.experiments.measure import measure
-from unifews.theory.similarity import edge_factors
+from unifews.theory.bounds import edge_factors
 
 
 @measure("counts", cost=2.0)

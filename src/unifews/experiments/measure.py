@@ -97,7 +97,7 @@ class Measurement:
         told = " ".join(f"{setting} {value}" for setting, value in rest.items())
         return cls(
             name, rest, source, hashlib.sha256(text.encode()).hexdigest()[:12], f"{data.name} {name} {told}".strip(),
-            kind.cost * epoch_cost(data, TrainSpec(data.name)),
+            kind.cost * epoch_cost(data, TrainSpec.of({"dataset": data.name})),
         )  # fmt: skip
 
     def run(self, ledger: Ledger, tell: Callable[[float, str], None]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from unifews.core import csr
 from unifews.errors import GraphError
-from unifews.io.edge_lists import Edges
+from unifews.io.edge_lists import EdgeList
 
 BITS = 39  # of a node number, at most: the offsets of so many nodes take four terabytes
 PER_KEY = 18  # bytes of memory a key takes while it is sorted and merged
@@ -78,7 +78,7 @@ class Counts:
         self.shift = 0
         self.groups = np.zeros(_GROUPS, dtype=np.int64)
 
-    def add(self, edges: Edges) -> None:
+    def add(self, edges: EdgeList) -> None:
         if not len(edges.source):
             return
         self.largest = max(self.largest, int(edges.source.max()), int(edges.target.max()))
@@ -111,7 +111,7 @@ def cut(counts: Counts, n: int, share: int, per_key: int) -> list[int]:
     return [*cuts, n]
 
 
-def deal(edges: Edges, buckets: Buckets, undirected: bool) -> Dealt:
+def deal(edges: EdgeList, buckets: Buckets, undirected: bool) -> Dealt:
     """The keys of a chunk of edges, in the order of their buckets, and in each in the order given."""
     source, target, weight = edges
     if weight is not None and not weight.all():  # an edge of weight 0 is no edge

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from unifews.core.checks import check_proportion
 from unifews.errors import FileFormatError, InputError, ShapeError
 from unifews.io.archive_members import members, open_member
-from unifews.io.edge_lists import TABLES, Edges, as_weights, check, estimate, kind_of, stream_table, upright
+from unifews.io.edge_lists import TABLES, EdgeList, as_weights, check, estimate, kind_of, stream_table, upright
 from unifews.io.external_sort import Source
 from unifews.io.id_edge_lists import stream_ids
 from unifews.io.ids import as_ids, encoded, factorize
@@ -67,14 +67,14 @@ class Arrays:
     def __len__(self) -> int:
         return -(-self._size // self._chunk)
 
-    def read(self, chunk: int) -> Edges:
+    def read(self, chunk: int) -> EdgeList:
         part = slice(chunk * self._chunk, (chunk + 1) * self._chunk)
         source, target, weight = self._columns()
-        copied = Edges(np.array(source[part]), np.array(target[part]), None if weight is None else np.array(weight[part]))
+        copied = EdgeList(np.array(source[part]), np.array(target[part]), None if weight is None else np.array(weight[part]))
         if not self._ids:
             return check(copied, part.start, str(self._path))
         ends = [as_ids(column, part.start, str(self._path)) for column in copied[:2]]
-        return Edges(ends[0], ends[1], as_weights(copied.weight, part.start, str(self._path)))
+        return EdgeList(ends[0], ends[1], as_weights(copied.weight, part.start, str(self._path)))
 
     def sample(self) -> None:
         return None
@@ -82,14 +82,14 @@ class Arrays:
     def drop(self, chunks: int) -> None:
         """The file is the user's."""
 
-    def _columns(self) -> Edges:
+    def _columns(self) -> EdgeList:
         weight = None if self._weight is None else self._open(self._weight)
         if {"row", "col"} <= set(self._names) and "edge_index" not in self._names:
-            return Edges(self._open("row"), self._open("col"), weight)  # PyG's (row, col) is (source, target)
+            return EdgeList(self._open("row"), self._open("col"), weight)  # PyG's (row, col) is (source, target)
         pairs = self._pairs()
         if pairs.ndim != 2 or len(pairs) != 2:
             raise ShapeError(f"{self._path} has shape {list(pairs.shape)}; edges are [2, m], sources above targets, or [m, 2].")
-        return Edges(pairs[0], pairs[1], weight)
+        return EdgeList(pairs[0], pairs[1], weight)
 
     def _pairs(self) -> NDArray[Any]:
         if kind_of(self._path) == ".npy":
@@ -126,7 +126,7 @@ class Joined:
     def __len__(self) -> int:
         return self._starts[-1]
 
-    def read(self, chunk: int) -> Edges:
+    def read(self, chunk: int) -> EdgeList:
         which = bisect_right(self._starts, chunk) - 1
         return self.parts[which].read(chunk - self._starts[which])
 
@@ -151,7 +151,7 @@ class Pieces:
     def __len__(self) -> int:
         return len(self._checksums)
 
-    def read(self, chunk: int) -> Edges:
+    def read(self, chunk: int) -> EdgeList:
         file = self._folder / f"{chunk}.edges"
         data = file.read_bytes() if file.exists() else b""
         if not data or zlib.crc32(data) != self._checksums[chunk]:
@@ -160,7 +160,7 @@ class Pieces:
         size = (len(data) - 8) // (2 * data[0] + 4 * self.weighted)
         ends = np.frombuffer(data, np.int64 if wide else np.int32, 2 * size, 8).astype(np.int64, copy=False)
         weight = np.frombuffer(data, np.float32, size, len(data) - 4 * size) if self.weighted else None
-        return Edges(ends[:size], ends[size:], weight)
+        return EdgeList(ends[:size], ends[size:], weight)
 
     def sample(self) -> None:
         return None
@@ -223,7 +223,7 @@ def runs_of(work: Work) -> list[Run]:
     return [Run(*run) for run in work.get("parsed")["runs"]]
 
 
-def chunks_of(file: Path, size: int, work: Path, ids: bool) -> Iterator[Edges]:
+def chunks_of(file: Path, size: int, work: Path, ids: bool) -> Iterator[EdgeList]:
     """The edges of a file, checked, about `size` at a time; what must be unpacked goes to `work`."""
     if kind_of(file) not in TABLES:
         arrays = Arrays(file, size, work, ids)
@@ -235,7 +235,7 @@ def chunks_of(file: Path, size: int, work: Path, ids: bool) -> Iterator[Edges]:
         before += len(edges.source)
 
 
-def _chunks(work: Work, file: Path, size: int, state: dict[str, Any], ids: bool) -> Iterator[tuple[Edges, tuple[int, int]]]:
+def _chunks(work: Work, file: Path, size: int, state: dict[str, Any], ids: bool) -> Iterator[tuple[EdgeList, tuple[int, int]]]:
     first, lines = state["position"]
     if kind_of(file) not in TABLES:
         arrays = Arrays(file, size, work.folder, ids)
@@ -243,12 +243,12 @@ def _chunks(work: Work, file: Path, size: int, state: dict[str, Any], ids: bool)
     return (stream_ids if ids else stream_table)(file, size, (first, lines))
 
 
-def _checked(edges: Edges, first: int, where: str, ids: bool) -> Edges:
+def _checked(edges: EdgeList, first: int, where: str, ids: bool) -> EdgeList:
     """The edges of a table; its identifiers have been checked."""
     return edges._replace(weight=as_weights(edges.weight, first, where)) if ids else check(edges, first, where)
 
 
-def _packed(edges: Edges) -> bytes:
+def _packed(edges: EdgeList) -> bytes:
     """Sources, targets and weights one after the other, after the size of a node number."""
     source, target, weight = edges
     wide = len(source) > 0 and max(int(source.max()), int(target.max())) >= 2**31

@@ -26,7 +26,7 @@ from unifews.core.graph import Graph
 from unifews.errors import GraphError, InputError
 from unifews.io import edge_buckets
 from unifews.io.edge_buckets import Buckets, Counts, Dealt, Run
-from unifews.io.edge_lists import Edges
+from unifews.io.edge_lists import EdgeList
 from unifews.resources import Memory, StageProgress, format_bytes, in_order
 from unifews.storage import state_files
 from unifews.storage.journal import Work
@@ -45,10 +45,10 @@ class Source(Protocol):
     def __len__(self) -> int:
         """The number of chunks."""
 
-    def read(self, chunk: int) -> Edges:
+    def read(self, chunk: int) -> EdgeList:
         """One chunk, checked (`edges.check`)."""
 
-    def sample(self) -> tuple[Edges, float] | None:
+    def sample(self) -> tuple[EdgeList, float] | None:
         """Edges that stand for the others, each for so many; None where counting all of them is cheap enough."""
 
     def drop(self, chunks: int) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.errors import FileFormatError, InputError, MissingFileError
-from unifews.io.edge_lists import Edges
+from unifews.io.edge_lists import EdgeList
 from unifews.storage.npy import open_array
 
 INTEGERS, TEXT = "ids.npy", "ids.txt"
@@ -74,13 +74,13 @@ def as_text(ids: NDArray[Any]) -> NDArray[Any]:
     return ids if ids.dtype == object else np.array([str(value) for value in ids.tolist()], dtype=object)
 
 
-def factorize(edges: Edges) -> tuple[NDArray[Any], Edges]:
+def factorize(edges: EdgeList) -> tuple[NDArray[Any], EdgeList]:
     """The identifiers that occur in some edges, distinct and in order, and the edges between their places there."""
     source, target = edges.source, edges.target
     if (source.dtype == object) != (target.dtype == object):
         source, target = as_text(source), as_text(target)
     distinct, (places,) = merge([np.concatenate([source, target])])
-    return distinct, Edges(places[: len(source)], places[len(source) :], edges.weight)
+    return distinct, EdgeList(places[: len(source)], places[len(source) :], edges.weight)
 
 
 def merge(runs: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], list[NDArray[np.int64]]]:

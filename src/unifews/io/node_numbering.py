@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.errors import InputError
-from unifews.io.edge_lists import Edges
+from unifews.io.edge_lists import EdgeList
 from unifews.io.edge_sources import Pieces, Run, write_run
 from unifews.io.ids import INTEGERS, TEXT, as_text, encoded, merge
 from unifews.resources import Memory, StageProgress, format_bytes
@@ -48,10 +48,10 @@ class Numbered:
     def __len__(self) -> int:
         return len(self._pieces)
 
-    def read(self, chunk: int) -> Edges:
+    def read(self, chunk: int) -> EdgeList:
         source, target, weight = self._pieces.read(chunk)
         numbers = self.numbers(chunk)
-        return Edges(numbers[source], numbers[target], weight)
+        return EdgeList(numbers[source], numbers[target], weight)
 
     def numbers(self, chunk: int) -> NDArray[np.int64]:
         """The numbers of the identifiers of a run."""

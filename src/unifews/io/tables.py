@@ -8,8 +8,8 @@ left empty, or 0, 1, 2 and so on for three columns or more.
 
 from __future__ import annotations
 
-import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -17,8 +17,10 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.errors import FileFormatError, MissingFileError, ShapeError, UnifewsError
+from unifews.errors import FileFormatError, MissingFileError, ShapeError
+from unifews.io.delimited import Layout, Type, as_float, as_integer, is_number, parse
 from unifews.io.edge_lists import kind_of
+from unifews.io.text_blocks import Block, blocks
 from unifews.storage.archive import Archive
 from unifews.storage.npy import open_array
 from unifews.storage.reading import UnpackedText, reading
@@ -26,6 +28,8 @@ from unifews.storage.reading import UnpackedText, reading
 KNOWN = (".csv", ".tsv", ".txt", ".parquet", ".npy", ".npz")
 NODE = {"node", "node_id", "nodeid", "id", "index", "vertex", ""}  # "" is the index of a pandas frame
 _NAMES = NODE | {"label", "labels", "y", "class", "category", "target", "set", "split", "part", "fold", "mask"}
+_BLOCK = 1 << 21  # bytes parsed at a time: the columns of so many lines are transposed within the cache
+_COMMENT_LINE = re.compile(rb"^#[^\n]*(\n|$)", re.MULTILINE)
 
 
 class Columns(NamedTuple):
@@ -68,18 +72,12 @@ def read_numbers(path: Path, *, ids: bool = False) -> tuple[NDArray[np.float32],
     with reading(path, "a table of numbers"):
         if kind_of(path) == ".parquet":
             return _parquet_numbers(path, ids)
-        first, rows = _layout(path)
-        names = [name.lower() for name in rows[0]] if first.header else []
-        start = 1 if len(names) > 1 and names[0] in NODE else 0
-        columns = range(start, len(rows[0]))
-        try:
-            matrix = _load(path, first, np.float32, columns, ids)
-            nodes = _load(path, first, str if ids else np.int64, [0], ids)[:, 0] if start else None
-        except ValueError as error:
-            raise FileFormatError(
-                _first_bad(path, first, len(rows[0]), start if ids else 0) or f"{path} is no table of numbers: {error}."
-            ) from error
-    return matrix, nodes
+        layout, names = _layout(path)
+        first = 1 if names is not None and len(names) > 1 and names[0].lower() in NODE else 0
+        layout = layout._replace(columns=list(range(first, layout.width)), identifiers=ids)
+        parts = [_numbers(block, layout) for block in _blocks(path, layout)]
+    matrix = np.concatenate([matrix for matrix, _ in parts])
+    return matrix, np.concatenate([nodes for _, nodes in parts]) if first else None
 
 
 # ---------------------------------------------------------------------------------------------------------------- NumPy
@@ -131,10 +129,8 @@ def _parquet_numbers(path: Path, ids: bool) -> tuple[NDArray[np.float32], NDArra
 def _parquet_table(path: Path) -> Any:
     if not path.exists():
         raise MissingFileError(f"there is no file {path}.")
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise UnifewsError("reading .parquet needs pyarrow: pip install 'unifews[parquet]'.") from error
+    from pyarrow import parquet
+
     table = parquet.read_table(path)
     if not table.num_columns or not table.num_rows:
         raise FileFormatError(f"{path} holds an empty table.")
@@ -165,130 +161,134 @@ def _arrow_column(column: Any, path: Path, name: str) -> NDArray[Any]:
 # ----------------------------------------------------------------------------------------------------------------- text
 
 
-class _Layout(NamedTuple):
-    """How a text file is laid out."""
-
-    delimiter: str | None  # None: white space, "": the whole line is one value
-    header: bool
-    skip: int  # lines before the values
-
-    def rows(self, file: TextIO) -> Iterator[tuple[int, list[str]]]:
-        """Line numbers from 1, and the fields of each line that is no comment."""
-        lines = ((number, line.rstrip("\r\n")) for number, line in enumerate(file, start=1) if not line.startswith("#"))
-        for number, line in lines:
-            if self.delimiter is None:
-                yield number, line.split()
-            elif not self.delimiter:
-                yield number, [line.strip().strip('"')]
-            else:
-                yield number, [field.strip() for field in next(csv.reader([line], delimiter=self.delimiter), [""])]
-
-
-def _layout(path: Path) -> tuple[_Layout, list[list[str]]]:
-    """The layout, told from the first two lines with content, and these."""
+def _layout(path: Path) -> tuple[Layout, list[str] | None]:
+    """The layout, determined from the first two lines with content, and the names of the columns, if there are some."""
     if not path.exists():
         raise MissingFileError(f"there is no file {path}.")
     with _open(path) as file:
         head: list[tuple[int, str]] = []
         for number, line in enumerate(file):
             if line.strip() and not line.startswith("#"):
-                head.append((number, line))
+                head.append((number, line.rstrip("\r\n")))
             if len(head) == 2:
                 break
     if not head:
         raise FileFormatError(f"{path} is empty.")
-    delimiter = _delimiter(path, head[0][1])
-    layout = _Layout(delimiter, False, head[0][0])
-    rows = [fields for _, fields in layout.rows(iter([line for _, line in head]))]  # type: ignore[arg-type]
+    layout = Layout(path, _delimiter(path, head[0][1]), 0, [], head[0][0], identifiers=True, strict=False, expected="a table")
+    rows = [layout.split(line, number + 1) for number, line in head]
     known = all(name.lower() in _NAMES for name in rows[0])
     above = len(rows) == 2 and any(map(_is_value, rows[1])) and not any(map(_is_value, rows[0]))
     by_pandas = rows[0][0] == "" or (len(rows[0]) > 2 and rows[0] == [str(i) for i in range(len(rows[0]))])
     header = known or above or (len(rows) == 2 and by_pandas)
-    return layout._replace(header=header, skip=head[0][0] + header), rows
+    width = len(rows[0])
+    layout = layout._replace(width=width, columns=list(range(width)), skip=head[0][0] + header)
+    return layout, rows[0] if header else None
 
 
 def _delimiter(path: Path, line: str) -> str | None:
     if kind_of(path) == ".tsv":
         return "\t"
     mark = next((mark for mark in ",;\t" if mark in line), "")
-    words = line.split()
-    if not mark and kind_of(path) == ".txt" and all(_is_number(word) or word.lower() in _NAMES for word in words):
+    if not mark and kind_of(path) == ".txt" and all(_is_number(word) or word.lower() in _NAMES for word in line.split()):
         return None
     return mark
 
 
 def _text(path: Path, ids: bool) -> Columns:
-    layout, head = _layout(path)
-    with _open(path) as file:
-        rows = [(number, fields) for number, fields in layout.rows(file) if number > layout.skip]
+    layout, names = _layout(path)
+    data = b"".join(block.data for block in _blocks(path, layout))
+    columns = None
+    if b'"' not in data:
+        lines = _COMMENT_LINE.sub(b"", data).rstrip(b"\n ")
+        columns = parse(lines, layout.delimiter, layout.width, dict.fromkeys(layout.columns, "string"), empty_lines=False)
+    if columns is None or any((column == "").any() for column in columns):
+        columns = _line_by_line(data, layout)
+    if not len(columns[0]):
+        raise FileFormatError(f"{path} holds no values.")
+    values = [column.astype(str) if ids and not i else _typed(column.astype(str)) for i, column in enumerate(columns)]
+    return Columns(values, names)
+
+
+def _line_by_line(data: bytes, layout: Layout) -> list[NDArray[Any]]:
+    """The columns of any lines; an error names the first line that lacks a value."""
+    lines = enumerate(data.decode().split("\n"), start=layout.skip + 1)
+    rows = [(number, layout.split(line, number)) for number, line in lines if not line.startswith("#")]
     while rows and not any(rows[-1][1]):  # empty lines at the end
         rows.pop()
-    width = len(head[0])
     for number, fields in rows:
-        if len(fields) != width or not all(fields):
-            what = (
-                "an empty cell" if len(fields) == width or not any(fields) else f"{len(fields)} values where line 1 has {width}"
+        if len(fields) != layout.width or not all(fields):
+            found = f"{len(fields)} values where line 1 has {layout.width}"
+            what = "an empty cell" if len(fields) == layout.width or not any(fields) else found
+            raise FileFormatError(
+                f"{layout.path} has {what} in line {number:,}; every line holds a value for each of its columns."
             )
-            raise FileFormatError(f"{path} has {what} in line {number:,}; every line holds a value for each of its columns.")
-    if not rows:
-        raise FileFormatError(f"{path} holds no values.")
-    columns = list(zip(*(fields for _, fields in rows), strict=True))
-    values = [np.array(column) if ids and not i else _typed(column) for i, column in enumerate(columns)]
-    return Columns(values, head[0] if layout.header else None)
+    return list(np.array([fields for _, fields in rows], dtype=object).reshape(-1, layout.width).T)
 
 
-def _typed(column: tuple[str, ...]) -> NDArray[Any]:
-    """Whole numbers, else numbers, else yes and no, else text."""
-    text = np.array(column)
+def _typed(text: NDArray[Any]) -> NDArray[Any]:
+    """Whole numbers, else numbers, else booleans, else text."""
     for dtype in (np.int64, np.float64):
         try:
             return text.astype(dtype)
         except (ValueError, OverflowError):
             continue
-    if set(np.unique(np.char.lower(text))) <= {"true", "false"}:
-        flags: NDArray[np.bool_] = np.char.lower(text) == "true"
+    lower = np.char.lower(text)
+    if set(np.unique(lower)) <= {"true", "false"}:
+        flags: NDArray[np.bool_] = lower == "true"
         return flags
     return text
 
 
-def _load(path: Path, layout: _Layout, dtype: Any, columns: Sequence[int], ids: bool) -> NDArray[Any]:
-    comments = None if ids else "#"  # which an identifier may contain
-    with _open(path) as file:
-        return np.loadtxt(
-            file, dtype=dtype, delimiter=layout.delimiter or None, comments=comments, skiprows=layout.skip, usecols=columns,
-            ndmin=2, quotechar='"',
-        )  # fmt: skip
+def _numbers(block: Block, layout: Layout) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """The matrix in some lines, and the node of each row if the first column is none of the matrix."""
+    node: dict[int, Type] = {0: "string" if layout.identifiers else "int64"} if layout.columns[0] else {}
+    columns = layout.parse(block, {**node, **dict.fromkeys(layout.columns, "float64")})
+    if columns is None:
+        columns = _numbers_by_line(block, layout)
+    nodes = columns[0].astype(str if layout.identifiers else np.int64) if node else np.empty(0)
+    matrix = np.empty((len(columns[0]), len(layout.columns)), dtype=np.float32)
+    with np.errstate(over="ignore"):  # a value that float32 cannot hold becomes inf and is reported as such
+        for i, column in enumerate(columns[len(node) :]):
+            matrix[:, i] = column
+    return matrix, nodes
 
 
-def _first_bad(path: Path, layout: _Layout, width: int, start: int) -> str | None:
-    """The sentence on the first line that is no row of numbers from column `start` on."""
-    with _open(path) as file:
-        for number, fields in layout.rows(file):
-            if number <= layout.skip or not any(fields):
-                continue
-            if len(fields) != width:
-                return f"{path} has {len(fields)} values in line {number:,}, but {width} in its first line; rows are alike."
-            for position, field in enumerate(fields[start:], start=start + 1):
-                if not _is_number(field):
-                    what = f"holds {field!r}" if field else "is empty"
-                    return f"{path} {what} in line {number:,}, column {position}; features are numbers, without gaps."
-    return None
+def _numbers_by_line(block: Block, layout: Layout) -> list[NDArray[Any]]:
+    """The columns of lines that pyarrow does not parse; an error names the first value that is no number."""
+    rows: list[list[Any]] = []
+    for number, fields in layout.rows(block):
+        if len(fields) != layout.width:
+            raise layout.wrong_width(number, fields)
+        row: list[Any] = [fields[0] if layout.identifiers else as_integer(fields[0].strip('"'))] if layout.columns[0] else []
+        row += [as_float(fields[column].strip('"')) for column in layout.columns]
+        if None in row:
+            column = row.index(None)
+            what = f"holds {fields[column]!r}" if fields[column] else "is empty"
+            raise FileFormatError(
+                f"{layout.path} {what} in line {number:,}, column {column + 1}; features are numbers, without gaps."
+            )
+        rows.append(row)
+    return [np.array(column) for column in zip(*rows, strict=True)] or [np.empty(0)] * layout.width
 
 
 def _open(path: Path) -> TextIO:
-    if path.suffix.lower() == ".gz":
-        return io.TextIOWrapper(UnpackedText(path), encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
+    return io.TextIOWrapper(_open_bytes(path), encoding="utf-8-sig", newline="")
+
+
+def _open_bytes(path: Path) -> Any:
+    return UnpackedText(path) if path.suffix.lower() == ".gz" else path.open("rb")
+
+
+def _blocks(path: Path, layout: Layout) -> Iterator[Block]:
+    """The lines of values; a row of many features may be long."""
+    with _open_bytes(path) as file:
+        yield from (block.skip(layout.skip) for block in blocks(path, file, _BLOCK, max_line=None))
 
 
 def _is_number(field: str) -> bool:
-    try:
-        float(field.strip('"'))
-    except ValueError:
-        return False
-    return True
+    return is_number(field.strip('"'))
 
 
 def _is_value(field: str) -> bool:
-    """A number, or a flag: what no column is called."""
+    """A number or a flag, which no column is called."""
     return _is_number(field) or field.lower() in ("true", "false")

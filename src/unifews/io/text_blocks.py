@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from unifews.errors import FileFormatError
 
-LONGEST = 1 << 20  # bytes of a line: a file without line ends must not be read into memory as one line
+MAX_LINE = 1 << 20  # bytes of a line: a file without line ends must not be read into memory as one line
 
 Position = tuple[int, int]  # bytes, unpacked, and lines before
 START: Position = (0, 0)
@@ -19,13 +21,24 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Block(NamedTuple):
-    """Some lines of a file, without their ends."""
+    """Some whole lines of a file."""
 
-    lines: list[str]
+    data: bytes
+    """Their UTF-8 text; lines end with a line feed."""
     before: int
     """Lines before these."""
     end: Position
     """Where the next block begins."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines without their ends; after a last line that has an end, an empty one."""
+        return self.data.decode("utf-8").split("\n")
+
+    def skip(self, lines: int) -> Block:
+        """The block without what it has of the first `lines` lines of the file."""
+        cut = max(0, lines - self.before)
+        return self._replace(data=b"".join(self.data.split(b"\n", cut)[cut:]), before=self.before + cut) if cut else self
 
 
 @contextmanager
@@ -39,7 +52,7 @@ def opened(path: Path) -> Iterator[tuple[Any, Any]]:
             yield file, raw
 
 
-def blocks(path: Path, file: Any, size: int, start: Position = START) -> Iterator[Block]:
+def blocks(path: Path, file: Any, size: int, start: Position = START, max_line: int | None = MAX_LINE) -> Iterator[Block]:
     """The lines from `start` on, about `size` bytes at a time."""
     offset, before = start
     file.seek(offset)
@@ -53,36 +66,39 @@ def blocks(path: Path, file: Any, size: int, start: Position = START) -> Iterato
             return
         end = _last_end(block) if data else len(block)
         if not end:
-            _check_length(path, before + 1, len(block))
+            if max_line is not None and len(block) > max_line:
+                raise _too_long(path, before + 1)
             rest = block
             continue
-        lines = _decoded(path, block[:end], before)
+        text = _checked(path, block[:end], before, max_line)
         rest, offset = block[end:], offset + end
-        yield Block(lines, before, (offset, before + len(lines) - 1))
-        before += len(lines) - 1
+        after = before + text.count(b"\n")
+        yield Block(text, before, (offset, after))
+        before = after
 
 
 def _last_end(block: bytes) -> int:
-    """Where the last line that is complete ends; a carriage return at the very end may be half of a line end."""
+    """Where the last complete line ends; a carriage return at the very end may be half of a line end."""
     return max(block.rfind(b"\n"), block.rfind(b"\r", 0, len(block) - 1)) + 1
 
 
-def _decoded(path: Path, block: bytes, before: int) -> list[str]:
-    block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+def _checked(path: Path, block: bytes, before: int, max_line: int | None) -> bytes:
+    """The block with line feeds as line ends, checked."""
+    if b"\r" in block:
+        block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     try:
-        lines = block.decode("utf-8").split("\n")
+        if not block.isascii():
+            block.decode("utf-8")
     except UnicodeDecodeError as error:
         line = before + 1 + block.count(b"\n", 0, error.start)
         raise FileFormatError(f"{path} cannot be read as text: line {line:,} is not UTF-8.") from error
-    if len(block) > LONGEST:
-        longest = max(map(len, lines))
-        if longest > LONGEST:
-            _check_length(path, before + 1 + list(map(len, lines)).index(longest), longest)
-    return lines
+    if max_line is not None and len(block) > max_line:
+        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
+        lengths = np.diff(ends, prepend=-1, append=len(block)) - 1
+        if lengths.max() > max_line:
+            raise _too_long(path, before + 1 + int(lengths.argmax()))
+    return block
 
 
-def _check_length(path: Path, line: int, length: int) -> None:
-    if length > LONGEST:
-        raise FileFormatError(
-            f"{path} cannot be read as text: line {line:,} is longer than {LONGEST:,} bytes, the most that is read as one line."
-        )
+def _too_long(path: Path, line: int) -> FileFormatError:
+    return FileFormatError(f"{path} cannot be read as text: line {line:,} is longer than {MAX_LINE:,} bytes, the maximum.")

@@ -22,7 +22,7 @@ from unifews.core.schemes import Appnp, Scheme, Sgc, resolve
 from unifews.core.trace import Trace
 from unifews.errors import GraphError, InputError, unknown_name
 from unifews.methods.registry import Card
-from unifews.propagation.features import Features, Floats
+from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.result import Propagated
 from unifews.resources import Progress
 
@@ -94,8 +94,8 @@ class PropagationTask:
         return task
 
     @cached_property
-    def features(self) -> Features:
-        return Features(self.x, self.graph.num_nodes)
+    def features(self) -> FeatureMatrix:
+        return FeatureMatrix(self.x, self.graph.num_nodes)
 
     @cached_property
     def diffusion(self) -> Diffusion:

@@ -1,109 +1,100 @@
-"""What `sparsify` was asked for, and how a budget is shared over layers."""
+"""How a model prunes itself, and how a budget is shared over its layers."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from functools import cached_property
+from typing import Literal
 
-from unifews.core.checks import check_sparsity, check_threshold
-from unifews.errors import InputError, unknown_name
+from unifews.core.config import option, project, same_option, validate
+from unifews.core.entry import Amounts, cubic_ramp
 
 LayerEntries = Literal["unit", "block", "feature", "node"]
 Share = Literal["macs", "layers"]
 Phase = Literal["regrow", "monotone", "monotone-weights", "frozen"]
-_FAVOUR = 0.25  # of small matrices: 0 would remove the same share everywhere, 1 keep nearly all of them (docs/adr/0022)
+_SMALL_MATRIX_EXPONENT = 0.25  # 0 would remove the same fraction of every matrix, 1 keep nearly all of small ones (ADR-0022)
+
+
+Decision = dict[str, float | bool]
+"""Arguments of a weight decision: ``sparsity`` or ``threshold``, ``absolute``, ``monotone``."""
 
 
 @dataclass(frozen=True)
-class Pruning:
-    """The settings of `sparsify`, checked."""
+class PruningConfig:
+    """The options of `sparsify`."""
 
-    edge_sparsity: float | None = None
-    edge_threshold: float | None = None
-    weight_sparsity: float | None = None
-    weight_threshold: float | None = None
-    absolute: bool = False
-    entries: LayerEntries = "unit"
-    budget: Share = "macs"
-    inherit: bool = True
-    ramp: int = 30
-    feedback: bool = True
-    hysteresis: float = 4.0
-    norm_momentum: float | None = 0.9
+    edge_sparsity: float | None = same_option(Amounts, "edge_sparsity")
+    edge_threshold: float | None = same_option(Amounts, "edge_threshold")
+    weight_sparsity: float | None = same_option(Amounts, "weight_sparsity")
+    weight_threshold: float | None = same_option(Amounts, "weight_threshold")
+    absolute: bool = option(False, "thresholds are magnitudes, not multiples of a mean", group="Pruning")
+    entries: LayerEntries = option(
+        "unit",
+        "what one decision covers: a column of all edges (unit), 16 columns of an edge (block), one (feature), or all (node)",
+        group="Pruning",
+    )
+    budget: Share = option(
+        "macs", "sparsity over all layers, wide ones pruned most (macs), or the same in every layer (layers)", group="Pruning"
+    )
+    inherit: bool = option(True, "an edge removed in one layer stays removed in later ones", group="Pruning")
+    ramp: int = option(30, "training passes over which weight sparsity grows to its target", ge=1, group="Pruning")
+    feedback: bool = option(True, "removed weights keep learning while they may come back", group="Pruning", rare=True)
+    hysteresis: float = option(
+        4.0, "a kept column is replaced only by one this many times as large", ge=1, group="Pruning", rare=True
+    )
+    norm_momentum: float | None = option(
+        0.9,
+        "least momentum of BatchNorm while training on one graph; None leaves it unchanged",
+        gt=0,
+        le=1,
+        group="Pruning",
+        rare=True,
+    )
 
     def __post_init__(self) -> None:
-        for side in ("edge", "weight"):
-            sparsity, threshold = getattr(self, f"{side}_sparsity"), getattr(self, f"{side}_threshold")
-            if sparsity is not None and threshold is not None:
-                raise InputError(
-                    f"give `{side}_sparsity` (a fraction to remove) or `{side}_threshold` (a magnitude), not both; got "
-                    f"{sparsity} and {threshold}."
-                )
-            if sparsity is not None:
-                check_sparsity(f"{side}_sparsity", sparsity)
-            if threshold is not None:
-                check_threshold(f"{side}_threshold", threshold)
-        for name, kind in (("entries", LayerEntries), ("budget", Share)):
-            if getattr(self, name) not in get_args(kind):
-                raise unknown_name(f"`{name}`", getattr(self, name), get_args(kind))
-        if isinstance(self.ramp, bool) or not isinstance(self.ramp, int) or self.ramp < 1:
-            raise InputError(f"`ramp` is a whole number of training passes, at least 1; got {self.ramp!r}.")
-        if not _is_number(self.hysteresis) or not 1 <= self.hysteresis < math.inf:
-            raise InputError(
-                f"`hysteresis` is a finite factor of at least 1, which decides anew in every pass; got {self.hysteresis!r}."
-            )
-        if self.norm_momentum is not None and (not _is_number(self.norm_momentum) or not 0 < self.norm_momentum <= 1):
-            raise InputError(
-                f"`norm_momentum` is above 0 and at most 1, or None to leave BatchNorm as it is; got {self.norm_momentum!r}."
-            )
+        validate(self)
+        _ = self.amounts
+
+    @cached_property
+    def amounts(self) -> Amounts:
+        """How much is removed; at most one number for edges and one for weights."""
+        return project(Amounts, self)
 
     @property
     def prunes_edges(self) -> bool:
-        return bool(self.edge_sparsity) or bool(self.edge_threshold)
+        return self.amounts.prunes_edges
 
     @property
     def prunes_weights(self) -> bool:
-        return bool(self.weight_sparsity) or bool(self.weight_threshold)
+        return self.amounts.prunes_weights
 
-    def weights_at(self, training_pass: int, shapes: list[tuple[int, int]], monotone: bool) -> list[dict[str, Any]]:
+    def weights_at(self, training_pass: int, shapes: list[tuple[int, int]], monotone: bool) -> list[Decision]:
         """Arguments of the weight decisions of all matrices at this training pass, counted from 1.
 
-        With a target the share grows over the first `ramp` passes, s·(1 - (1 - t)³), so that what a layer learns first
-        decides what it may forget (docs/adr/0012).
+        A target sparsity grows over the first `ramp` passes (`cubic_ramp`), so that a layer learns before it is pruned.
         """
         if self.weight_threshold is not None:
-            how = {"threshold": self.weight_threshold, "absolute": self.absolute, "monotone": monotone}
-            return [dict(how) for _ in shapes]
-        done = min(1.0, training_pass / self.ramp)
-        shares = self.weight_shares(shapes, 1 - (1 - done) ** 3)
+            decision: Decision = {"threshold": self.weight_threshold, "absolute": self.absolute, "monotone": monotone}
+            return [dict(decision) for _ in shapes]
+        shares = self.weight_shares(shapes, cubic_ramp(min(1.0, training_pass / self.ramp)))
         return [{"sparsity": share, "monotone": monotone} for share in shares]
 
     def weight_shares(self, shapes: list[tuple[int, int]], done: float = 1.0) -> list[float]:
-        """What each matrix loses when this part of the way to `weight_sparsity` is done."""
+        """Sparsity of each matrix when this part of the way to `weight_sparsity` is done."""
         sparsity = (self.weight_sparsity or 0.0) * done
         return [sparsity] * len(shapes) if self.budget == "layers" else weight_shares(shapes, sparsity)
 
     def __str__(self) -> str:
-        parts = []
-        for side in ("edge", "weight"):
-            for kind in ("sparsity", "threshold"):
-                value = getattr(self, f"{side}_{kind}")
-                if value:
-                    parts.append(f"{side}_{kind}={value:g}")
-        return ", ".join(parts) + f" ({self.entries})" if parts else "unpruned"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+        amounts = str(self.amounts)
+        return amounts if amounts == "unpruned" else f"{amounts} ({self.entries})"
 
 
 def water_level(widths: list[int], sparsity: float) -> list[float]:
     """Columns that each layer may propagate, so that ``Σ_l k_l = (1 - η) Σ_l w_l`` and ``k_l = min(w_l, κ)``.
 
-    Every layer is left up to the same number κ of columns: a wide layer gives most, and a narrow one, whose few columns
-    carry the classes, is touched last.
+    Every layer keeps up to the same number κ of columns: a wide layer is pruned most, and a narrow one, whose few columns
+    carry the classes, last.
 
     >>> water_level([512, 7], 0.8)
     [96.8, 7.0]
@@ -117,27 +108,27 @@ def water_level(widths: list[int], sparsity: float) -> list[float]:
 
 
 def weight_shares(shapes: list[tuple[int, int]], sparsity: float) -> list[float]:
-    """Shares of the weights of matrices [p, q] to remove, so that together ``Σ_l d_l p_l q_l = (1 - η) Σ_l p_l q_l`` stay.
+    """Sparsities of weight matrices [p, q], so that ``Σ_l d_l p_l q_l = (1 - η) Σ_l p_l q_l`` weights are kept.
 
-    The density d_l = min(1, κ (1/p_l + 1/q_l)^¼) is higher where a matrix is small: the few weights before the classes cost
-    next to nothing, and without nine tenths of them what the layers before have learnt does not arrive (docs/adr/0022).
+    The density d_l = min(1, κ (1/p_l + 1/q_l)^¼) is higher for small matrices: the few weights before the classes cost next
+    to nothing, and without nine tenths of them what earlier layers have learnt is lost (ADR-0022).
 
     >>> [round(share, 3) for share in weight_shares([(500, 512), (512, 3)], 0.9)]
     [0.901, 0.7]
     """
     sizes = [p * q for p, q in shapes]
-    claims = [p * q * (1 / p + 1 / q) ** _FAVOUR if p * q else 0.0 for p, q in shapes]
+    claims = [p * q * (1 / p + 1 / q) ** _SMALL_MATRIX_EXPONENT if p * q else 0.0 for p, q in shapes]
     left, rest, shares = (1 - sparsity) * sum(sizes), sum(claims), [0.0] * len(sizes)
     some = [i for i, size in enumerate(sizes) if size]
-    for i in sorted(some, key=lambda i: sizes[i] / claims[i]):  # those that may keep all of theirs first
-        stay = min(float(sizes[i]), left * claims[i] / rest)
-        shares[i] = max(0.0, round(1 - stay / sizes[i], 12))
-        left, rest = left - stay, rest - claims[i]
+    for i in sorted(some, key=lambda i: sizes[i] / claims[i]):  # matrices that keep all of their weights first
+        kept = min(float(sizes[i]), left * claims[i] / rest)
+        shares[i] = max(0.0, round(1 - kept / sizes[i], 12))
+        left, rest = left - kept, rest - claims[i]
     return shares
 
 
 def whole_columns(shares: list[float]) -> list[int]:
-    """Shares as whole numbers of columns, at least one each, of the same sum."""
+    """The numbers of columns rounded to integers, at least one each, of the same sum."""
     counts = [max(1, int(share)) for share in shares]
     by_remainder = sorted(range(len(shares)), key=lambda i: int(shares[i]) - shares[i])
     for i in by_remainder[: max(0, round(sum(shares)) - sum(counts))]:
@@ -146,10 +137,10 @@ def whole_columns(shares: list[float]) -> list[int]:
 
 
 def nested_share(depths: Sequence[int], sparsity: float) -> list[float]:
-    """Kept shares (1-q)^(d+1) of layers that inherit, d layers before each, with the mean removed over layers = sparsity."""
+    """Fractions (1-q)^(d+1) kept by layers that inherit, with d layers before each, of which the mean removed is `sparsity`."""
     low, high = 0.0, 1.0
     for _ in range(60):
-        stay = (low + high) / 2
-        removed = sum(1 - stay ** (depth + 1) for depth in depths) / len(depths)
-        low, high = (stay, high) if removed > sparsity else (low, stay)
+        kept = (low + high) / 2
+        removed = sum(1 - kept ** (depth + 1) for depth in depths) / len(depths)
+        low, high = (kept, high) if removed > sparsity else (low, kept)
     return [high ** (depth + 1) for depth in depths]

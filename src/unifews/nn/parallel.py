@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterable
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from unifews.errors import InputError
+
+_wrappers: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+
+
+def _remember_wrapper(module: nn.Module, name: str, submodule: nn.Module | None) -> None:
+    """DDP leaves no mark on the module it is given, so wrappers are recorded when they are made."""
+    if isinstance(module, DistributedDataParallel):
+        _wrappers.add(module)
+
+
+register_module_module_registration_hook(_remember_wrapper)
 
 
 def check_one_process(module: nn.Module, layers: Iterable[nn.Module]) -> None:
     """A pass that takes decisions is one of a whole model: every rank would decide by its own batch, and masks would differ.
 
-    `module`: what is called; `layers`: those that decide. Where a process group is there and the model is not given to it,
-    nothing is wrong.
+    `module`: what is called; `layers`: those that decide. A model that is wrapped in DistributedDataParallel counts as trained
+    by all of its ranks, also when it is called through ``ddp.module``. Where a process group is there and the model is not
+    given to it, nothing is wrong.
     """
     found = _found(module, list(layers))
     if found:
@@ -31,16 +46,22 @@ def _found(module: nn.Module, layers: list[nn.Module]) -> str:
         return "replicas of torch.nn.DataParallel"
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return ""
-    wrapper = getattr(DistributedDataParallel, "_active_ddp_module", None)  # the one whose forward is running
-    if wrapper is not None and _holds(wrapper, layers):
-        ranks = torch.distributed.get_world_size(wrapper.process_group)
-        return f"DistributedDataParallel with {ranks} ranks" if ranks > 1 else ""
+    ranks = _ddp_ranks(layers)
+    if ranks > 1:
+        gc.collect()  # a wrapper that is no longer in use may be kept alive by a reference cycle
+        ranks = _ddp_ranks(layers)
+    if ranks > 1:
+        return f"DistributedDataParallel with {ranks} ranks"
     ranks = torch.distributed.get_world_size()
     if ranks > 1 and any(getattr(layer, "_is_fsdp_managed_module", False) for layer in layers):
         return f"FullyShardedDataParallel with {ranks} ranks"
     return ""
 
 
-def _holds(wrapper: nn.Module, layers: list[nn.Module]) -> bool:
+def _ddp_ranks(layers: list[nn.Module]) -> int:
+    """Ranks of the largest process group that a DistributedDataParallel around one of these layers has; 0 = no such wrapper."""
     ours = set(map(id, layers))
-    return any(id(module) in ours for module in wrapper.modules())
+    running = getattr(DistributedDataParallel, "_active_ddp_module", None)  # may be older than the import of this module
+    wrappers = [*_wrappers, *([] if running is None else [running])]
+    held = [wrapper for wrapper in wrappers if any(id(module) in ours for module in wrapper.modules())]
+    return max((torch.distributed.get_world_size(wrapper.process_group) for wrapper in held), default=0)

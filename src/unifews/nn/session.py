@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from unifews.core.trace import LayerTrace
 from unifews.nn.adjacency import Adjacency
-from unifews.nn.config import Phase, Pruning, nested_share, water_level, whole_columns
+from unifews.nn.config import Phase, PruningConfig, nested_share, water_level, whole_columns
 from unifews.nn.inheritance import Inheritance
 from unifews.nn.parallel import check_one_process
 from unifews.nn.trace import ConvTrace, ModelTrace
@@ -58,7 +58,7 @@ class Session:
     trained, and forgetting to say anything here changes nothing.
     """
 
-    def __init__(self, pruning: Pruning, convs: list[PrunedConv], weights: list[PrunedWeight]) -> None:
+    def __init__(self, pruning: PruningConfig, convs: list[PrunedConv], weights: list[PrunedWeight]) -> None:
         self.pruning = pruning
         self.convs, self.weights = convs, weights
         self.phase: Phase = "regrow"
@@ -196,15 +196,16 @@ class Session:
         """A pass starts with the call of the model, or of one of its layers."""
         self.settle_order()
         training = is_training(module)
+        self.discard_stale_edges()
         decided = any(bool(conv.decided) for conv in self.convs)
-        deciding = self.phase != "frozen" and (training or not decided)
+        deciding = not decided or (training and self.phase != "frozen")
         if deciding and self.prunes:
             check_one_process(module, self.convs)
         self.now = Pass(training, deciding)
         if training:
             self._graphs = (self._graphs[1], None if self._trained is None else self._trained.graph)
             self._trained = self.now
-        if not deciding:
+        if not deciding or not training:
             self._complete()
         if training and self.phase != "frozen":
             for conv in self.convs:
@@ -218,7 +219,7 @@ class Session:
                     weight.due = how
 
     def _complete(self) -> None:
-        """Before a pass that decides nothing: layers without a decision of their own take it now, by what was asked for.
+        """Before a pass that is not one of training: layers without a decision of their own take it now, by what was asked for.
 
         Such are those that did not run in training, and those of an average over the buffers of a model, which keeps whatever
         one of the averaged masks kept.
@@ -235,6 +236,12 @@ class Session:
         for weight, how in zip(self.weights, self.pruning.weights_at(self.pruning.ramp, shapes, True), strict=False):
             if weight.known != weight.kept > weight.count(how["sparsity"]):
                 weight.excess = how
+
+    def discard_stale_edges(self) -> None:
+        """An average, whose buffers are those of the model that trains, decides on edges anew, by the averaged weights."""
+        if any(conv.is_stale for conv in self.convs):
+            for conv in self.convs:
+                conv.discard_edges()
 
     def settle_order(self) -> None:
         """Layers are shared a budget in the order they last ran, which may not be the order they were defined in."""

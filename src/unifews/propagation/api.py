@@ -1,4 +1,4 @@
-"""`propagate`: the public door to decoupled propagation."""
+"""`propagate`: the public entry point of decoupled propagation."""
 
 from __future__ import annotations
 
@@ -7,30 +7,29 @@ from dataclasses import is_dataclass
 from os import PathLike
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
-from unifews.core.checks import check_error, check_sparsity, check_threshold
+from unifews.core.config import reported_as
 from unifews.core.diffusion import Diffusion
-from unifews.core.entry import Entries
+from unifews.core.entry import Amounts, Entries
 from unifews.core.graph import Graph
 from unifews.core.schemes import Scheme, resolve
-from unifews.errors import GraphError, InputError, unknown_name
+from unifews.errors import GraphError, InputError
 from unifews.kernels import threads_to_use
 from unifews.propagation.basis import GRAM_LIMIT
 from unifews.propagation.budget import Absolute, Budget, Relative, Target
-from unifews.propagation.features import Features
-from unifews.propagation.inmemory import Wish, in_memory
-from unifews.propagation.operator import Operator
-from unifews.propagation.outofcore import Order, beyond_memory
-from unifews.propagation.planner import Needs, Plan
+from unifews.propagation.config import BasisName, PropagationConfig
+from unifews.propagation.features import FeatureMatrix
+from unifews.propagation.inmemory import in_memory
+from unifews.propagation.operator import HopOperator
+from unifews.propagation.outofcore import OutOfCoreOptions, out_of_core
+from unifews.propagation.planner import Plan, Requirements
 from unifews.propagation.result import Propagated
 from unifews.resources import Progress, parse_bytes, resident
 from unifews.storage.journal import known_by
 from unifews.storage.pages import Pages
-
-Axes = Literal["principal", "input"]
 
 
 def propagate(
@@ -46,7 +45,7 @@ def propagate(
     max_error: float | None = None,
     certify: bool | Literal["sampled"] = False,
     entries: Entries = "block",
-    basis: Axes = "principal",
+    basis: BasisName = "principal",
     rank: int | None = None,
     deflate: bool | None = None,
     inherit: bool = False,
@@ -106,8 +105,12 @@ def propagate(
     The paper's own form is ``entries="node", basis="input", inherit=True, threshold=δ``.
     """
     began = perf_counter()
+    with reported_as(edge_threshold="threshold"):
+        amounts = Amounts(edge_sparsity, threshold, relative_threshold, max_error)
+    config = PropagationConfig(entries, basis, rank, deflate, inherit, focus, certify, every_hop)
+    config.check(amounts)
     if out is not None or memory is not None:
-        _check_beyond_memory(x, out, memory, entries, relative_threshold, max_error, certify, rank, every_hop)
+        _check_out_of_core(x, out, memory, amounts, config)
     elif careful:
         raise InputError("`careful` is about propagating through files, and this is in memory; give `out` and `memory` too.")
     taken = resident()
@@ -116,136 +119,115 @@ def propagate(
             f"`graph` is a {type(graph).__name__}; build one with Graph.from_edge_index(...) or Graph.from_pyg(...)."
         )
     scheme, hops = resolve(scheme, hops)
-    by_sample = _check_certify(certify, max_error)
-    check_choice("entries", entries, get_args(Entries))
-    check_choice("basis", basis, get_args(Axes))
     diffusion = Diffusion(graph, r)
-    budget = budget_of(edge_sparsity, threshold, relative_threshold, max_error, scheme, hops, inherit, focus)
-    allowed = None if max_error is None else check_error("max_error", max_error)
-    op = Operator(diffusion, scheme, hops, threads_to_use(threads))
+    budget = budget_of(amounts, config, scheme, hops)
+    op = HopOperator(diffusion, scheme, hops, threads_to_use(threads))
     if out is not None and memory is not None:
-        order = Order(Path(out), parse_bytes(memory, "memory"), taken, overwrite, again, plan)
-        asked = {
-            "edge_sparsity": _number(edge_sparsity), "threshold": _number(threshold), "entries": entries, "basis": basis,
-            "inherit": bool(inherit),
-        }  # fmt: skip
-        return _beyond_memory(op, x, budget, deflate, asked, careful, order, progress)
-    wish = Wish(entries, basis, rank, deflate, bool(inherit), every_hop, allowed, bool(certify) and not by_sample, by_sample)
-    return in_memory(op, x, budget, wish, progress, began)
+        order = OutOfCoreOptions(Path(out), parse_bytes(memory, "memory"), taken, overwrite, again, plan)
+        return _out_of_core(op, x, budget, amounts, config, careful, order, progress)
+    return in_memory(op, x, budget, config, amounts.max_error, progress, began)
 
 
-def budget_of(
-    edge_sparsity: float | None,
-    threshold: float | None,
-    relative_threshold: float | None,
-    max_error: float | None,
-    scheme: Scheme,
-    hops: int,
-    inherit: bool,
-    focus: float | None,
-) -> Budget | None:
-    given = {
-        name: value
-        for name, value in [
-            ("edge_sparsity", edge_sparsity), ("threshold", threshold), ("relative_threshold", relative_threshold),
-            ("max_error", max_error),
-        ]
-        if value is not None
-    }  # fmt: skip
-    if len(given) > 1:
-        raise InputError(
-            "give one of `edge_sparsity` (a fraction to remove), `threshold` (δ, a magnitude), `relative_threshold` (δ over "
-            "the mean message) or `max_error` (a bound on the relative error); "
-            f"got {' and '.join(f'{name}={value}' for name, value in given.items())}."
-        )
-    if edge_sparsity is not None:
-        sparsity = check_sparsity("edge_sparsity", edge_sparsity)
-        focus = (1.0 if inherit else scheme.focus) if focus is None else float(focus)
-        if not 0 <= focus <= 1:
-            raise InputError(f"`focus`, how much of the budget goes to early hops, lies in [0, 1]; got {focus}.")
-        return Target(sparsity, hops, scheme.influence(hops), focus) if sparsity > 0 else None
-    if threshold is not None:
-        return Absolute(check_threshold("threshold", threshold))
-    if relative_threshold is not None:
-        return Relative(check_threshold("relative_threshold", relative_threshold))
+def budget_of(amounts: Amounts, config: PropagationConfig, scheme: Scheme, hops: int) -> Budget | None:
+    """The rule that sets the threshold of every hop; None if nothing is removed, or by `max_error`, which has its own."""
+    if amounts.edge_sparsity:
+        focus = (1.0 if config.inherit else scheme.focus) if config.focus is None else config.focus
+        return Target(amounts.edge_sparsity, hops, scheme.influence(hops), focus)
+    if amounts.edge_threshold is not None:
+        return Absolute(amounts.edge_threshold)
+    if amounts.relative_threshold is not None:
+        return Relative(amounts.relative_threshold)
     return None
 
 
-def _check_beyond_memory(
+def _check_out_of_core(
     x: Any,
     out: str | PathLike[str] | None,
     memory: str | int | None,
-    entries: str,
-    relative_threshold: float | None,
-    max_error: float | None,
-    certify: bool | str,
-    rank: int | None,
-    every_hop: bool,
+    amounts: Amounts,
+    config: PropagationConfig,
 ) -> None:
-    """What cannot be had when columns are propagated group by group, through files."""
+    """Refuse what is not available where columns are propagated group by group, out of core."""
     if out is None or memory is None:
         given, missing = ("out", "memory='12GB'") if memory is None else ("memory", "out='p.npy'")
         raise InputError(f"`{given}` is for propagating beyond memory, from files to a file; give {missing} too.")
     if Path(out).suffix != ".npy":
         raise InputError(f"`out` is {str(out)!r}; it must end in .npy, the format it is written in.")
     parse_bytes(memory, "memory")
+    is_sparse = hasattr(x, "tocsr") or str(getattr(x, "layout", "torch.strided")) != "torch.strided"
     refused = {
-        "entries='node'": (entries == "node", "decides by all columns of a node at once", "write entries='block'"),
-        "relative_threshold": (relative_threshold is not None, "compares with the mean over all columns", "write threshold=δ"),
-        "max_error": (max_error is not None, "spends one budget on all columns at once", "write edge_sparsity="),
-        "certify": (bool(certify), "is not available beyond memory", "leave it out"),
-        "rank": (rank is not None, "searches for axes with many columns in memory", "leave it out"),
-        "every_hop": (every_hop, "keeps every hop in memory", "leave it out"),
-        "a sparse `x`": (
-            hasattr(x, "tocsr") or str(getattr(x, "layout", "torch.strided")) != "torch.strided",
-            "stays in memory", "write it as a dense .npy and map it, or leave out `memory`",
+        "entries='node'": (config.entries == "node", "decides by all columns of a node at once", "write entries='block'"),
+        "relative_threshold": (
+            amounts.relative_threshold is not None,
+            "compares with the mean over all columns",
+            "write threshold=δ",
         ),
-    }  # fmt: skip
+        "max_error": (amounts.max_error is not None, "spends one budget on all columns at once", "write edge_sparsity="),
+        "certify": (bool(config.certify), "is not available out of core", "leave it out"),
+        "rank": (config.rank is not None, "searches for axes with many columns in memory", "leave it out"),
+        "every_hop": (config.every_hop, "keeps every hop in memory", "leave it out"),
+        "a sparse `x`": (is_sparse, "stays in memory", "write it as a dense .npy and map it, or leave out `memory`"),
+    }
     for name, (is_asked, why, instead) in refused.items():
         if is_asked:
             raise InputError(f"{name} {why}, and with `memory` columns are propagated group by group; {instead}.")
 
 
-def _beyond_memory(
-    op: Operator,
+def _out_of_core(
+    op: HopOperator,
     x: Any,
     budget: Budget | None,
-    deflate: bool | None,
-    asked: dict[str, Any],
+    amounts: Amounts,
+    config: PropagationConfig,
     careful: bool,
-    order: Order,
+    order: OutOfCoreOptions,
     progress: Progress | None,
 ) -> Propagated:
     """From files to a file; what is mapped of them counts as memory too, and is given back in time."""
     graph, pages = op.diffusion.graph, Pages()
     pages.add(graph.indptr, graph.indices, graph.weight, np.asanyarray(x) if not hasattr(x, "detach") else None)
     with pages.within(order.memory):
-        needs, task, inputs = posed(op, x, budget, deflate, asked, "`memory`", careful)
-        return beyond_memory(needs, order, task, inputs, pages, progress)
+        needs, task, inputs = posed(op, x, budget, amounts, config, "`memory`", careful)
+        return out_of_core(needs, order, task, inputs, pages, progress)
 
 
 def posed(
-    op: Operator, x: Any, budget: Budget | None, deflate: bool | None, asked: dict[str, Any], door: str, careful: bool
-) -> tuple[Needs, dict[str, Any], list[Path]]:
-    """What a propagation through files needs, and what its result depends on: facts for JSON, and input files.
+    op: HopOperator,
+    x: Any,
+    budget: Budget | None,
+    amounts: Amounts,
+    config: PropagationConfig,
+    cause: str,
+    careful: bool,
+) -> tuple[Requirements, dict[str, Any], list[Path]]:
+    """What an out-of-core propagation needs, and what its result depends on: facts for JSON, and input files.
 
-    `asked` are the caller's edge_sparsity, threshold, entries, basis and inherit; `door` is what it asked for files with.
+    `cause`: the argument because of which it is out of core, for messages.
     """
-    graph, rotate = op.diffusion.graph, asked["basis"] == "principal" and budget is not None
-    deflate = rotate if deflate is None else deflate
-    features = Features(x, graph.num_nodes)
+    graph, rotate = op.diffusion.graph, config.basis == "principal" and budget is not None
+    deflate = rotate if config.deflate is None else config.deflate
+    features = FeatureMatrix(x, graph.num_nodes)
     if rotate and features.f > GRAM_LIMIT:
         raise InputError(
-            f"{door} with principal axes takes up to {GRAM_LIMIT:,} features, and `x` has {features.f:,}; write basis='input'."
+            f"{cause} with principal axes takes up to {GRAM_LIMIT:,} features, and `x` has {features.f:,}; write basis='input'."
         )
     spent = isinstance(budget, Target) and np.ceil((1 - budget.sparsity) * features.f) >= features.f
-    needs = Needs(
-        op, features, None if spent else budget, rotate, deflate, asked["entries"] == "feature", asked["inherit"], careful
+    needs = Requirements(
+        op, features, None if spent else budget, rotate, deflate, config.entries == "feature", config.inherit, careful
     )
     task = {
-        "task": "propagate", "scheme": _described(op.scheme, op), "hops": op.hops, "r": float(op.diffusion.r), **asked,
-        "deflate": bool(deflate), "focus": budget.focus if isinstance(budget, Target) else None,
-    }  # fmt: skip
+        "task": "propagate",
+        "scheme": _described(op.scheme, op),
+        "hops": op.hops,
+        "r": float(op.diffusion.r),
+        "edge_sparsity": amounts.edge_sparsity,
+        "threshold": amounts.edge_threshold,
+        "entries": config.entries,
+        "basis": config.basis,
+        "inherit": config.inherit,
+        "deflate": deflate,
+        "focus": budget.focus if isinstance(budget, Target) else None,
+    }
     inputs = []
     given = {"indptr": graph.indptr, "indices": graph.indices, "weight": graph.weight}
     for name, array in {**given, "x": features.dense if features.is_torch else np.asanyarray(x)}.items():
@@ -256,27 +238,6 @@ def posed(
     return needs, task, inputs
 
 
-def _described(scheme: Scheme, op: Operator) -> str:
-    """A scheme in words that are the same in another process."""
+def _described(scheme: Scheme, op: HopOperator) -> str:
+    """A scheme as text that is the same in another process."""
     return repr(scheme) if is_dataclass(scheme) else f"{type(scheme).__name__} {op.coefficients.tolist()}"
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None else float(value)
-
-
-def _check_certify(certify: Any, max_error: float | None) -> bool:
-    """Whether the error is to be measured in random directions."""
-    if isinstance(certify, bool | np.bool_):
-        return False
-    if certify != "sampled":
-        raise InputError(f"`certify` is True for a proven bound, or 'sampled' for one by random directions; got {certify!r}.")
-    if max_error is not None:
-        raise InputError("max_error is kept by a proven bound, hop by hop, and certify='sampled' knows one only at the end; "
-                         "leave `certify` out.")  # fmt: skip
-    return True
-
-
-def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise unknown_name(f"`{name}`", value, known)

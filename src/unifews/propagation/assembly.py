@@ -1,4 +1,4 @@
-"""From groups of columns, each propagated on its own, to one result and what is told of it (docs/adr/0019, 0020)."""
+"""From groups of columns, each propagated on its own, to one result and its trace (docs/adr/0019, 0020)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unifews.propagation.basis import Basis, principal, stationary_mean
 from unifews.propagation.checkpoint import plain
 from unifews.propagation.features import Floats
 from unifews.propagation.operator import stationary
-from unifews.propagation.planner import Needs
+from unifews.propagation.planner import Requirements
 from unifews.propagation.result import rotate_back
 from unifews.storage import state_files
 from unifews.storage.journal import Work
@@ -26,25 +26,25 @@ RESULT = "embedding.npy"
 
 
 @dataclass
-class Frame:
-    """What the columns stand on, their axes and the mean that is taken off: the same for all groups, found once."""
+class ColumnBasis:
+    """The PCA basis of the columns and the mean that is subtracted: the same for all groups, computed once."""
 
     axes: Floats | None
-    """[f, f], or none where columns stay as they are."""
+    """[f, f], or None without rotation."""
     mean: Floats | None
-    """[f], or none where the stationary part stays in."""
+    """[f], or None without deflation."""
     macs: int = 0
     seconds: float = 0.0
 
     @classmethod
-    def room(cls, needs: Needs) -> Frame:
-        """With nothing in it yet."""
+    def empty(cls, needs: Requirements) -> ColumnBasis:
+        """Uninitialised arrays of the right shapes."""
         f = needs.features.f
         axes = np.empty((f, f), dtype=np.float32) if needs.rotate else None
         return cls(axes, np.empty(f, dtype=np.float32) if needs.deflate else None)
 
     @classmethod
-    def found(cls, needs: Needs) -> Frame:
+    def found(cls, needs: Requirements) -> ColumnBasis:
         """By passes over the rows of X."""
         op, features, began = needs.op, needs.features, perf_counter()
         phi = stationary(op.diffusion) if needs.deflate else None
@@ -56,7 +56,7 @@ class Frame:
         return cls(None, mean, 0, perf_counter() - began)
 
     @classmethod
-    def kept(cls, work: Work, needs: Needs) -> Frame:
+    def kept(cls, work: Work, needs: Requirements) -> ColumnBasis:
         """Those of the working folder, found now unless they were before."""
         facts, file = work.get("basis"), work.folder / "basis"
         if facts is None:
@@ -64,7 +64,7 @@ class Frame:
             crc = state_files.save(file, result.arrays())
             work.keep(basis={"macs": result.macs, "seconds": result.seconds, "crc": crc})
             return result
-        result = cls.room(needs)
+        result = cls.empty(needs)
         state_files.load(file, result.arrays(), facts["crc"])
         result.macs, result.seconds = facts["macs"], facts["seconds"]
         return result
@@ -78,7 +78,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Done:
+class GroupRecord:
     """A group of columns after its hops."""
 
     hops: list[HopTrace]
@@ -92,7 +92,7 @@ class Done:
     """Bytes sent at each hop by all workers, and what unpruned hops send."""
 
     @classmethod
-    def of(cls, outcome: local.Outcome, crc: int, traffic: tuple[list[int], list[int]] | None = None) -> Done:
+    def of(cls, outcome: local.GroupResult, crc: int, traffic: tuple[list[int], list[int]] | None = None) -> GroupRecord:
         values = outcome.values
         peak = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
         return cls(outcome.hops, outcome.growth, peak, crc, traffic)
@@ -101,7 +101,7 @@ class Done:
         return {**vars(self), "hops": [plain(hop) for hop in self.hops]}
 
     @classmethod
-    def of_dict(cls, kept: dict[str, Any]) -> Done:
+    def of_dict(cls, kept: dict[str, Any]) -> GroupRecord:
         traffic = kept["traffic"]
         return cls(**{**kept, "hops": [HopTrace(**hop) for hop in kept["hops"]], "traffic": traffic and tuple(traffic)})
 
@@ -110,9 +110,9 @@ class Done:
 class Assembly:
     """All groups of columns, the leading one first, brought to one power of two and back on the input's axes."""
 
-    needs: Needs
-    frame: Frame
-    done: list[Done]
+    needs: Requirements
+    frame: ColumnBasis
+    done: list[GroupRecord]
     exponent: int = field(init=False)
     """The result is divided by two to the power of this; 0 wherever float32 holds it."""
 
@@ -134,7 +134,7 @@ class Assembly:
         return np.ascontiguousarray(rotate_back(values, self.frame.axes))
 
     def summary(self, hops: list[HopTrace], began: float, workers: int = 1) -> dict[str, Any]:
-        """What is told of the result, for JSON: `hops` are those of all groups."""
+        """The trace of the result as JSON; `hops` are those of all groups."""
         needs, op, n, f = self.needs, self.needs.op, self.needs.op.graph.num_nodes, self.needs.features.f
         macs = self.frame.macs + (2 * n * f * f if needs.rotate else 0)
         if needs.carries:
@@ -142,15 +142,19 @@ class Assembly:
         spent = perf_counter() - began - sum(hop.seconds for hop in hops) - self.frame.seconds
         notes = []
         if len(self.done) > 1 and needs.budget is not None:
-            told = "the thresholds told are those of the leading one"
-            notes.append(f"columns were propagated in {len(self.done)} groups; {told}")
+            shown = "the thresholds shown are those of the leading one"
+            notes.append(f"columns were propagated in {len(self.done)} groups; {shown}")
         if self.exponent:
             notes.append(f"values lie outside float32 and are given divided by 2^{self.exponent}")
         trace = {
-            "requested": str(needs.budget) if needs.budget else "unpruned", "kernel": describe(op.threads),
-            "rank": f if needs.rotate else None, "basis_macs": macs, "basis_seconds": self.frame.seconds,
-            "setup_seconds": max(spent, 0.0), "notes": notes,
-        }  # fmt: skip
+            "requested": str(needs.budget) if needs.budget else "unpruned",
+            "kernel": describe(op.threads),
+            "rank": f if needs.rotate else None,
+            "basis_macs": macs,
+            "basis_seconds": self.frame.seconds,
+            "setup_seconds": max(spent, 0.0),
+            "notes": notes,
+        }
         by_group = [each.traffic for each in self.done if each.traffic]
         traffic = [[sum(hop) for hop in zip(*kind, strict=True)] for kind in zip(*by_group, strict=True)] or None
         facts = {"exponent": self.exponent, "traffic": traffic, "workers": workers}
@@ -158,7 +162,7 @@ class Assembly:
 
 
 def trace_of(summary: dict[str, Any]) -> Trace:
-    """What was told of a finished result."""
+    """The trace of a finished result."""
     hops = tuple(HopTrace(**hop) for hop in summary["hops"])
     traffic = summary["traffic"] and Traffic(summary["workers"], *(tuple(each) for each in summary["traffic"]))
     return Trace(hops, **{**summary["trace"], "notes": tuple(summary["trace"]["notes"])}, traffic=traffic)

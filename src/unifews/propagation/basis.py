@@ -24,7 +24,7 @@ from unifews.core.diffusion import Diffusion
 from unifews.core.entry import BLOCK
 from unifews.kernels import LANES, aligned, native
 from unifews.propagation.complement import complement, complement_macs
-from unifews.propagation.features import Features, Floats
+from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.gram import dense_macs, eigen_macs, from_gram
 from unifews.propagation.tiles import cut
 
@@ -48,7 +48,7 @@ class Basis:
 
 
 def principal(
-    x: Features, diffusion: Diffusion, phi: Floats | None, rank: int | None, sparsity: float | None, threads: int
+    x: FeatureMatrix, diffusion: Diffusion, phi: Floats | None, rank: int | None, sparsity: float | None, threads: int
 ) -> Basis:
     """Principal axes of X - φcᵀ, with c = Xᵀφ / φᵀφ, the best fit of the stationary part.
 
@@ -76,7 +76,7 @@ def principal(
     return Basis(np.ascontiguousarray(axes, dtype=np.float32), mean, macs + (x.nnz if phi is not None else 0))
 
 
-def stationary_mean(x: Features, phi: Floats, threads: int) -> Floats:
+def stationary_mean(x: FeatureMatrix, phi: Floats, threads: int) -> Floats:
     """c = Xᵀφ / φᵀφ, float32 [f]."""
     return np.asarray(x.transposed_times(phi[:, None], threads)[:, 0] / np.float32(np.dot(phi, phi)))
 
@@ -89,7 +89,7 @@ class _Sketch:
     that is worth twice the rank (docs/adr/0005). X stays sparse: it is only ever multiplied by thin matrices.
     """
 
-    def __init__(self, x: Features, diffusion: Diffusion, phi: Floats | None, mean: Floats | None, threads: int) -> None:
+    def __init__(self, x: FeatureMatrix, diffusion: Diffusion, phi: Floats | None, mean: Floats | None, threads: int) -> None:
         self.x, self.diffusion, self.phi, self.mean, self.threads = x, diffusion, phi, mean, threads
         self.gain = diffusion.target * diffusion.source
 
@@ -121,16 +121,37 @@ class _Sketch:
             buffers = [aligned(x.n, columns), aligned(x.n, columns)]
             x.times_into(thin, buffers[1], self.threads)
             native.ingest(
-                x=buffers[1], row0=0, column0=0, width=columns, blocks=shape.blocks, source=diffusion.source, offset=self.phi,
-                direction=None if self.mean is None else self.mean @ thin, largest=False, q=buffers[0], size=None, top=None,
-                square=None, threads=self.threads,
-            )  # fmt: skip
+                x=buffers[1],
+                row0=0,
+                column0=0,
+                width=columns,
+                blocks=shape.blocks,
+                source=diffusion.source,
+                offset=self.phi,
+                direction=None if self.mean is None else self.mean @ thin,
+                largest=False,
+                q=buffers[0],
+                size=None,
+                top=None,
+                square=None,
+                threads=self.threads,
+            )
             for hop in range(hops):
                 native.full_hop(
-                    start=graph.indptr[:-1], end=graph.indptr[1:], indices=graph.indices, weight=graph.weight,
-                    blocks=shape.blocks, keep=diffusion.diagonal, gain=self.gain, q=buffers[hop % 2],
-                    q_out=buffers[(hop + 1) % 2], coefficient=0.0, out=None, square=None, threads=self.threads,
-                )  # fmt: skip
+                    start=graph.indptr[:-1],
+                    end=graph.indptr[1:],
+                    indices=graph.indices,
+                    weight=graph.weight,
+                    blocks=shape.blocks,
+                    keep=diffusion.diagonal,
+                    gain=self.gain,
+                    q=buffers[hop % 2],
+                    q_out=buffers[(hop + 1) % 2],
+                    coefficient=0.0,
+                    out=None,
+                    square=None,
+                    threads=self.threads,
+                )
             done = buffers[hops % 2]
             done /= diffusion.source[:, None]
             parts.append(done[:, : shape.width])

@@ -20,11 +20,11 @@ from unifews.propagation import local
 from unifews.propagation.basis import Basis, stationary_mean
 from unifews.propagation.budget import Budget, MaxError
 from unifews.propagation.certify import Prices, joined, left_out, norm_of
-from unifews.propagation.operator import Operator, stationary
+from unifews.propagation.operator import HopOperator, stationary
 from unifews.propagation.tiles import Floats
 from unifews.propagation.view import View
 
-Run = Callable[[View, Budget | None], local.Outcome]
+Run = Callable[[View, Budget | None], local.GroupResult]
 
 DIRECTIONS, RANDOM = 16, 8  # one block; half of them at random
 TRIES = 5
@@ -36,12 +36,12 @@ class Bounded:
     """A propagation within its bound, and what it took."""
 
     view: View
-    outcome: local.Outcome
+    outcome: local.GroupResult
     runs: int
     macs: int
 
 
-def bounded(op: Operator, fresh: Callable[[], View], prices: Prices, max_error: float, run: Run) -> Bounded:
+def bounded(op: HopOperator, fresh: Callable[[], View], prices: Prices, max_error: float, run: Run) -> Bounded:
     """Run with thresholds chosen so that the certified ‖P̂ - P‖/‖P‖ is at most `max_error`; `fresh` makes an unfilled view."""
     first = fresh()
     norm, exponent = estimated_norm(op, first)
@@ -58,17 +58,17 @@ def bounded(op: Operator, fresh: Callable[[], View], prices: Prices, max_error: 
         if bound <= max_error * (size - bound) or (last and not dropped):
             return Bounded(view, outcome, attempt + 1, macs)
         # ‖P‖ lies between size - bound and size + bound, and what axes left out may cost is no longer to be had.
-        room = max_error / (1 + max_error) * size
-        if dropped >= 0.99 * room:
+        budget = max_error / (1 + max_error) * size
+        if dropped >= 0.99 * budget:
             raise InputError(
                 f"rank={view.width} leaves out axes that may cost an error of {dropped / size:.2g}, which is all that "
                 f"max_error={max_error:g} allows; keep more axes, or leave `rank` out."
             )
-        error = 0.97 * math.sqrt(room**2 - dropped**2) * min(1.0, error / pruned if pruned else 1.0)
+        error = 0.97 * math.sqrt(budget**2 - dropped**2) * min(1.0, error / pruned if pruned else 1.0)
     raise AssertionError("the last run is unpruned and within every bound")
 
 
-def estimated_norm(op: Operator, view: View) -> tuple[float, int]:
+def estimated_norm(op: HopOperator, view: View) -> tuple[float, int]:
     """About ‖P‖_F, as (number, e) with the norm 2^e times that; exact for up to 16 features."""
     features = view.features
     axes, known = _directions(view, op)
@@ -80,7 +80,7 @@ def estimated_norm(op: Operator, view: View) -> tuple[float, int]:
     return math.sqrt(whole), outcome.growth + features.exponent
 
 
-def _directions(view: View, op: Operator) -> tuple[Floats, int]:
+def _directions(view: View, op: HopOperator) -> tuple[Floats, int]:
     """Orthonormal directions [f, ≤ 16], those that matter first, and the number of these; the others are random."""
     features = view.features
     if features.f <= DIRECTIONS:

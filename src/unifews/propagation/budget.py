@@ -1,6 +1,6 @@
 """How much to prune: thresholds and the ways to choose them.
 
-A budget is asked for δ once per hop and told what became of it. All thresholds are in message units: an entry goes when
+A budget gives δ once per hop and records what the hop kept. All thresholds are in message units: an entry is pruned when
 ``influence_l · |T[u,v]| · ‖operand‖ < δ``.
 """
 
@@ -62,7 +62,7 @@ class Budget(Protocol):
     needs_sample: bool
     needs_mean: bool
     needs_cost: bool
-    """Whether the sample must also tell what removing its messages would cost."""
+    """Whether the sample must also hold the cost of removing its messages."""
 
     def threshold(self, hop: int, sample: Messages | None, mean: float, exponent: int) -> float:
         """δ for this hop, in the units of the sample and the mean; true magnitudes are 2^exponent times those."""
@@ -261,12 +261,15 @@ class Target:
         """What the hops so far have changed, for JSON."""
         means = [[float(mean), int(exponent)] for mean, exponent in self._contraction._means]
         return {
-            "part": float(self.part), "left": float(self._left), "over": float(self._over), "given up": self._given_up,
+            "part": float(self.part),
+            "left": float(self._left),
+            "over": float(self._over),
+            "given up": self._given_up,
             "means": means,
-        }  # fmt: skip
+        }
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Go on where another budget was when it told its `state`."""
+        """Continue from the `state` of another budget."""
         self.part, self._left, self._over = state["part"], state["left"], state["over"]
         self._given_up = state["given up"]
         self._contraction._means = [(mean, exponent) for mean, exponent in state["means"]]
@@ -279,7 +282,7 @@ class Target:
 class MaxError:
     """Remove as much as a bound on the error allows, in one run.
 
-    One δ for all hops, as long as what it costs this hop and, looking ahead, the later ones stays within what is left:
+    One δ for all hops, as long as what it costs this hop and, looking ahead, the later ones stays within the remaining budget:
 
         Σ_k ρ^k · β(δ · ρ^-k) ≤ left,    k = 0 .. hops left - 1
 

@@ -1,7 +1,7 @@
 """An upper bound on ‖P̂ - P‖_F from what the kernels add up on the way (docs/adr/0016).
 
 A pruned hop is Ẑ ← S Ẑ - R, so the output's error is -Σ_l h_l(S) R_l with h_l(s) = Σ_{k>l} θ_k s^(k-l-1)
-(`unifews.theory.certificate`). Two inequalities, both Cauchy and Schwarz's with the stationary vector φ as weights, T φ = φ,
+(`unifews.theory.certificates`). Two inequalities, both Cauchy and Schwarz's with the stationary vector φ as weights, T φ = φ,
 turn that into sums that cost next to nothing:
 
 * What row u loses in a block:  ‖R[u]‖² ≤ (T_off φ)[u] · Σ_v T[u,v]·‖Ẑ[v]‖²/φ[v]  over the removed v. Weighted by row and added
@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 
 from unifews.errors import InputError
 from unifews.kernels import native
-from unifews.propagation.operator import HUGE, Operator
+from unifews.propagation.operator import HUGE, HopOperator
 from unifews.propagation.tiles import SHIFT, Floats
 from unifews.propagation.view import View
-from unifews.theory.certificate import Certificate
+from unifews.theory.certificates import Certificate
 
 Doubles = NDArray[np.float64]
 
@@ -60,7 +60,7 @@ class Price:
 class Prices:
     """The price of every hop of a scheme on a graph; one pass over the edges, or one per hop (see above)."""
 
-    def __init__(self, op: Operator) -> None:
+    def __init__(self, op: HopOperator) -> None:
         self.op = op
         degree, r = op.diffusion.degree, op.diffusion.r
         keep, loop = op.keep.astype(np.float64), 1 / degree
@@ -118,7 +118,7 @@ def certificate(hops: int) -> Certificate:
     return Certificate([*[0.0] * hops, 1.0])
 
 
-def left_out(op: Operator, view: View, prices: Prices) -> Certificate:
+def left_out(op: HopOperator, view: View, prices: Prices) -> Certificate:
     """The bound for the axes that are not propagated: nobody sends on them, and every node keeps its own (ADR 10)."""
     found = certificate(op.hops)
     square, exponent = view.outside(), 0

@@ -16,9 +16,9 @@ from unifews.core.trace import HopTrace
 from unifews.kernels import aligned
 from unifews.propagation import local
 from unifews.propagation.budget import Budget, Target
-from unifews.propagation.engines import BlockEngine, Carried, Engine, take
-from unifews.propagation.operator import Operator
-from unifews.propagation.tiles import Room, Shape, Tile
+from unifews.propagation.engines import BlockEngine, CarriedRows, Engine, take
+from unifews.propagation.operator import HopOperator
+from unifews.propagation.tiles import Allocate, Shape, Tile
 from unifews.propagation.view import View
 from unifews.storage import state_files
 from unifews.storage.journal import Work
@@ -61,7 +61,7 @@ class Checkpoint:
         alive = None
         if sample and sample.alive is not None:
             alive = [list(sample.alive.shape), np.packbits(sample.alive).tobytes().hex()]
-        self.save(engine.arrays(), hops, {"engine": engine.facts(), "budget": told(budget), "alive": alive})
+        self.save(engine.arrays(), hops, {"engine": engine.facts(), "budget": budget_state(budget), "alive": alive})
 
     # And of any:
 
@@ -96,18 +96,18 @@ class Checkpoint:
 
 
 def whole(
-    op: Operator,
+    op: HopOperator,
     view: View,
     shape: Shape,
     state: Checkpoint,
-    tell: Callable[[int], None],
+    report: Callable[[int], None],
     *,
-    room: Room = aligned,
+    allocate: Allocate = aligned,
     before: Callable[[Tile, int], None] = lambda tile, hop: None,
-) -> local.Outcome:
+) -> local.GroupResult:
     """All hops of one group of columns, unpruned, from where they stand; `before` is called with the tile before each hop."""
     n = op.diffusion.graph.num_nodes
-    tile = Tile(n, shape, accumulate=op.accumulate, lazy=False, room=room)
+    tile = Tile(n, shape, accumulate=op.accumulate, lazy=False, allocate=allocate)
     local.begin(op, view, tile)
     square = np.zeros(n, dtype=np.float32) if op.grows else None
     arrays = [*tile.buffers, *([] if tile.out is None else [tile.out])]
@@ -120,9 +120,9 @@ def whole(
         hops.append(local.whole_trace(op, view, hop, shape.width, perf_counter() - began))
         if hop + 1 < op.hops:
             state.save(arrays, hops, {"growth": growth})
-        tell(hop + 1)
-    carried, growth = Carried.beside([tile], op, view, growth)
-    return local.Outcome(take(tile, op, carried), hops, growth)
+        report(hop + 1)
+    carried, growth = CarriedRows.beside([tile], op, view, growth)
+    return local.GroupResult(take(tile, op, carried), hops, growth)
 
 
 def resumed(budget: Target, kept: list[dict[str, Any]]) -> list[Budget | None]:
@@ -133,7 +133,7 @@ def resumed(budget: Target, kept: list[dict[str, Any]]) -> list[Budget | None]:
     return [*again]
 
 
-def told(budget: Budget | None) -> dict[str, Any] | None:
+def budget_state(budget: Budget | None) -> dict[str, Any] | None:
     """How far a budget has come, for JSON."""
     return budget.state() if isinstance(budget, Target) else None
 

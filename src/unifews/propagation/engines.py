@@ -14,11 +14,11 @@ from unifews.core.trace import HopTrace
 from unifews.errors import GraphError
 from unifews.kernels import LANES, aligned, native
 from unifews.propagation.certify import Price, Prices
-from unifews.propagation.operator import HUGE, Operator, lowered
-from unifews.propagation.tiles import Floats, Room, Shape, Tile
+from unifews.propagation.operator import HUGE, HopOperator, lowered
+from unifews.propagation.tiles import Allocate, Floats, Shape, Tile
 from unifews.propagation.view import View
 
-_ROOM = 100  # bits: what is added to values must stay well within the 2^127 of float32
+_MAX_EXPONENT = 100  # bits: what is added to values must stay well within the 2^127 of float32
 
 
 class Engine(ABC):
@@ -31,7 +31,7 @@ class Engine(ABC):
     `removed`, float64 [groups of columns], is what the last hop removed, at its price and squared."""
     removed: NDArray[np.float64]
 
-    def __init__(self, op: Operator, view: View, shapes: list[Shape], inherit: bool) -> None:
+    def __init__(self, op: HopOperator, view: View, shapes: list[Shape], inherit: bool) -> None:
         self.op, self.view, self.inherit = op, view, inherit
         self.first, self.width, self.input_width = shapes[0].column, sum(shape.width for shape in shapes), view.features.f
         self.tiles: list[Tile] = []
@@ -71,7 +71,7 @@ class Engine(ABC):
 
     def result(self) -> Floats:
         """The output; the tiles' memory is given up on the way, so the whole never stands twice."""
-        carried, self.growth = Carried.beside(self.tiles, self.op, self.view, self.growth)
+        carried, self.growth = CarriedRows.beside(self.tiles, self.op, self.view, self.growth)
         if len(self.tiles) == 1:
             return take(self.tiles.pop(), self.op, carried)
         values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32)
@@ -84,7 +84,7 @@ class BlockEngine(Engine):
     """One decision per (edge, block) or (edge, feature)."""
 
     def __init__(
-        self, op: Operator, view: View, shapes: list[Shape], inherit: bool, *, by_feature: bool, room: Room = aligned
+        self, op: HopOperator, view: View, shapes: list[Shape], inherit: bool, *, by_feature: bool, allocate: Allocate = aligned
     ) -> None:
         super().__init__(op, view, shapes, inherit)
         graph = op.diffusion.graph
@@ -93,7 +93,7 @@ class BlockEngine(Engine):
         self.by_feature = by_feature
         self.current = 0  # which of the two size tables is this hop's
         for shape in shapes:
-            tile = Tile(graph.num_nodes, shape, accumulate=op.accumulate, lazy=True, by_feature=by_feature, room=room)
+            tile = Tile(graph.num_nodes, shape, accumulate=op.accumulate, lazy=True, by_feature=by_feature, allocate=allocate)
             view.fill(tile)
             self.tiles.append(tile)
         self.zero = [self._zeros(tile) for tile in self.tiles]
@@ -169,13 +169,31 @@ class BlockEngine(Engine):
                 bill = {"cost": price.cost, "charge": price.charge, "toll": price.toll, "removed": removed[number]}
             if not silent:
                 kept_by_block, self.zero[number], self.lagging[number] = native.pruned_hop(
-                    **op.edges, blocks=tile.shape.blocks, width=tile.shape.width, hop=hop, keep=op.keep, gain=op.gain,
-                    target=op.diffusion.target, reach=reach, fanout=fanout, delta=delta,
-                    rouse=bool(self.lagging[number] >= delta), by_feature=self.by_feature, size=tile.size[now],
-                    top=tile.top[now], size_out=tile.size[later], top_out=tile.top[later], alive=alive, even=tile.buffers[0],
-                    odd=tile.buffers[1], stamp=tile.stamp, out=tile.out, coefficient=op.coefficients, threads=op.threads,
+                    **op.edges,
+                    blocks=tile.shape.blocks,
+                    width=tile.shape.width,
+                    hop=hop,
+                    keep=op.keep,
+                    gain=op.gain,
+                    target=op.diffusion.target,
+                    reach=reach,
+                    fanout=fanout,
+                    delta=delta,
+                    rouse=bool(self.lagging[number] >= delta),
+                    by_feature=self.by_feature,
+                    size=tile.size[now],
+                    top=tile.top[now],
+                    size_out=tile.size[later],
+                    top_out=tile.top[later],
+                    alive=alive,
+                    even=tile.buffers[0],
+                    odd=tile.buffers[1],
+                    stamp=tile.stamp,
+                    out=tile.out,
+                    coefficient=op.coefficients,
+                    threads=op.threads,
                     **bill,
-                )  # fmt: skip
+                )
             if price:
                 for block, width in enumerate(tile.shape.widths().tolist()):
                     if kept_by_block[block] + zero_by_block[block] == m * (width if self.by_feature else 1):
@@ -230,9 +248,12 @@ class BlockEngine(Engine):
     def facts(self) -> dict[str, Any]:
         """For JSON."""
         return {
-            "current": self.current, "hop": self._hop, "growth": self.growth, "lagging": [float(each) for each in self.lagging],
+            "current": self.current,
+            "hop": self._hop,
+            "growth": self.growth,
+            "lagging": [float(each) for each in self.lagging],
             "zero": [[int(each) for each in tile] for tile in self.zero],
-        }  # fmt: skip
+        }
 
     def resume(self, facts: dict[str, Any]) -> None:
         self.current, self._hop, self.growth = facts["current"], facts["hop"], facts["growth"]
@@ -265,7 +286,7 @@ class BlockEngine(Engine):
 class NodeEngine(Engine):
     """One decision per edge, by the norm of the whole row ([P] Algorithm 1): survivors are compacted, then summed."""
 
-    def __init__(self, op: Operator, view: View, shapes: list[Shape], inherit: bool) -> None:
+    def __init__(self, op: HopOperator, view: View, shapes: list[Shape], inherit: bool) -> None:
         super().__init__(op, view, shapes, inherit)
         graph = op.diffusion.graph
         self.square = np.zeros(graph.num_nodes, dtype=np.float32)
@@ -306,19 +327,36 @@ class NodeEngine(Engine):
         if self.inherit and delta == 0:  # zeros are passed over, but only δ removes for good: leave the lists as they are
             end, indices, weight = end.copy(), indices.copy(), None if weight is None else weight.copy()
         kept = native.select_edges(
-            start=start, **given, norm=norm, target=op.diffusion.target, delta=delta, end_out=end, indices_out=indices,
-            weight_out=weight, threads=op.threads,
-        )  # fmt: skip
+            start=start,
+            **given,
+            norm=norm,
+            target=op.diffusion.target,
+            delta=delta,
+            end_out=end,
+            indices_out=indices,
+            weight_out=weight,
+            threads=op.threads,
+        )
         if self.prices:
             complete = kept + zeros == graph.num_edges
             self.removed = np.zeros(1) if complete else self._cost(self.prices[hop], norm, end, indices, weight)
         self.square[:] = 0
         for tile in self.tiles:
             native.full_hop(
-                start=start, end=end, indices=indices, weight=weight, blocks=tile.shape.blocks,
-                keep=op.keep, gain=op.gain, q=tile.buffers[hop % 2], q_out=tile.buffers[(hop + 1) % 2],
-                coefficient=op.coefficients[hop + 1], out=tile.out, square=self.square, threads=op.threads,
-            )  # fmt: skip
+                start=start,
+                end=end,
+                indices=indices,
+                weight=weight,
+                blocks=tile.shape.blocks,
+                keep=op.keep,
+                gain=op.gain,
+                q=tile.buffers[hop % 2],
+                q_out=tile.buffers[(hop + 1) % 2],
+                coefficient=op.coefficients[hop + 1],
+                out=tile.out,
+                square=self.square,
+                threads=op.threads,
+            )
         m, f = graph.num_edges, self.input_width
         return HopTrace(hop, m, kept, zeros, kept * self.width, m * f, zeros * f, threshold=delta, seconds=0.0)
 
@@ -347,14 +385,14 @@ class NodeEngine(Engine):
 
 
 @dataclass(frozen=True)
-class Carried:
+class CarriedRows:
     """The stationary part after propagation, h(S)φ · cᵀ, to be added to the finished values."""
 
     column: Floats
     direction: Floats
 
     @classmethod
-    def beside(cls, tiles: list[Tile], op: Operator, view: View, growth: int) -> tuple[Carried | None, int]:
+    def beside(cls, tiles: list[Tile], op: HopOperator, view: View, growth: int) -> tuple[CarriedRows | None, int]:
         """What is to be added to tiles whose values are given over 2^growth, and the growth of both.
 
         With an identity skip the stationary part may outgrow all that departs from it, and float32: the tiles are brought down
@@ -364,7 +402,7 @@ class Carried:
             return None, growth
         column, grown = op.settled(view.phi)
         peak = op.most(_peak(column)) * max(_peak(view.direction), 1.0)
-        while math.frexp(peak)[1] + grown - growth > _ROOM:
+        while math.frexp(peak)[1] + grown - growth > _MAX_EXPONENT:
             for tile in tiles:
                 shift = tile.shrink()
             growth += shift
@@ -377,10 +415,10 @@ def _peak(values: NDArray[Any]) -> float:
 
 def finish(
     tile: Tile,
-    op: Operator,
+    op: HopOperator,
     hop: int,
     result: Floats,
-    carried: Carried | None = None,
+    carried: CarriedRows | None = None,
     *,
     first: int = 0,
     accumulated: bool = True,
@@ -388,18 +426,27 @@ def finish(
     """The tile's values after `hop` hops, into its place in a result that begins with column `first`."""
     shape = tile.shape
     native.finish(
-        blocks=shape.blocks, width=shape.width, hop=hop, keep=op.keep, source=op.diffusion.source,
+        blocks=shape.blocks,
+        width=shape.width,
+        hop=hop,
+        keep=op.keep,
+        source=op.diffusion.source,
         offset=carried.column if carried else None,
         direction=carried.direction[shape.column : shape.column + shape.width] if carried else None,
-        even=tile.buffers[0], odd=tile.buffers[1], stamp=tile.stamp, out=tile.out if accumulated else None,
-        coefficient=op.coefficients, result=result, column0=0 if result is tile.room else shape.column - first,
+        even=tile.buffers[0],
+        odd=tile.buffers[1],
+        stamp=tile.stamp,
+        out=tile.out if accumulated else None,
+        coefficient=op.coefficients,
+        result=result,
+        column0=0 if result is tile.buffer else shape.column - first,
         threads=op.threads,
-    )  # fmt: skip
+    )
 
 
-def take(tile: Tile, op: Operator, carried: Carried | None) -> Floats:
+def take(tile: Tile, op: HopOperator, carried: CarriedRows | None) -> Floats:
     """The finished values of a matrix that is one tile, in the tile's own memory where the width allows."""
-    finish(tile, op, op.hops, tile.room, carried)
-    room = tile.room
+    finish(tile, op, op.hops, tile.buffer, carried)
+    buffer = tile.buffer
     tile.buffers.clear()
-    return room if room.shape[1] == tile.shape.width else np.ascontiguousarray(room[:, : tile.shape.width])
+    return buffer if buffer.shape[1] == tile.shape.width else np.ascontiguousarray(buffer[:, : tile.shape.width])

@@ -3,18 +3,22 @@
 An unpruned hop goes over the input's columns tile by tile, and a tile's time hardly depends on its values. So hops of some
 rows, gathered from the values that the run has left in memory, stand for all rows, tiles and hops; what filling and finishing
 tiles takes is estimated from how fast fresh memory is written. All this takes a tenth of the run, or a quarter of one hop.
+
+Threads that share cores with other work (threads of a matrix product that still spin, other processes) wait for each other, and
+every trial may be many times too long. One thread by its CPU clock does not wait, and several take no longer than one. On a
+busy machine the estimate is therefore close to that of an idle one, while the seconds of the run itself include its waiting.
 """
 
 from __future__ import annotations
 
 import math
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unifews.kernels import LANES, MAX_BLOCKS, aligned, native
-from unifews.propagation.operator import Operator
+from unifews.propagation.operator import HopOperator
 from unifews.propagation.tiles import Floats, cut
 
 _SMALL = 1 << 16  # edges that are timed at a time, at least, unless there are fewer
@@ -26,7 +30,7 @@ _COPIES = 4  # of the values that an unpruned run writes beside its hops: two bu
 _BYTES = 4 << 20  # written to see how fast fresh memory is
 
 
-def unpruned_seconds(op: Operator, features: int, values: Floats, taken: float = 0.0) -> float | None:
+def unpruned_seconds(op: HopOperator, features: int, values: Floats, taken: float = 0.0) -> float | None:
     """Seconds, estimated, for so many features; None for a graph without edges.
 
     `values` [n, any] are what the pruned run has ended in, or anything as large; `taken`: how long it took.
@@ -40,8 +44,9 @@ def unpruned_seconds(op: Operator, features: int, values: Floats, taken: float =
     hop = _Hop(op, q.shape[1], min(n, -(-n // step) + _ROWS))
     best, trial, until = math.inf, 0, perf_counter() + min(_LONGEST, _SHARE * taken)
     while trial < _TRIALS or perf_counter() < until:
-        seconds, share = hop(q, _some(n, step, trial))
-        best, trial = min(best, seconds / share), trial + 1
+        rows = _some(n, step, trial)
+        best = min(best, hop(q, rows, op.threads), hop(q, rows, 1) if trial < _TRIALS else math.inf)
+        trial += 1
     tiles = sum(shape.blocks for shape in cut(features)) * LANES / q.shape[1]
     fresh = min(_fresh_memory() for _ in range(_TRIALS))
     return float(op.hops * tiles * best + _COPIES * 4 * n * features * fresh)
@@ -49,30 +54,41 @@ def unpruned_seconds(op: Operator, features: int, values: Floats, taken: float =
 
 def _fresh_memory() -> float:
     """Seconds to write a byte of memory that has just been taken."""
-    began = perf_counter()
+    began = thread_time()
     np.empty(_BYTES // 4, dtype=np.float32).fill(1)
-    return (perf_counter() - began) / _BYTES
+    return (thread_time() - began) / _BYTES
 
 
 class _Hop:
     """An unpruned hop of one tile, of some of its rows."""
 
-    def __init__(self, op: Operator, columns: int, rows: int) -> None:
+    def __init__(self, op: HopOperator, columns: int, rows: int) -> None:
         self.op, self.blocks = op, columns // LANES
         self.after = _touched(rows, columns)
         self.out = _touched(rows, columns) if op.accumulate else None
 
-    def __call__(self, q: Floats, rows: NDArray[np.int64]) -> tuple[float, float]:
-        """Seconds, and the share of a whole hop's work that they are for."""
-        op, graph = self.op, self.op.graph
+    def __call__(self, q: Floats, rows: NDArray[np.int64], threads: int) -> float:
+        """Seconds of a whole hop, by these rows; of one thread, seconds that it has run."""
+        op, graph, clock = self.op, self.op.graph, thread_time if threads == 1 else perf_counter
         start, end, keep, gain = graph.indptr[:-1][rows], graph.indptr[1:][rows], op.keep[rows], op.gain[rows]
-        began = perf_counter()
+        began = clock()
         native.full_hop(
-            start=start, end=end, indices=graph.indices, weight=graph.weight, blocks=self.blocks, keep=keep, gain=gain, q=q,
-            q_out=self.after, coefficient=0.5, out=self.out, square=None, threads=op.threads,
-        )  # fmt: skip
-        seconds = perf_counter() - began
-        return seconds, (int((end - start).sum()) + len(start)) / (graph.num_edges + graph.num_nodes)
+            start=start,
+            end=end,
+            indices=graph.indices,
+            weight=graph.weight,
+            blocks=self.blocks,
+            keep=keep,
+            gain=gain,
+            q=q,
+            q_out=self.after,
+            coefficient=0.5,
+            out=self.out,
+            square=None,
+            threads=threads,
+        )
+        seconds = clock() - began
+        return seconds * (graph.num_edges + graph.num_nodes) / (int((end - start).sum()) + len(start))
 
 
 def _some(n: int, step: int, trial: int) -> NDArray[np.int64]:

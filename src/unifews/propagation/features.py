@@ -18,7 +18,7 @@ _CHUNK_BYTES = 8 << 20
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-class Features:
+class FeatureMatrix:
     """A checked feature matrix [n, f]."""
 
     def __init__(self, x: Any, num_nodes: int) -> None:
@@ -170,9 +170,20 @@ def _tile_product(matrix: Any, q: Floats, out: Floats, threads: int) -> None:
     data = None if np.all(matrix.data == 1) else np.ascontiguousarray(matrix.data, dtype=np.float32)
     indptr = matrix.indptr.astype(np.int64)
     native.full_hop(
-        start=indptr[:-1], end=indptr[1:], indices=matrix.indices, weight=data, blocks=q.shape[1] // LANES, keep=None,
-        gain=None, q=q, q_out=out, coefficient=0.0, out=None, square=None, threads=threads,
-    )  # fmt: skip
+        start=indptr[:-1],
+        end=indptr[1:],
+        indices=matrix.indices,
+        weight=data,
+        blocks=q.shape[1] // LANES,
+        keep=None,
+        gain=None,
+        q=q,
+        q_out=out,
+        coefficient=0.0,
+        out=None,
+        square=None,
+        threads=threads,
+    )
 
 
 def _torch_to_plain(x: Any) -> Any:
@@ -199,7 +210,7 @@ def _check(matrix: Any, num_nodes: int) -> None:
 
 
 def _peak(values: NDArray[Any], sparse: Any) -> float:
-    """The largest magnitude. NaN and infinity spread over the whole graph in a few hops, so they are refused at the door."""
+    """The largest magnitude. NaN and infinity spread over the whole graph in a few hops, so they are refused here."""
     if values.size == 0:
         return 0.0
     rows = max(1, _CHUNK_BYTES // max(1, values.itemsize * (values.shape[1] if values.ndim == 2 else 1)))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.propagation.features import Features, Floats, sparse_times
+from unifews.propagation.features import FeatureMatrix, Floats, sparse_times
 from unifews.propagation.tiles import cut
 
 _SAMPLE = 32_768  # rows that decide the axes; any orthonormal V is exact, a good one is only better
 
 
-def from_gram(x: Features, phi: Floats | None, mean: Floats | None, rank: int | None, threads: int) -> tuple[Floats, int]:
+def from_gram(x: FeatureMatrix, phi: Floats | None, mean: Floats | None, rank: int | None, threads: int) -> tuple[Floats, int]:
     """Principal axes of X - φcᵀ, float32 [f, rank], most energetic first, and the multiply-adds it took to find them."""
     if x.sparse is not None:
         gram, macs = _sparse_gram(x, phi, mean, threads)
@@ -21,7 +21,7 @@ def from_gram(x: Features, phi: Floats | None, mean: Floats | None, rank: int | 
     return axes, macs + eigen_macs(x.f)
 
 
-def dense_macs(x: Features) -> int:
+def dense_macs(x: FeatureMatrix) -> int:
     """What finding all axes costs if no entry of X is zero."""
     return _products(x) + eigen_macs(x.f)
 
@@ -31,17 +31,17 @@ def eigen_macs(k: int) -> int:
     return 9 * k**3 // 2
 
 
-def _products(x: Features) -> int:
+def _products(x: FeatureMatrix) -> int:
     return len(_sample(x)) * x.f * (x.f + 1) // 2  # BLAS makes one half of the symmetric product
 
 
-def _sample(x: Features) -> NDArray[np.int64]:
+def _sample(x: FeatureMatrix) -> NDArray[np.int64]:
     """The rows that decide."""
     stride = max(1, x.n // _SAMPLE)
     return np.concatenate([np.arange(first, last, stride) for first, last in x.chunks()])
 
 
-def _dense_gram(x: Features, phi: Floats | None, mean: Floats | None) -> NDArray[np.float64]:
+def _dense_gram(x: FeatureMatrix, phi: Floats | None, mean: Floats | None) -> NDArray[np.float64]:
     stride = max(1, x.n // _SAMPLE)
     gram = np.zeros((x.f, x.f))
     for first, last in x.chunks():
@@ -52,7 +52,7 @@ def _dense_gram(x: Features, phi: Floats | None, mean: Floats | None) -> NDArray
     return gram
 
 
-def _sparse_gram(x: Features, phi: Floats | None, mean: Floats | None, threads: int) -> tuple[NDArray[np.float64], int]:
+def _sparse_gram(x: FeatureMatrix, phi: Floats | None, mean: Floats | None, threads: int) -> tuple[NDArray[np.float64], int]:
     """XᵀX with X sparse on one side, one half of it; the stationary part, which is dense, is taken off afterwards."""
     chosen = _sample(x)
     by_column = (x.sparse if len(chosen) == x.n else x.sparse[chosen]).tocsc()

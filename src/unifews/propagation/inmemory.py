@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from unifews.core.entry import Entries
 from unifews.core.trace import Trace
 from unifews.errors import InputError
 from unifews.kernels import describe
@@ -19,43 +18,22 @@ from unifews.propagation.basis import VERY_WIDE, Basis, principal, stationary_me
 from unifews.propagation.bounded import bounded
 from unifews.propagation.budget import Budget, Target
 from unifews.propagation.certify import Prices, joined, left_out, norm_of
+from unifews.propagation.config import PropagationConfig
 from unifews.propagation.estimate import unpruned_seconds
-from unifews.propagation.features import Features, Floats
-from unifews.propagation.operator import Operator, stationary
+from unifews.propagation.features import FeatureMatrix, Floats
+from unifews.propagation.operator import HopOperator, stationary
 from unifews.propagation.result import Hops, Propagated, Remainder
 from unifews.propagation.sampled import DIRECTIONS, FAILURE, sampled
 from unifews.propagation.view import View
 
-_MISSED = 0.05  # of the products: a target that is missed by more is told
-
-
-@dataclass(frozen=True)
-class Wish:
-    """How to prune, as `propagate` was asked to; what, is a budget."""
-
-    entries: Entries
-    basis: str
-    rank: int | None
-    deflate: bool | None
-    inherit: bool
-    every_hop: bool
-    max_error: float | None
-    proven: bool
-    """Whether a bound on the error is wanted that always holds, or"""
-    sampled: bool
-    """one by random directions."""
-
-    @property
-    def prices(self) -> bool:
-        """Whether what is removed has to be added up."""
-        return self.proven or self.max_error is not None
+_MISSED = 0.05  # of the products: a target that is missed by more is reported
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What the columns of the values mean: the axes they stand on, and the stationary part beside them."""
+    """What the columns of the values mean: their basis, and the stationary part beside them."""
 
-    features: Features
+    features: FeatureMatrix
     basis: Basis | None
     phi: Floats | None
     mean: Floats | None
@@ -76,50 +54,58 @@ class Frame:
         return isinstance(budget, Target) and self.width <= math.ceil((1 - budget.sparsity) * self.features.f)
 
     @classmethod
-    def of(cls, features: Features, op: Operator, budget: Budget | None, wish: Wish) -> Frame:
-        """A bound on the error leaves no room for axes to be left out: all of them, or the input's where they are too many."""
-        is_bounded, on_axes = bool(wish.max_error), wish.basis == "principal"
-        rotate = on_axes and (budget is not None or wish.rank is not None or (is_bounded and features.f <= VERY_WIDE))
-        deflate = rotate or (is_bounded and on_axes) if wish.deflate is None else wish.deflate
+    def of(
+        cls, features: FeatureMatrix, op: HopOperator, budget: Budget | None, config: PropagationConfig, max_error: float | None
+    ) -> Frame:
+        """With an error bound all principal components are used, or the input columns where there are too many."""
+        is_bounded, on_axes = bool(max_error), config.basis == "principal"
+        rotate = on_axes and (budget is not None or config.rank is not None or (is_bounded and features.f <= VERY_WIDE))
+        deflate = rotate or (is_bounded and on_axes) if config.deflate is None else config.deflate
         phi = stationary(op.diffusion) if deflate else None
         if not rotate:
             return cls(features, None, phi, None if phi is None else stationary_mean(features, phi, op.threads), 0)
         sparsity = 0.0 if is_bounded else budget.sparsity if isinstance(budget, Target) else None
-        basis = principal(features, op.diffusion, phi, wish.rank, sparsity, op.threads)
+        basis = principal(features, op.diffusion, phi, config.rank, sparsity, op.threads)
         # Fewer nodes than features have no more axes than nodes.
-        short = is_bounded and wish.rank is None and basis.rank < features.f
+        short = is_bounded and config.rank is None and basis.rank < features.f
         return cls(features, None if short else basis, phi, basis.mean, basis.macs)
 
 
 def in_memory(
-    op: Operator, x: Any, budget: Budget | None, wish: Wish, progress: Callable[[int, int], None] | None, began: float
-) -> Propagated:  # fmt: skip
+    op: HopOperator,
+    x: Any,
+    budget: Budget | None,
+    config: PropagationConfig,
+    max_error: float | None,
+    progress: Callable[[int, int], None] | None,
+    began: float,
+) -> Propagated:
     """`propagate`, once its arguments are checked; `began` is when it was called."""
     called = began
-    features = Features(x, op.graph.num_nodes)
-    _check_rank(wish.rank, features.f)
+    features = FeatureMatrix(x, op.graph.num_nodes)
+    _check_rank(config.rank, features.f)
     setup, began = perf_counter() - began, perf_counter()
-    frame = Frame.of(features, op, budget, wish)
+    frame = Frame.of(features, op, budget, config, max_error)
     basis_seconds, began = perf_counter() - began, perf_counter()
-    prices = Prices(op) if wish.prices else None
+    prices = Prices(op) if config.is_proven or max_error is not None else None
     spent = frame.meets(budget)
 
     def fresh() -> View:
         view = View(features, frame.basis, frame.phi, frame.mean, op.diffusion, op.threads)
         if prices and frame.is_partial:
             view.square = np.zeros(op.graph.num_nodes, dtype=np.float32)
-            if features.sparse is not None and not wish.max_error and (spent or budget is None):
+            if features.sparse is not None and not max_error and (spent or budget is None):
                 view.sent = np.zeros(op.graph.num_nodes)
         return view
 
-    def run(view: View, budget: Budget | None) -> local.Outcome:
+    def run(view: View, budget: Budget | None) -> local.GroupResult:
         if budget is None:
-            return local.unpruned(op, view, wish.every_hop, progress)
-        return local.pruned(op, view, wish.entries, wish.inherit, budget, wish.every_hop, progress, prices)
+            return local.unpruned(op, view, config.every_hop, progress)
+        return local.pruned(op, view, config.entries, config.inherit, budget, config.every_hop, progress, prices)
 
     runs, macs = 1, frame.macs
-    if wish.max_error and prices:
-        done = bounded(op, fresh, prices, wish.max_error, run)
+    if max_error and prices:
+        done = bounded(op, fresh, prices, max_error, run)
         view, outcome, runs, macs = done.view, done.outcome, done.runs, macs + done.macs
     else:
         view = fresh()
@@ -131,25 +117,25 @@ def in_memory(
     exponent = _scale_back(values, outcome.growth + features.exponent)
     remainder = Remainder(features, op) if frame.is_partial else None
     bound, least = None if prices is None else _proven(exponent, outcome, op, view, prices), 0.0
-    if wish.sampled:
+    if config.is_sampled:
         bound = 0.0
         if frame.is_partial or budget is not None:
             bound, least, extra = sampled(op, features, values, axes, exponent)
             macs += extra
-    hops = _hops(outcome, frame, op, remainder) if wish.every_hop else None
+    hops = _hops(outcome, frame, op, remainder) if config.every_hop else None
     setup += perf_counter() - began - sum(hop.seconds for hop in outcome.hops) - view.seconds
-    pruned = budget or wish.max_error or frame.basis
+    pruned = budget or max_error or frame.basis
     whole = unpruned_seconds(op, features.f, values, perf_counter() - called) if pruned else None
     trace = Trace(
         tuple(outcome.hops),
-        requested=str(budget) if budget else f"max error {wish.max_error:g}" if wish.max_error else "unpruned",
+        requested=str(budget) if budget else f"max error {max_error:g}" if max_error else "unpruned",
         kernel=describe(op.threads),
         rank=view.width if frame.basis else None,
         basis_macs=macs,
         basis_seconds=basis_seconds + view.seconds,
         setup_seconds=max(setup, 0.0),
         dropped_norm=local.scaled(view.dropped_norm(), features.exponent),
-        notes=_notes(budget, exponent, view, outcome, runs, wish.sampled),
+        notes=_notes(budget, exponent, view, outcome, runs, config.is_sampled),
         error_bound=bound,
         relative_error_bound=None if bound is None else _relative(bound, values, least),
         unpruned_seconds=whole,
@@ -157,12 +143,12 @@ def in_memory(
     return Propagated(values, axes, trace, exponent, hops, _caller_kind(features), remainder)
 
 
-def _check_rank(rank: Any, features: int) -> None:
-    if rank is not None and (not isinstance(rank, int | np.integer) or isinstance(rank, bool) or not 1 <= rank <= features):
-        raise InputError(f"`rank` is the number of axes to keep, from 1 to the {features:,} features there are; got {rank!r}.")
+def _check_rank(rank: int | None, features: int) -> None:
+    if rank is not None and rank > features:
+        raise InputError(f"`rank` must be an integer from 1 to the {features:,} features; got {rank}.", setting="rank")
 
 
-def _proven(exponent: int, outcome: local.Outcome, op: Operator, view: View, prices: Prices) -> float:
+def _proven(exponent: int, outcome: local.GroupResult, op: HopOperator, view: View, prices: Prices) -> float:
     """The certified error of values that are given over 2^exponent."""
     parts = [*outcome.certificates, *([left_out(op, view, prices)] if view.square is not None else [])]
     return joined(parts, exponent) if parts else 0.0
@@ -177,7 +163,7 @@ def _relative(bound: float, values: Floats, least: float) -> float:
 
 
 def _scale_back(values: Floats, exponent: int) -> int:
-    """Multiply by 2^exponent where float32 can hold it; returns the exponent that is left to say."""
+    """Multiply by 2^exponent where float32 can hold it; returns the exponent that remains."""
     if not exponent:
         return 0
     peak = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
@@ -188,7 +174,7 @@ def _scale_back(values: Floats, exponent: int) -> int:
     return 0
 
 
-def _with_mean_axis(outcome: local.Outcome, frame: Frame, op: Operator) -> tuple[Floats, Floats | None]:
+def _with_mean_axis(outcome: local.GroupResult, frame: Frame, op: HopOperator) -> tuple[Floats, Floats | None]:
     """Coordinates and axes; where the axes do not span the stationary part's features c, with one more so that nothing is lost.
 
     Only the stationary part is propagated on it; of the rest a node keeps its own, as on every axis left out.
@@ -209,7 +195,7 @@ def _with_mean_axis(outcome: local.Outcome, frame: Frame, op: Operator) -> tuple
     return np.concatenate([values, column[:, None]], axis=1), np.concatenate([axes, axis], axis=1)
 
 
-def _hops(outcome: local.Outcome, frame: Frame, op: Operator, remainder: Remainder | None) -> Hops:
+def _hops(outcome: local.GroupResult, frame: Frame, op: HopOperator, remainder: Remainder | None) -> Hops:
     shift, phi = frame.features.exponent, frame.phi
     columns = [] if phi is None else [(column, grown + shift) for column, grown in op.powers(phi)]
     values = [(hop, grown + shift) for hop, grown in outcome.snapshots]
@@ -217,15 +203,15 @@ def _hops(outcome: local.Outcome, frame: Frame, op: Operator, remainder: Remaind
 
 
 def _notes(
-    budget: Budget | None, exponent: int, view: View, outcome: local.Outcome, runs: int, by_sample: bool
-) -> tuple[str, ...]:  # fmt: skip
+    budget: Budget | None, exponent: int, view: View, outcome: local.GroupResult, runs: int, by_sample: bool
+) -> tuple[str, ...]:
     notes = []
     if by_sample:
         notes.append(f"the error was measured in {DIRECTIONS} random directions; the bound fails with a chance of {FAILURE:g}")
     if runs > 1:
         notes.append(f"propagated {runs} times until the bound was met")
     if outcome.groups > 1:
-        notes.append(f"columns were propagated in {outcome.groups} groups; the thresholds told are those of the leading one")
+        notes.append(f"columns were propagated in {outcome.groups} groups; the thresholds shown are those of the leading one")
     if exponent:
         notes.append(f"values lie outside float32 and are given divided by 2^{exponent}")
     if isinstance(budget, Target) and view.basis is not None:
@@ -242,7 +228,7 @@ def _notes(
     return tuple(notes)
 
 
-def _caller_kind(features: Features) -> Callable[[Floats], Any]:
+def _caller_kind(features: FeatureMatrix) -> Callable[[Floats], Any]:
     """Back to what the caller gave: torch in, torch out, on the same device."""
     if not features.is_torch:
         return lambda array: array

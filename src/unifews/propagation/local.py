@@ -16,20 +16,20 @@ from unifews.core.trace import HopTrace
 from unifews.kernels import native
 from unifews.propagation.budget import Absolute, Budget, Cost, Messages, Target
 from unifews.propagation.certify import Price, Prices, certificate
-from unifews.propagation.engines import BlockEngine, Carried, Engine, NodeEngine, finish, take
-from unifews.propagation.operator import HUGE, Operator
+from unifews.propagation.engines import BlockEngine, CarriedRows, Engine, NodeEngine, finish, take
+from unifews.propagation.operator import HUGE, HopOperator
 from unifews.propagation.tiles import Floats, Shape, Tile, cut
 from unifews.propagation.view import View
 from unifews.resources import Progress
-from unifews.theory.certificate import Certificate
+from unifews.theory.certificates import Certificate
 
 LARGE = 512 << 20  # bytes of values from which saving memory is worth a second pass over the edges
-PILOT_HOPS = 3  # hops of one column that tell how fast a group of columns fades
+PILOT_HOPS = 3  # hops of one column that show how fast a group of columns fades
 _SAMPLE_EDGES = 4096
 
 
 @dataclass
-class Outcome:
+class GroupResult:
     """What comes out of the hops: coordinates and records."""
 
     values: Floats
@@ -44,7 +44,7 @@ class Outcome:
     """If an error bound was wanted, that of each group."""
 
 
-def unpruned(op: Operator, view: View, every_hop: bool, progress: Progress | None) -> Outcome:
+def unpruned(op: HopOperator, view: View, every_hop: bool, progress: Progress | None) -> GroupResult:
     """All entries, tile after tile: one tile's buffers suffice, and a narrow one may stay in the cache."""
     n, width = op.diffusion.graph.num_nodes, view.width
     shapes = cut(width)
@@ -64,7 +64,7 @@ def unpruned(op: Operator, view: View, every_hop: bool, progress: Progress | Non
             seconds[hop] += perf_counter() - began
             if progress:
                 progress(number * op.hops + hop + 1, len(shapes) * op.hops)
-        carried, growth[number, -1] = Carried.beside([tile], op, view, int(growth[number, -1]))
+        carried, growth[number, -1] = CarriedRows.beside([tile], op, view, int(growth[number, -1]))
         if snapshots:
             finish(tile, op, op.hops, snapshots[op.hops], accumulated=False)
         if result is None:
@@ -77,25 +77,30 @@ def unpruned(op: Operator, view: View, every_hop: bool, progress: Progress | Non
         _level(snapshot, shapes, growth[:, hop])
     hops = [whole_trace(op, view, hop, width, float(seconds[hop])) for hop in range(op.hops)]
     grown = [int(value) for value in growth.max(axis=0)]
-    return Outcome(result, hops, grown[-1], list(zip(snapshots, grown, strict=False)))
+    return GroupResult(result, hops, grown[-1], list(zip(snapshots, grown, strict=False)))
 
 
-def begin(op: Operator, view: View, tile: Tile) -> None:
+def begin(op: HopOperator, view: View, tile: Tile) -> None:
     """Fill a tile for unpruned hops."""
     view.fill(tile)
     if tile.out is not None:
         np.multiply(tile.buffers[0], op.coefficients[0], out=tile.out)
 
 
-def whole_hop(
-    op: Operator, tile: Tile, hop: int, square: Floats | None, sent: NDArray[np.float64] | None = None
-) -> int:  # fmt: skip
+def whole_hop(op: HopOperator, tile: Tile, hop: int, square: Floats | None, sent: NDArray[np.float64] | None = None) -> int:
     """One unpruned hop of a tile; by what power of two its values had to be brought down after it."""
     native.full_hop(
-        **op.edges, blocks=tile.shape.blocks, keep=op.keep, gain=op.gain, q=tile.buffers[hop % 2],
-        q_out=tile.buffers[(hop + 1) % 2], coefficient=op.coefficients[hop + 1], out=tile.out, square=square,
+        **op.edges,
+        blocks=tile.shape.blocks,
+        keep=op.keep,
+        gain=op.gain,
+        q=tile.buffers[hop % 2],
+        q_out=tile.buffers[(hop + 1) % 2],
+        coefficient=op.coefficients[hop + 1],
+        out=tile.out,
+        square=square,
         threads=op.threads,
-    )  # fmt: skip
+    )
     if hop == 0 and sent is not None:
         _add_sent(op, tile, sent)
     if square is None:
@@ -105,7 +110,7 @@ def whole_hop(
     return shift
 
 
-def whole_trace(op: Operator, view: View, hop: int, width: int, seconds: float) -> HopTrace:
+def whole_trace(op: HopOperator, view: View, hop: int, width: int, seconds: float) -> HopTrace:
     """An unpruned hop of `width` columns.
 
     Counted against the input's own axes: those that were dropped are entries too, and removed ones.
@@ -114,7 +119,7 @@ def whole_trace(op: Operator, view: View, hop: int, width: int, seconds: float) 
     return HopTrace(hop, m * f, m * width, 0, m * width, m * f, 0, None if view.basis is None else 0.0, seconds)
 
 
-def _add_sent(op: Operator, tile: Tile, total: NDArray[np.float64]) -> None:
+def _add_sent(op: HopOperator, tile: Tile, total: NDArray[np.float64]) -> None:
     """total[u] += ‖Σ_v A[u,v]·q[v]‖², seen in the first hop of a tile."""
     before, after = tile.buffers
     for at in range(0, len(total), 4096):
@@ -131,7 +136,7 @@ def _level(values: Floats, shapes: list[Shape], growth: NDArray[np.int64]) -> No
 
 
 def pruned(
-    op: Operator,
+    op: HopOperator,
     view: View,
     entries: Entries,
     inherit: bool,
@@ -139,11 +144,11 @@ def pruned(
     every_hop: bool,
     progress: Progress | None,
     prices: Prices | None = None,
-) -> Outcome:
+) -> GroupResult:
     """Only the entries that reach δ, decided hop by hop."""
     groups = grouped(op, view, entries, budget)
     budgets = divided(op, view, groups, budget)
-    outcomes: list[Outcome] = []
+    outcomes: list[GroupResult] = []
     # The trailing columns go first: they need least, and the leading ones make good use of what is left over.
     for number, (shapes, own) in enumerate(zip(reversed(groups), reversed(budgets), strict=True)):
         if entries == "node":
@@ -158,13 +163,13 @@ def pruned(
 
 
 def _later(progress: Progress | None, before: int, steps: int) -> Callable[[int], None] | None:
-    """Progress of one group of columns, told as that of all."""
+    """Progress of one group of columns, as progress of all groups."""
     if progress is None:
         return None
     return lambda done: progress(before + done, steps)
 
 
-def grouped(op: Operator, view: View, entries: Entries, budget: Budget) -> list[list[Shape]]:
+def grouped(op: HopOperator, view: View, entries: Entries, budget: Budget) -> list[list[Shape]]:
     """The tiles, in groups that are propagated one after the other (docs/adr/0007).
 
     A propagation works on three copies of its values; only one group of columns stands three times. Leading columns fade
@@ -178,7 +183,7 @@ def grouped(op: Operator, view: View, entries: Entries, budget: Budget) -> list[
     return [[shape] for shape in cut(view.width, least=2 if large else 1)]
 
 
-def divided(op: Operator, view: View, groups: list[list[Shape]], budget: Budget) -> list[Budget]:
+def divided(op: HopOperator, view: View, groups: list[list[Shape]], budget: Budget) -> list[Budget]:
     if len(groups) == 1 or not isinstance(budget, Target):
         return [budget] * len(groups)
     sample = Sample(op, inherit=False)
@@ -187,7 +192,7 @@ def divided(op: Operator, view: View, groups: list[list[Shape]], budget: Budget)
     return [*budget.divide([sample.first(view, shapes, weight) for shapes in groups], fading)]
 
 
-def fades(op: Operator, view: View, shapes: list[Shape], sample: Sample) -> NDArray[np.float64]:
+def fades(op: HopOperator, view: View, shapes: list[Shape], sample: Sample) -> NDArray[np.float64]:
     """How large messages of these columns are at each hop, as multiples of the first; float64 [hops].
 
     Seen on one random combination of the columns over the first hops, and expected to go on like the last of them.
@@ -205,26 +210,29 @@ def fades(op: Operator, view: View, shapes: list[Shape], sample: Sample) -> NDAr
     return np.asarray(size / max(size[0], 1e-30))
 
 
-def _joined(groups: list[list[Shape]], outcomes: list[Outcome]) -> Outcome:
-    """The columns of all groups side by side, their counts added up; the thresholds told are those of the leading columns."""
+def _joined(groups: list[list[Shape]], outcomes: list[GroupResult]) -> GroupResult:
+    """The columns of all groups side by side, their counts added up; the thresholds shown are those of the leading columns."""
     shapes = [shape for group in groups for shape in group]
     hops = added([outcome.hops for outcome in outcomes])
     values, growth = _side_by_side(shapes, [(outcome.values, outcome.growth) for outcome in outcomes])
     snapshots = [_side_by_side(shapes, list(parts)) for parts in zip(*(outcome.snapshots for outcome in outcomes), strict=True)]
     certificates = [each for outcome in outcomes for each in outcome.certificates]
-    return Outcome(values, hops, growth, snapshots, len(groups), certificates)
+    return GroupResult(values, hops, growth, snapshots, len(groups), certificates)
 
 
 def added(groups: list[list[HopTrace]]) -> list[HopTrace]:
     """The hops of several groups of columns as those of all."""
     return [
         replace(
-            parts[0], kept=sum(part.kept for part in parts), zeros=sum(part.zeros for part in parts),
-            macs=sum(part.macs for part in parts), zero_macs=sum(part.zero_macs for part in parts),
+            parts[0],
+            kept=sum(part.kept for part in parts),
+            zeros=sum(part.zeros for part in parts),
+            macs=sum(part.macs for part in parts),
+            zero_macs=sum(part.zero_macs for part in parts),
             seconds=sum(part.seconds for part in parts),
         )
         for parts in zip(*groups, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _side_by_side(shapes: list[Shape], parts: list[tuple[Floats, int]]) -> tuple[Floats, int]:
@@ -235,7 +243,7 @@ def _side_by_side(shapes: list[Shape], parts: list[tuple[Floats, int]]) -> tuple
     return values, int(growth.max())
 
 
-class Keeper(Protocol):
+class Checkpointer(Protocol):
     """Who remembers how far the hops have come, so that another process can go on."""
 
     def resume(self, engine: Engine, budget: Budget, sample: Sample | None) -> list[HopTrace]:
@@ -246,13 +254,13 @@ class Keeper(Protocol):
 
 
 def run(
-    op: Operator,
+    op: HopOperator,
     engine: Engine,
     budget: Budget,
     every_hop: bool,
     progress: Callable[[int], None] | None,
-    keeper: Keeper | None = None,
-) -> Outcome:
+    keeper: Checkpointer | None = None,
+) -> GroupResult:
     """All hops of one engine."""
     features = engine.view.features
     influence = op.scheme.influence(op.hops)
@@ -263,7 +271,7 @@ def run(
     for hop in range(len(hops), op.hops):
         began = perf_counter()
         engine.rescale()
-        # Magnitudes are in stored units here, 2^exponent times smaller than true ones; a threshold is told in true ones.
+        # Magnitudes are in stored units here, 2^exponent times smaller than true ones; thresholds are reported in true units.
         exponent = engine.growth + features.exponent
         weight = float(influence[hop])
         mean = weight * engine.mean() if budget.needs_mean else 0.0
@@ -284,7 +292,7 @@ def run(
             keeper.keep(engine, budget, sample, hops)
         if progress:
             progress(hop + 1)
-    return Outcome(engine.result(), hops, engine.growth, snapshots, certificates=[bound] if bound else [])
+    return GroupResult(engine.result(), hops, engine.growth, snapshots, certificates=[bound] if bound else [])
 
 
 def scaled(value: float, exponent: int) -> float:
@@ -298,7 +306,7 @@ def scaled(value: float, exponent: int) -> float:
 class Sample:
     """Edges spread evenly over the edge list; their messages stand for all of them."""
 
-    def __init__(self, op: Operator, inherit: bool) -> None:
+    def __init__(self, op: HopOperator, inherit: bool) -> None:
         graph = op.graph
         count = min(graph.num_edges, _SAMPLE_EDGES)
         rng = np.random.default_rng(907)

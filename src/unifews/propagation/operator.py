@@ -21,7 +21,7 @@ HUGE = 2.0**55  # sizes beyond this are brought down by 2^SHIFT before their squ
 
 
 @dataclass(frozen=True)
-class Operator:
+class HopOperator:
     """One hop S of a scheme on a graph, as the kernels want it."""
 
     diffusion: Diffusion
@@ -72,9 +72,7 @@ class Operator:
     @property
     def edges(self) -> dict[str, Any]:
         graph = self.diffusion.graph
-        return {
-            "start": graph.indptr[:-1], "end": graph.indptr[1:], "indices": graph.indices, "weight": graph.weight
-        }  # fmt: skip
+        return {"start": graph.indptr[:-1], "end": graph.indptr[1:], "indices": graph.indices, "weight": graph.weight}
 
     @cached_property
     def fan(self) -> tuple[Floats, NDArray[np.int64]]:

@@ -1,4 +1,4 @@
-"""Propagation beyond memory: graph, features and result stay on disk, columns come to memory in groups (docs/adr/0019).
+"""Out-of-core propagation: graph, features and result stay on disk, columns are loaded in groups (docs/adr/0019).
 
 basis     the axes and the mean, by passes over the rows of X
 layout    one pass: the columns of each group, on the axes, into a file of their own
@@ -24,13 +24,13 @@ import numpy as np
 from unifews.errors import InputError
 from unifews.kernels import LANES, SLACK, aligned
 from unifews.propagation import local, planner
-from unifews.propagation.assembly import RESULT, Assembly, Done, Frame, trace_of
+from unifews.propagation.assembly import RESULT, Assembly, ColumnBasis, GroupRecord, trace_of
 from unifews.propagation.budget import Budget, Target
-from unifews.propagation.checkpoint import Checkpoint, resumed, told, whole
+from unifews.propagation.checkpoint import Checkpoint, budget_state, resumed, whole
 from unifews.propagation.engines import BlockEngine
 from unifews.propagation.features import Floats
 from unifews.propagation.operator import stationary
-from unifews.propagation.planner import Needs, Plan
+from unifews.propagation.planner import Plan, Requirements
 from unifews.propagation.result import Propagated
 from unifews.propagation.tiles import Shape, Tile
 from unifews.propagation.view import View
@@ -45,8 +45,8 @@ _OFTEN = 2.0  # seconds between notes of how far a pass over rows has come
 
 
 @dataclass(frozen=True)
-class Order:
-    """Where the result goes and what it may take."""
+class OutOfCoreOptions:
+    """Output file and memory limit."""
 
     out: Path
     memory: int
@@ -54,12 +54,12 @@ class Order:
     """Bytes of memory the process had before."""
     overwrite: bool = False
     again: bool = False
-    tell: Callable[[Plan], None] | None = None
+    report: Callable[[Plan], None] | None = None
 
 
-def beyond_memory(
-    needs: Needs,
-    order: Order,
+def out_of_core(
+    needs: Requirements,
+    order: OutOfCoreOptions,
     task: dict[str, Any],
     inputs: Sequence[Path],
     pages: Pages,
@@ -75,7 +75,7 @@ def beyond_memory(
             check_place(out, order.overwrite)
             chosen = _planned(work, needs, order)
             with work.writing():
-                run = _Run(work, needs, chosen, pages, progress)
+                run = _OutOfCoreRun(work, needs, chosen, pages, progress)
                 run.all()
                 (work.folder / RESULT).replace(out)
         summary = work.get("summary")
@@ -83,12 +83,12 @@ def beyond_memory(
     return Propagated(open_array(out), None, trace_of(summary), summary["exponent"], None, lambda array: array)
 
 
-def _planned(work: Work, needs: Needs, order: Order) -> Plan:
+def _planned(work: Work, needs: Requirements, order: OutOfCoreOptions) -> Plan:
     """The plan of this call, or that of the one that was interrupted."""
     kept = work.get("plan")
     if kept is None:
         chosen = planner.make(needs, order.memory, order.taken)
-        work.check_disk(chosen.disk, "propagating beyond memory")
+        work.check_disk(chosen.disk, "out-of-core propagation")
         with work.writing():
             chosen = replace(chosen, seconds=planner.seconds(chosen, needs, work.folder, order.memory))
             work.keep(plan=chosen.to_dict())
@@ -97,25 +97,25 @@ def _planned(work: Work, needs: Needs, order: Order) -> Plan:
         if chosen.memory + order.taken > 1.02 * order.memory:
             raise InputError(
                 f"the interrupted work in {work.folder} was planned for more than {format_bytes(order.memory)}. "
-                f"Give {format_bytes(1.02 * (chosen.memory + order.taken))}, or start afresh with again=True (--again)."
+                f"Give {format_bytes(1.02 * (chosen.memory + order.taken))}, or start over with again=True (--again)."
             )
-        work.check_disk(chosen.disk, "propagating beyond memory")
-    if order.tell:
-        order.tell(chosen)
+        work.check_disk(chosen.disk, "out-of-core propagation")
+    if order.report:
+        order.report(chosen)
     return chosen
 
 
-class _Run:
+class _OutOfCoreRun:
     """One propagation on its way into a file."""
 
-    def __init__(self, work: Work, needs: Needs, chosen: Plan, pages: Pages, progress: Progress | None) -> None:
+    def __init__(self, work: Work, needs: Requirements, chosen: Plan, pages: Pages, progress: Progress | None) -> None:
         self.work, self.needs, self.op, self.features = work, needs, needs.op, needs.features
         self.groups, self.outside, self.pages, self.progress = chosen.groups, chosen.outside, pages, progress
         self.steps = len(self.groups) * self.op.hops + 2
         self.began = perf_counter()
 
     def all(self) -> None:
-        frame = Frame.kept(self.work, self.needs)
+        frame = ColumnBasis.kept(self.work, self.needs)
         phi = stationary(self.op.diffusion) if self.needs.deflate else None
         view = View(self.features, frame.basis, phi, frame.mean, self.op.diffusion, self.op.threads)
         if len(self.groups) > 1:
@@ -204,19 +204,19 @@ class _Run:
                 continue
             own = budgets[-number - 1]
             state = Checkpoint(self.work, shape, self.needs.careful)
-            tell = partial(self._after, 1 + number * self.op.hops)
+            report = partial(self._after, 1 + number * self.op.hops)
             if own is None:
-                outcome = whole(self.op, view, shape, state, tell, room=self._room)
+                outcome = whole(self.op, view, shape, state, report, allocate=self._allocate)
             else:
-                outcome = self._pruned(view, shape, own, state, tell)
-            each = Done.of(outcome, state_files.save(self._file("coordinates", shape), [outcome.values]))
+                outcome = self._pruned(view, shape, own, state, report)
+            each = GroupRecord.of(outcome, state_files.save(self._file("coordinates", shape), [outcome.values]))
             del outcome
             if number + 1 < len(self.groups) and own is not None:
                 following = budgets[-number - 2]
                 assert following is not None
                 following.inherit(own)
             done = {**done, str(shape.column): each.to_dict()}
-            self.work.keep(groups=done, budgets=[told(budget) for budget in budgets], state=None)
+            self.work.keep(groups=done, budgets=[budget_state(budget) for budget in budgets], state=None)
             self._file("columns", shape).unlink(missing_ok=True)
             self._sum.unlink(missing_ok=True)
         Checkpoint.clear(self.work)
@@ -228,34 +228,34 @@ class _Run:
         kept = self.work.get("budgets")
         if kept is None:
             budgets: list[Budget | None] = [*local.divided(self.op, view, [[shape] for shape in self.groups], budget)]
-            self.work.keep(budgets=[told(each) for each in budgets])
+            self.work.keep(budgets=[budget_state(each) for each in budgets])
             return budgets
         if not isinstance(budget, Target):
             return [budget] * len(self.groups)
         return resumed(budget, kept)
 
-    def _room(self, n: int, columns: int) -> Floats:
+    def _allocate(self, n: int, columns: int) -> Floats:
         """Where a group's output adds up: row after row, so it may well be in a file."""
         if not self.outside:
             return aligned(n, columns)
         state_files.allocate(self._sum, 4 * (n * columns + SLACK))
-        room = np.memmap(self._sum, np.float32, "r+", shape=(n * columns + SLACK,))
-        self.pages.add(room)
-        return room[: n * columns].reshape(n, columns)
+        buffer = np.memmap(self._sum, np.float32, "r+", shape=(n * columns + SLACK,))
+        self.pages.add(buffer)
+        return buffer[: n * columns].reshape(n, columns)
 
     def _pruned(
-        self, view: View, shape: Shape, budget: Budget, state: Checkpoint, tell: Callable[[int], None]
-    ) -> local.Outcome:
+        self, view: View, shape: Shape, budget: Budget, state: Checkpoint, report: Callable[[int], None]
+    ) -> local.GroupResult:
         by_feature = self.needs.by_feature
-        engine = BlockEngine(self.op, view, [shape], self.needs.inherit, by_feature=by_feature, room=self._room)
-        return local.run(self.op, engine, budget, False, tell, state)
+        engine = BlockEngine(self.op, view, [shape], self.needs.inherit, by_feature=by_feature, allocate=self._allocate)
+        return local.run(self.op, engine, budget, False, report, state)
 
     # ------------------------------------------------------------------------------------------------------- rotation
 
-    def _rotated(self, frame: Frame) -> None:
-        """The rows of all groups, back on the input's axes, into the result, and what is told of it."""
+    def _rotated(self, frame: ColumnBasis) -> None:
+        """The rows of all groups, back on the input's axes, into the result, and its trace."""
         kept = self.work.get("groups")
-        done = [Done.of_dict(kept[str(shape.column)]) for shape in self.groups]
+        done = [GroupRecord.of_dict(kept[str(shape.column)]) for shape in self.groups]
         assembly = Assembly(self.needs, frame, done)
         files = [self._file("coordinates", shape) for shape in self.groups]
         for file, each in zip(files, done, strict=True):

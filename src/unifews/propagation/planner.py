@@ -1,4 +1,4 @@
-"""What a propagation beyond memory will take, said before it starts: groups of columns, passes, bytes, time (docs/adr/0019)."""
+"""The plan of an out-of-core propagation, made before it starts: groups of columns, passes, bytes, time (docs/adr/0019)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 from unifews.errors import InputError
 from unifews.kernels import LANES
 from unifews.propagation.budget import Budget, Target
-from unifews.propagation.features import Features
+from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.local import LARGE, PILOT_HOPS
-from unifews.propagation.operator import Operator
+from unifews.propagation.operator import HopOperator
 from unifews.propagation.tiles import Shape, cut
 from unifews.resources import format_bytes
 
@@ -26,11 +26,11 @@ _TRIAL = 8 << 20  # bytes written to see how fast the disk is
 
 
 @dataclass(frozen=True)
-class Needs:
+class Requirements:
     """What one propagation needs, as a function of how its columns are grouped."""
 
-    op: Operator
-    features: Features
+    op: HopOperator
+    features: FeatureMatrix
     budget: Budget | None
     rotate: bool
     deflate: bool
@@ -118,7 +118,7 @@ class Plan:
         return cls(**{**kept, "groups": [Shape(*shape) for shape in kept["groups"]]})
 
 
-def make(needs: Needs, limit: int, taken: int) -> Plan:
+def make(needs: Requirements, limit: int, taken: int) -> Plan:
     """The plan with the fewest groups that keeps to `limit` bytes of memory, of which `taken` are gone; no time yet."""
     width = needs.features.f
     most = -(-width // LANES)
@@ -136,7 +136,7 @@ def make(needs: Needs, limit: int, taken: int) -> Plan:
     )
 
 
-def _described(needs: Needs, shapes: list[Shape], memory: int, outside: bool) -> Plan:
+def _described(needs: Requirements, shapes: list[Shape], memory: int, outside: bool) -> Plan:
     op, graph, features = needs.op, needs.op.diffusion.graph, needs.features
     n, count = graph.num_nodes, len(shapes)
     values = 4 * n * features.f
@@ -154,12 +154,12 @@ def _described(needs: Needs, shapes: list[Shape], memory: int, outside: bool) ->
     return Plan(shapes, memory, outside, disk, passes, read, laid + 2 * values, 0.0)
 
 
-def _row_bytes(features: Features) -> int:
+def _row_bytes(features: FeatureMatrix) -> int:
     assert features.dense is not None
     return features.f * int(features.dense.itemsize)
 
 
-def seconds(plan: Plan, needs: Needs, folder: Path, limit: int) -> float:
+def seconds(plan: Plan, needs: Requirements, folder: Path, limit: int) -> float:
     """How long the plan will take, by a quick trial of the disk in `folder` and of the memory."""
     block = np.ones(_TRIAL // 8)
     other = block.copy()

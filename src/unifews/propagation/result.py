@@ -12,8 +12,8 @@ import numpy as np
 
 from unifews.core.trace import Trace
 from unifews.errors import InputError
-from unifews.propagation.features import Features
-from unifews.propagation.operator import Operator
+from unifews.propagation.features import FeatureMatrix
+from unifews.propagation.operator import HopOperator
 from unifews.propagation.tiles import Floats
 
 
@@ -21,8 +21,8 @@ from unifews.propagation.tiles import Floats
 class Remainder:
     """What lies outside the axes is not propagated, but the skip connection is never pruned: every node keeps its own."""
 
-    features: Features
-    op: Operator
+    features: FeatureMatrix
+    op: HopOperator
 
     def embedding(self, coordinates: Floats, axes: Floats, exponent: int, hop: int | None = None) -> Floats:
         """coordinates · Aᵀ + h(keep) ∘ X (I - A Aᵀ), over 2^exponent; with `hop`, keep^hop in place of h(keep)."""

@@ -1,7 +1,7 @@
 """`certify="sampled"`: the error measured in 16 random directions, and with it a bound that fails once in a million.
 
 P Ω = h(S)(X Ω) for any Ω [f, 16] costs 16 columns to propagate, one block, whatever f is; P̂ Ω is a product with what is at
-hand. What the two differ by is the error itself, cancellations included, seen from a few sides (`unifews.theory.sampled`).
+hand. What the two differ by is the error itself, cancellations included, seen from a few sides (`unifews.theory.sample_range`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from unifews.propagation import local
 from unifews.propagation.basis import Basis
 from unifews.propagation.certify import norm_of
-from unifews.propagation.features import Features
-from unifews.propagation.operator import Operator
+from unifews.propagation.features import FeatureMatrix
+from unifews.propagation.operator import HopOperator
 from unifews.propagation.tiles import Floats
 from unifews.propagation.view import View
-from unifews.theory.sampled import sample_range
+from unifews.theory.bounds import sample_range
 
 DIRECTIONS = 16
 FAILURE = 1e-6
@@ -33,7 +33,7 @@ class Sampled(NamedTuple):
     macs: int
 
 
-def sampled(op: Operator, features: Features, values: Floats, axes: Floats | None, exponent: int) -> Sampled:
+def sampled(op: HopOperator, features: FeatureMatrix, values: Floats, axes: Floats | None, exponent: int) -> Sampled:
     """The bound for an embedding of coordinates `values` on `axes` (None: the input's), given over 2^exponent.
 
     What lies outside the axes is what a node keeps of its own features (ADR 10). Up to 16 features all of the error is seen.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from unifews.kernels import LANES, MAX_BLOCKS, aligned
 
 Floats = NDArray[np.float32]
-Room = Callable[[int, int], Floats]
+Allocate = Callable[[int, int], Floats]
 SHIFT = 48
 """Powers of two by which values that outgrow float32 are brought down."""
 
@@ -47,16 +47,16 @@ class Tile:
 
     ``buffers`` take turns: hop l reads ``buffers[l % 2]`` and writes the other. With `lazy`, a block that receives
     nothing is left where it is, and ``stamp`` says as of which hop (see Lazy in kernels.h). ``out`` is met row after row;
-    `room` makes the place for it.
+    `allocate` makes the array.
     """
 
     def __init__(
-        self, n: int, shape: Shape, *, accumulate: bool, lazy: bool, by_feature: bool = False, room: Room = aligned
+        self, n: int, shape: Shape, *, accumulate: bool, lazy: bool, by_feature: bool = False, allocate: Allocate = aligned
     ) -> None:
         self.shape = shape
         columns = shape.blocks * LANES
         self.buffers: list[Floats] = [aligned(n, columns), aligned(n, columns)]
-        self.out: Floats | None = room(n, columns) if accumulate else None
+        self.out: Floats | None = allocate(n, columns) if accumulate else None
         self.by_feature = by_feature
         self.stamp: NDArray[np.uint16] | None = None
         self.size: list[Floats] = []
@@ -67,13 +67,13 @@ class Tile:
             self.top = [aligned(n), aligned(n)]
 
     @property
-    def room(self) -> Floats:
+    def buffer(self) -> Floats:
         """The array whose memory the finished values may take over."""
         return self.out if self.out is not None else self.buffers[0]
 
     def shrink(self) -> int:
         """Divide everything by 2^k, exactly, before it outgrows float32; returns k."""
-        with np.errstate(all="ignore"):  # room not yet written to holds anything
+        with np.errstate(all="ignore"):  # uninitialised memory may hold any bits
             for array in [*self.buffers, self.out, *self.size, *self.top]:
                 if array is not None:
                     array *= np.float32(2.0**-SHIFT)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from unifews.core.diffusion import Diffusion
 from unifews.kernels import LANES, aligned, native
 from unifews.propagation.basis import Basis
-from unifews.propagation.features import Features, Floats
+from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.tiles import Shape, Tile
 
 
@@ -24,7 +24,7 @@ class View:
     coordinates, to be added in multiples of h(S)φ.
     """
 
-    features: Features
+    features: FeatureMatrix
     basis: Basis | None
     phi: Floats | None
     mean: Floats | None
@@ -50,7 +50,7 @@ class View:
         return self.mean if self.basis is None else np.asarray(self.mean @ self.basis.axes, dtype=np.float32)
 
     def fill(self, tile: Tile, square: Floats | None = None) -> None:
-        """Fill a tile's first buffer and its tables of sizes; the second buffer serves as room for the rotation."""
+        """Fill a tile's first buffer and its tables of sizes; the second buffer is scratch space of the rotation."""
         began = perf_counter()
         features, shape = self.features, tile.shape
         square = self.square if square is None else square
@@ -110,11 +110,21 @@ class View:
         if direction is not None:
             direction = direction[shape.column : shape.column + shape.width]
         self.energy += native.ingest(
-            x=rows, row0=first, column0=column, width=shape.width, blocks=shape.blocks, source=self.diffusion.source,
-            offset=self.phi if direction is not None else None, direction=direction, largest=tile.by_feature,
-            q=tile.buffers[0], size=tile.size[0] if tile.size else None, top=tile.top[0] if tile.top else None,
-            square=square, threads=self.threads,
-        )  # fmt: skip
+            x=rows,
+            row0=first,
+            column0=column,
+            width=shape.width,
+            blocks=shape.blocks,
+            source=self.diffusion.source,
+            offset=self.phi if direction is not None else None,
+            direction=direction,
+            largest=tile.by_feature,
+            q=tile.buffers[0],
+            size=tile.size[0] if tile.size else None,
+            top=tile.top[0] if tile.top else None,
+            square=square,
+            threads=self.threads,
+        )
 
     def outside(self) -> NDArray[np.float64]:
         """source²·‖(X - φcᵀ)[u](I - VVᵀ)‖² for every node, squares as tiles hold them, rounded up; float64 [n]."""
@@ -135,11 +145,20 @@ class View:
         x, graph = self.features.sparse, self.diffusion.graph
         whole, along = np.empty(graph.num_nodes), np.empty(graph.num_nodes)
         native.spread_squares(
-            start=graph.indptr[:-1], end=graph.indptr[1:], indices=graph.indices, weight=graph.weight,
-            x_indptr=x.indptr.astype(np.int64), x_indices=x.indices, x_data=np.ascontiguousarray(x.data, dtype=np.float32),
-            width=self.features.f, source=self.diffusion.source, direction=self.mean, square=whole, along=along,
+            start=graph.indptr[:-1],
+            end=graph.indptr[1:],
+            indices=graph.indices,
+            weight=graph.weight,
+            x_indptr=x.indptr.astype(np.int64),
+            x_indices=x.indices,
+            x_data=np.ascontiguousarray(x.data, dtype=np.float32),
+            width=self.features.f,
+            source=self.diffusion.source,
+            direction=self.mean,
+            square=whole,
+            along=along,
             threads=self.threads,
-        )  # fmt: skip
+        )
         most = whole
         if self.mean is not None:
             part = (self.diffusion.degree - 1) ** 2 * float(np.dot(self.mean, self.mean))  # source·φ = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
+from unifews.core.config import from_dict
 from unifews.errors import InputError, ShapeError
-from unifews.nn.config import Phase, Pruning
+from unifews.nn.config import Phase, PruningConfig
 from unifews.nn.convs import PrunedConv
 from unifews.nn.convs.rgcn import PrunedStack
 from unifews.nn.linear import PrunedWeight
@@ -67,6 +68,11 @@ def _check(model: nn.Module) -> None:
     if not any(isinstance(module, PrunedConv | PrunedWeight) for module in model.modules()):
         raise InputError(
             f"{name} has no masks; uf.save is for sparsified models. torch.save(model.state_dict(), ...) keeps a plain one."
+        )
+    if any(hasattr(module, "unifews_report") for module in model.modules()):
+        raise InputError(
+            f"{name} is accelerated and has no masks to save; keep it with torch.save(model.state_dict(), ...), which the PyG "
+            f"model loads too."
         )
 
 
@@ -186,21 +192,16 @@ def _state(said: Any, arrays: Arrays) -> State:
     return unpacked_all(said, "", arrays, unpacked_exactly)
 
 
-def _pruning(said: Any) -> Pruning | None:
-    if said is None:
+def _pruning(stored: Any) -> PruningConfig | None:
+    """The pruning options of a file: those it lacks, of an earlier release, take their defaults."""
+    if stored is None:
         return None
-    if isinstance(said, dict):
-        said = {**_EARLIER, **said}
-    if not isinstance(said, dict) or set(said) != {field.name for field in fields(Pruning)}:
-        raise Unsound("has settings of pruning that this release does not know")
-    if not all(type(said[name]) is bool for name in ("absolute", "inherit", "feedback")):
-        raise Unsound("has settings of pruning that are no flags")
+    if not isinstance(stored, dict):
+        raise Unsound("has no pruning options")
     try:
-        return Pruning(**said)
+        return from_dict(PruningConfig, _EARLIER | stored, kind="pruning option")
     except InputError as error:
-        raise Unsound(f"has settings of pruning that cannot be ({str(error)[:120]})") from None
-    except TypeError:  # names that cannot be looked up
-        raise Unsound("has settings of pruning that cannot be") from None
+        raise Unsound(f"has pruning options that cannot be used ({str(error)[:120]})") from None
 
 
 def _like(model: M) -> M:
@@ -275,7 +276,7 @@ def _check_decisions(removed: Tensor, nodes: Tensor, passes: Tensor) -> None:
         raise Unsound(f"leaves out edges that a graph of {n:,} nodes does not have")
 
 
-def _go_on(model: nn.Module, config: dict[str, Any], pruning: Pruning | None) -> None:
+def _go_on(model: nn.Module, config: dict[str, Any], pruning: PruningConfig | None) -> None:
     """Where the schedule stands, and what is about modules and not in their tensors."""
     modules = dict(model.named_modules())
     session = _session(model)

@@ -151,11 +151,12 @@ def _check_is_trained(model: nn.Module, session: Session | None) -> None:
     if session is None:
         return
     pruning = session.pruning
+    session.discard_stale_edges()
     undecided = pruning.prunes_edges and not all(bool(conv.decided) for conv in session.convs)
     if undecided or (pruning.prunes_weights and not session.passes):
         raise InputError(
-            f"this {type(model).__name__} is sparsified but not trained yet, so nothing has been decided; train it, then "
-            f"compress it."
+            f"this {type(model).__name__} is sparsified but not trained yet, so nothing has been decided; train it (an "
+            f"average of models: call it once in evaluation mode), then compress it."
         )
 
 

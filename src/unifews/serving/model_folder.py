@@ -19,9 +19,14 @@ from unifews.serving.packed_arrays import Arrays
 from unifews.storage.atomic import atomic_folder, steady
 from unifews.storage.folder_format import Kind
 
-FROZEN = Kind("model", "unifews-model", 1, "config.json", "FrozenModel.save")
-TRAINING = Kind("model in training", "unifews-checkpoint", 1, "config.json", "uf.save")
+FROZEN = Kind("model", "unifews-model", 1, "config.json", "FrozenModel.save", also_reads=(2,))
+TRAINING = Kind("model in training", "unifews-checkpoint", 1, "config.json", "uf.save", also_reads=(2,))
 TENSORS = "model.safetensors"
+_FIELDS = {
+    FROZEN.format: ("requested", "features", "outputs", "weighted", "steps"),
+    TRAINING.format: ("class", "built", "pruning", "requested", "phase", "convs", "feedback", "trains", "state", "optimizer"),
+}
+_HEADER = ("format", "version", "library", "tensors", "training")
 _TYPES = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8,
     "U32": np.uint32, "U16": np.uint16, "U8": np.uint8,
@@ -58,6 +63,12 @@ def read(kind: Kind, folder: Path) -> tuple[dict[str, Any], Arrays]:
 
 def _read(kind: Kind, folder: Path) -> tuple[dict[str, Any], Arrays]:
     config = kind.read(folder)
+    unknown = set(config) - {*_HEADER, *_FIELDS[kind.format]}
+    if unknown:
+        raise FileFormatError(
+            f"{folder}/{kind.file} has {min(unknown)[:40]!r}, which this release does not know; read it with the release that "
+            f"wrote it ({str(config.get('library'))[:20]}), or a later one."
+        )
     if not isinstance(config.get("training"), dict | None):
         raise FileFormatError(f"{folder}/{kind.file} is damaged: `training` is a record or null.")
     return config, _tensors(kind, folder, config.get("tensors"))

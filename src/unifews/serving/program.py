@@ -257,6 +257,15 @@ OPS: dict[str, Op] = {
     ),
     "propagate": Op((1, 1), {"how": is_propagation, "exponent": lambda value: type(value) is int and abs(value) < 2**31}),
 }
+_DEFAULTS: dict[str, Any] = {"relu": False, "weighted_loops": None}
+
+
+def with_defaults(op: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a step as a file has them; those that it may lack, because steps once had none, are added."""
+    known = OPS[op].settings if op in OPS else {}
+    return {name: value for name, value in _DEFAULTS.items() if name in known} | dict(settings)
+
+
 GRAPH_OPS = ("diffuse", "gat", "gatv2")
 ON_ALL = ("propagate", "layer")
 """Steps that are made of all nodes, once for a graph."""

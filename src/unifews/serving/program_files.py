@@ -13,7 +13,7 @@ from unifews.errors import FileFormatError, InputError
 from unifews.serving import model_folder as folders
 from unifews.serving.model_folder import FROZEN, TENSORS, TRAINING
 from unifews.serving.packed_arrays import Arrays, packed, unpacked, unpacked_all
-from unifews.serving.program import Program, Step, Unsound
+from unifews.serving.program import Program, Step, Unsound, with_defaults
 
 Loaded = tuple[Program, str, dict[str, Any] | None]
 
@@ -91,4 +91,4 @@ def _step(number: int, words: Any, arrays: Arrays) -> Step:
         found = unpacked_all(described, f"{number}.", arrays, unpacked)
     except Unsound as problem:
         raise Unsound(f"step {number} {problem}") from None
-    return Step(str(op), tuple(inputs), settings, found)  # type: ignore[arg-type]
+    return Step(str(op), tuple(inputs), with_defaults(str(op), settings), found)  # type: ignore[arg-type]

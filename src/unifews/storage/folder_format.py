@@ -29,6 +29,8 @@ class Kind(NamedTuple):
     """The JSON file in it."""
     writer: str
     """The function that writes such a folder."""
+    also_reads: tuple[int, ...] = ()
+    """Other versions that are read: they have fields that may be missing, and none that this release does not know."""
 
     def header(self) -> dict[str, Any]:
         """How the JSON file begins."""
@@ -56,9 +58,11 @@ class Kind(NamedTuple):
                 f'{folder} is not a unifews {self.noun}: it has no {self.file} with "format": "{self.format}". '
                 f"{self.writer} writes such a folder."
             )
-        if meta.get("version") != self.version:
+        versions = sorted({self.version, *self.also_reads})
+        if meta.get("version") not in versions:
             raise FileFormatError(
-                f"{folder} has format version {meta.get('version')!r}, and this release reads version {self.version}. "
+                f"{folder} has format version {meta.get('version')!r}, and this release reads version "
+                f"{' and '.join(map(str, versions))}. "
                 f"Upgrade unifews, or save the {self.noun} again."
             )
         return meta

@@ -24,9 +24,23 @@ from unifews.resources import available, format_bytes
 # What numpy, scipy, pyarrow, zipfile, gzip, json, tomllib and the standard parsers raise for bytes that are not what they
 # expect. ValueError includes JSONDecodeError, TOMLDecodeError and UnicodeError; EOFError and OSError the ends of gzip files.
 _PARSING = (
-    ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, EOFError, MemoryError, SyntaxError,
-    OSError, tokenize.TokenError, csv.Error, struct.error, zlib.error, zipfile.BadZipFile, pickle.UnpicklingError,
-)  # fmt: skip
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RuntimeError,
+    EOFError,
+    MemoryError,
+    SyntaxError,
+    OSError,
+    tokenize.TokenError,
+    csv.Error,
+    struct.error,
+    zlib.error,
+    zipfile.BadZipFile,
+    pickle.UnpicklingError,
+)
 # An OSError without a number comes from a parser, and these from a position or a length that the file itself gave.
 _OF_THE_FILE = (None, errno.EINVAL, errno.ENOMEM, errno.EOVERFLOW)
 
@@ -44,7 +58,9 @@ def reading(path: Path | str, expected: str) -> Iterator[None]:
         yield
     except UnifewsError:
         raise
-    except _PARSING as error:
+    except Exception as error:
+        if not isinstance(error, _PARSING) and not type(error).__module__.startswith("pyarrow"):  # which need not be imported
+            raise
         if isinstance(error, OSError) and error.errno not in _OF_THE_FILE:
             raise
         if isinstance(error, MemoryError):
@@ -90,8 +106,13 @@ class UnpackedText(gzip.GzipFile):
         super().__init__(path, "rb")
         self._path, self._size, self._unpacked, self._next = path, path.stat().st_size, 0, _SMALL
 
-    def read1(self, size: int | None = -1) -> bytes:  # what io.TextIOWrapper calls
-        data = super().read1(-1 if size is None else size)
+    def read(self, size: int | None = -1) -> bytes:
+        return self._counted(super().read(size))
+
+    def read1(self, size: int | None = -1) -> bytes:  # called by io.TextIOWrapper
+        return self._counted(super().read1(-1 if size is None else size))
+
+    def _counted(self, data: bytes) -> bytes:
         self._unpacked += len(data)
         if self._unpacked > self._next:
             check_unpacked(self._path, self._unpacked, self._size, "its text", "unpack it with gunzip first")

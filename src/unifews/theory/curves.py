@@ -1,8 +1,8 @@
-"""Threshold and sparsity as functions of each other, in four ways; each is a curve with `sparsity(δ)` and `threshold(η)`.
+"""Threshold and sparsity as functions of each other; each curve has `sparsity(δ)` and `threshold(η)`. Fits of power laws.
 
-A curve is about one product: the share η of its entries whose message |T[u,v]|·|p[v]| is below δ. In order of what they
-assume, `Quantile` nothing, `SemiEmpirical` that factors and values are independent and values are Gaussian, and
-`PowerLaw` ([P] Theorem 4.2) that factors are Pareto besides; its asymptote is the theorem's own formula, corrected.
+A curve describes one product: the fraction η of its entries whose message |T[u,v]|·|p[v]| is below δ. `Quantile` assumes
+nothing, `SemiEmpirical` that factors and values are independent and values are Gaussian, and `PowerLaw` ([P] Theorem 4.2)
+additionally that factors are Pareto; its asymptote is the theorem's formula, corrected.
 """
 
 from __future__ import annotations
@@ -19,40 +19,38 @@ from numpy.typing import ArrayLike, NDArray
 from unifews.core.checks import check_sparsity, check_threshold
 from unifews.core.diffusion import Diffusion
 from unifews.errors import InputError
-from unifews.theory.similarity import edge_factors
-
-Floats = NDArray[np.float64]
+from unifews.theory.bounds import Vector, edge_factors
 
 
 class Curve(Protocol):
-    """How much a threshold removes, and the threshold that removes so much."""
+    """Sparsity η of a threshold δ, and the inverse."""
 
     def sparsity(self, threshold: float) -> float:
-        """η, the share of messages below δ."""
+        """η, the fraction of messages below δ."""
 
     def threshold(self, sparsity: float) -> float:
-        """δ that removes the share η."""
+        """δ that removes the fraction η."""
 
 
 @dataclass(frozen=True, eq=False)
 class Quantile:
     """The distribution of the messages themselves: exact for all of them, within sampling error for a sample.
 
-    Works for sizes ‖T[u,v]·P[v]‖ of any kind (node, block, feature), and is what a single layer should use.
+    Works for norms ‖T[u,v]·P[v]‖ of any entry kind (edge, block, feature); recommended for a single layer.
     """
 
     messages: ArrayLike
 
     @cached_property
-    def _ascending(self) -> Floats:
+    def _ascending(self) -> Vector:
         return np.sort(_positive("messages", self.messages, zero=True))
 
     def sparsity(self, threshold: float) -> float:
-        """Messages less than δ, as a share: ties stay."""
+        """Fraction of messages less than δ; messages equal to δ are kept."""
         return float(np.searchsorted(self._ascending, check_threshold("threshold", threshold)) / len(self._ascending))
 
     def threshold(self, sparsity: float) -> float:
-        """The smallest δ that leaves the largest (1-η) of the messages, where no two are equal; more where they are."""
+        """The smallest δ that keeps the largest (1-η) of the messages; ties keep more."""
         values = self._ascending
         return float(values[min(round(check_sparsity("sparsity", sparsity) * len(values)), len(values) - 1)])
 
@@ -61,7 +59,7 @@ class Quantile:
 class SemiEmpirical:
     """η(δ) = mean over edges of erf(δ / (√2·σ·T_e)): the factors as they are, the values Gaussian.
 
-    No power law: within .02 on cora, where every power-law fit is off by more. One value per message, not the norm of a row.
+    No power law is assumed: within .02 on cora, where every power-law fit is off by more. For scalar messages, not row norms.
     """
 
     factors: ArrayLike
@@ -76,7 +74,7 @@ class SemiEmpirical:
         return cls(edge_factors(diffusion), spread(p))
 
     @cached_property
-    def _scale(self) -> Floats:
+    def _scale(self) -> Vector:
         return _positive("factors", self.factors) * (math.sqrt(2) * self.sigma)
 
     def sparsity(self, threshold: float) -> float:
@@ -109,8 +107,8 @@ class PowerLaw:
       [P] Case 2 (eq:sp_q_a) has σ^(α+1) in the denominator instead of σ^(α-1) in the numerator: right for σ = 1 only, and
       at α = 2.5, σ = .3, z = 8 it gives -14.6 where the truth is .962.
 
-    How far it describes a graph is another matter: T[u,v] = 1/√(d_u d_v) is bounded above and piles up near 0 because of hubs,
-    and its exponent is not that of the degrees ([P] says it is). `unifews.theory.fits` and docs/theory.md measure it.
+    Real graphs follow it only approximately: T[u,v] = 1/√(d_u d_v) is bounded above and concentrates near 0 because of hubs,
+    and its exponent is not that of the degrees, as [P] assumes. `fit_curve` and docs/theory.md measure the fit.
     """
 
     alpha: float
@@ -140,7 +138,7 @@ class PowerLaw:
 
     @property
     def constant(self) -> float:
-        """C = x_min·σ·K^t of δ = C(1-η)^-t; [P] says that ‖p‖ determines it, and that is by way of σ."""
+        """C = x_min·σ·K^t of δ = C(1-η)^-t; it depends on ‖p‖ through σ."""
         return self.scale * math.pow(self.tail, self.exponent)
 
     def sparsity(self, threshold: float) -> float:
@@ -174,17 +172,135 @@ class PowerLaw:
         return self.constant * math.pow(1 - check_sparsity("sparsity", sparsity), -self.exponent)
 
     def epsilon(self, sparsity: float, edges: int, norm: float) -> float:
-        """ε = η·m·δ(η)/‖p‖, in [P]'s words O(η(1-η)^-t): for the given p only, see `unifews.theory.removal`."""
+        """ε = η·m·δ(η)/‖p‖, in [P]'s words O(η(1-η)^-t): for the given p only, see `vector_epsilon`."""
         return sparsity * edges * self.threshold(sparsity) / _check_above_zero("norm", norm)
 
 
+# ---------------------------------------------------------------------------------------------------------------------- fits
+
+_MAX_CANDIDATES = 300  # values of x_min tried: about a second on 100,000 distinct values
+_MIN_TAIL = 10  # a fit needs at least this many values
+
+
+@dataclass(frozen=True)
+class TailFit:
+    """A density ∝ x^-alpha for x ≥ x_min."""
+
+    alpha: float
+    x_min: float
+    distance: float
+    """Kolmogorov-Smirnov distance between the fit and the values ≥ x_min."""
+    size: int
+    """Values ≥ x_min."""
+
+    def curve(self, sigma: float) -> PowerLaw:
+        """η(δ) of messages whose factors follow this tail."""
+        return PowerLaw(self.alpha, self.x_min, sigma)
+
+
+def fit_tail(values: ArrayLike, *, x_min: float | None = None, discrete: bool = False) -> TailFit:
+    """The power law of the largest values (Clauset, Shalizi, Newman, SIAM Review 2009).
+
+        continuous:  α = 1 + k / Σ ln(x_i / x_min)      over the k values ≥ x_min
+        discrete:    α maximises -k ln ζ(α, x_min) - α Σ ln x_i,  as for degrees
+
+    Without `x_min`, the one whose fit is closest to the values above it in the sense of Kolmogorov and Smirnov; of more
+    than 300 distinct values, 300 quantiles are tried. Values of 0 are ignored.
+    """
+    array = np.asarray(values, dtype=np.float64).ravel()
+    if not np.isfinite(array).all() or array.min(initial=0) < 0:
+        raise InputError("`values` of a power law are finite and not negative.")
+    if discrete and not np.array_equal(array, np.floor(array)):
+        raise InputError("`discrete=True` needs whole numbers such as degrees; omit it for other values.")
+    array = array[array > 0]
+    distinct, counts = np.unique(array, return_counts=True)
+    if len(distinct) < 2 or len(array) < _MIN_TAIL:
+        raise InputError(
+            f"a power law needs at least {_MIN_TAIL} values above 0, not all the same; got {len(array):,}, "
+            f"{len(distinct):,} of them different."
+        )
+    if x_min is not None:
+        if not 0 < x_min <= distinct[-2]:
+            raise InputError(
+                f"`x_min` must be above 0 and leave two different values, so at most {distinct[-2]:g}; got {x_min}."
+            )
+        return _fit(distinct, counts, float(x_min), discrete)
+    tails = counts[::-1].cumsum()[::-1]
+    candidates = distinct[:-1][tails[:-1] >= _MIN_TAIL]
+    if len(candidates) > _MAX_CANDIDATES:
+        # Quantiles of all values, not of the distinct ones: a tail often starts at a value with many copies.
+        at = np.searchsorted(-tails, -np.linspace(len(array), tails[len(candidates) - 1], _MAX_CANDIDATES), side="right") - 1
+        candidates = distinct[np.unique(at)]
+    return min((_fit(distinct, counts, float(least), discrete) for least in candidates), key=lambda fit: fit.distance)
+
+
+def _fit(distinct: Vector, counts: NDArray[np.int64], x_min: float, discrete: bool) -> TailFit:
+    first = int(np.searchsorted(distinct, x_min))
+    tail, copies = distinct[first:], counts[first:]
+    size = int(copies.sum())
+    upto = copies.cumsum() / size
+    if discrete:
+        alpha, distribution = _discrete(tail, copies, x_min)
+        distance = float(np.abs(upto - distribution).max())
+    else:
+        alpha = 1 + size / float(copies @ np.log(tail / x_min))
+        distribution = 1 - (tail / x_min) ** (1 - alpha)
+        # The empirical distribution jumps at each value: the gap is largest just before or after it.
+        distance = float(max((upto - distribution).max(), (distribution - upto + copies / size).max()))
+    return TailFit(alpha, x_min, distance, size)
+
+
+def _discrete(tail: Vector, copies: NDArray[np.int64], x_min: float) -> tuple[float, Vector]:
+    from scipy.optimize import minimize_scalar
+    from scipy.special import zeta
+
+    logs = float(copies @ np.log(tail) / copies.sum())
+    found = minimize_scalar(lambda a: math.log(zeta(a, x_min)) + a * logs, bounds=(1.0001, 20.0), method="bounded")
+    alpha = float(found.x)
+    return alpha, 1 - zeta(alpha, tail + 1) / zeta(alpha, x_min)
+
+
+@dataclass(frozen=True)
+class CurveFit:
+    """A fitted curve and its error on the messages."""
+
+    curve: PowerLaw
+    error: float
+    """Largest |η(δ) - empirical η| over the fitted thresholds."""
+
+
+def fit_curve(messages: ArrayLike, sigma: float, *, points: int = 99) -> CurveFit:
+    """(α, x_min) by least squares between η(δ) of `PowerLaw` and the empirical η, at `points` evenly spaced η."""
+    from scipy.optimize import least_squares
+
+    truth = Quantile(messages)
+    shares = np.arange(1, points + 1) / (points + 1)
+    thresholds = np.unique([truth.threshold(float(share)) for share in shares])
+    thresholds = thresholds[thresholds > 0]
+    if len(thresholds) < 2:
+        raise InputError("fitting a curve needs messages of different sizes; these are all equal or zero.")
+    wanted = np.array([truth.sparsity(float(delta)) for delta in thresholds])
+
+    def curve(parameters: Vector) -> PowerLaw:
+        return PowerLaw(1 + math.exp(parameters[0]), math.exp(parameters[1]), sigma)
+
+    def gaps(parameters: Vector) -> Vector:
+        law = curve(parameters)
+        return np.asarray([law.sparsity(float(delta)) for delta in thresholds] - wanted)
+
+    start = np.array([math.log(1.5), math.log(float(np.median(thresholds)) / sigma)])
+    low, high = np.array([-3.0, start[1] - 15]), np.array([3.0, start[1] + 15])
+    found = least_squares(gaps, start, bounds=(low, high))
+    return CurveFit(curve(found.x), float(np.abs(gaps(found.x)).max()))
+
+
 def spread(p: ArrayLike) -> float:
-    """σ of values taken for Gaussian with mean 0: √(mean p²)."""
+    """σ of values modelled as Gaussian with mean 0: √(mean p²)."""
     return float(np.sqrt(np.mean(np.square(np.asarray(p, dtype=np.float64)))))
 
 
 def _invert(below: Callable[[float], float], above: Callable[[float], float], sparsity: float, guess: float) -> float:
-    """δ > 0 where the rising η(δ), or the falling 1 - η(δ), passes the value asked for; 0 for η = 0."""
+    """δ > 0 where the rising η(δ), or the falling 1 - η(δ), crosses the given value; 0 for η = 0."""
     if sparsity == 0:
         return 0.0
 
@@ -204,7 +320,7 @@ def _invert(below: Callable[[float], float], above: Callable[[float], float], sp
     return high
 
 
-def _positive(name: str, values: ArrayLike, *, zero: bool = False) -> Floats:
+def _positive(name: str, values: ArrayLike, *, zero: bool = False) -> Vector:
     array = np.asarray(values, dtype=np.float64).ravel()
     least = "0 or more" if zero else "greater than 0"
     if len(array) == 0 or not np.isfinite(array).all() or array.min() < 0 or (array.min() == 0 and not zero):

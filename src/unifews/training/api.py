@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from os import PathLike
 from time import perf_counter
 from typing import Any, Protocol
 
-import numpy as np
 from torch import nn
 
 from unifews.core.trace import Trace
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.load import load_dataset
 from unifews.datasets.splits import Split
-from unifews.errors import FileFormatError, InputError
+from unifews.errors import FileFormatError
 from unifews.resources import Progress
 from unifews.training.data_parallel import HeadTrainer
 from unifews.training.decoupled import DecoupledTraining
+from unifews.training.job import TrainingJob
 from unifews.training.ledger import Ledger
 from unifews.training.loop import Epoch
-from unifews.training.metrics import evaluate
 from unifews.training.result import SeedResult, TrainResult, describe
-from unifews.training.spec import TrainSpec
+from unifews.training.spec import DecoupledSpec, LayeredSpec, TrainSpec
 
 Watch = Callable[[int, Epoch], None]
 """Called after every epoch with the number of the seed (0, 1, …) and the epoch."""
@@ -55,7 +54,7 @@ def train(
         progress: called with (steps done, steps in all) while propagating.
         watch: called after every epoch.
         trainer: how a head is trained. Default: by this process alone; `unifews.distributed.train` distributes the rows.
-        known: seeds that were trained before with these settings and this data (`known_seeds`); they are not repeated.
+        known: seeds trained before with these settings and this data (`TrainingJob.known_seeds`); they are not repeated.
         **settings: of `TrainSpec` and `Recipe`, which explain each; among them
             edge_sparsity | edge_threshold: fraction of edge products to remove, or δ; neither = unpruned;
             weight_sparsity | weight_threshold: the same for weights;
@@ -68,70 +67,46 @@ def train(
     data = dataset if isinstance(dataset, Dataset) else load_dataset(dataset)
     spec = TrainSpec.of({"dataset": data.name, "model": model, "method": method, **settings})
     book = Ledger(ledger) if ledger is not None and not isinstance(ledger, Ledger) else ledger
-    splits, run_id, trainer = splits_of(data, spec), spec.id(data), trainer or HeadTrainer()
+    return run_job(TrainingJob.prepare(data, spec), book, progress=progress, watch=watch, trainer=trainer, known=known)
+
+
+def run_job(
+    job: TrainingJob,
+    book: Ledger | None,
+    *,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+    trainer: HeadTrainer | None = None,
+    known: Sequence[SeedResult] = (),
+) -> TrainResult:
+    """Train every seed of a job, and append its record to the ledger."""
+    data, spec, trainer = job.data, job.spec, trainer or HeadTrainer()
     finished = {result.seed: result for result in known}
     if book:
         book.check()
-        finished |= {result.seed: result for result in _finished(book, run_id)}
+        finished |= {result.seed: result for result in _finished(book, job.id)}
     began = perf_counter()
-    training = prepared(data, spec, splits, progress, trainer)
+    training = prepared(data, spec, job.splits, progress, trainer)
     seconds = 0.0 if spec.is_layered else perf_counter() - began
-    partial_book = book if book and trainer.is_first else None
-    seeds, best = _all_seeds(training, spec, run_id, finished, watch, partial_book)
-    result = TrainResult(
-        spec, run_id, training.metric, seeds, training.trace(seeds), training.sizes(seeds), describe(data), seconds, best
-    )
-    if partial_book:
-        partial_book.append(result.to_dict())
-        partial_book.drop_partial(run_id)
-    return result
-
-
-def _all_seeds(
-    training: _Training,
-    spec: TrainSpec,
-    run_id: str,
-    finished: dict[int, SeedResult],
-    watch: Watch | None,
-    book: Ledger | None,
-) -> tuple[list[SeedResult], nn.Module | None]:
-    """The result of every seed, those finished before included, and the model of the best one trained here."""
     best: tuple[float, nn.Module] | None = None
     done: list[SeedResult] = []
     for i in range(spec.seeds):
         if spec.seed + i in finished:
             done.append(finished[spec.seed + i])
             continue
-        result, model = training.one_seed(i, spec.seed + i, None if watch is None else partial(watch, i))
-        if best is None or result.val > best[0]:
-            best = result.val, model
-        done.append(result)
-        if book and len(done) < spec.seeds:
-            book.save_partial(run_id, [asdict(seed) for seed in done])
-    return done, best[1] if best else None
-
-
-def known_seeds(book: Ledger, spec: TrainSpec, data: Dataset) -> list[SeedResult]:
-    """Seeds of this run in records of the ledger, of runs with other seeds but the same settings, data and version.
-
-    Older records of models whose layers propagate lack the traces of their seeds, and are left out.
-    """
-    one_draw = not spec.is_layered and spec.rule.random  # an embedding that the first seed decides
-    settings, wanted = spec.to_dict(), range(spec.seed, spec.seed + spec.seeds)
-    found: dict[int, SeedResult] = {}
-    for record in book.records():
-        theirs = record.get("spec")
-        if not isinstance(theirs, dict) or {**theirs, "seed": spec.seed, "seeds": spec.seeds} != settings:
-            continue
-        try:
-            other = replace(spec, seed=theirs["seed"], seeds=theirs["seeds"])
-            seeds = [SeedResult.of(values) for values in record["seeds"]]
-        except (KeyError, TypeError, AttributeError, InputError):  # another format, or damaged
-            continue
-        if record["id"] != other.id(data) or (one_draw and other.seed != spec.seed):
-            continue
-        found |= {seed.seed: seed for seed in seeds if seed.seed in wanted and (seed.trace or not spec.is_layered)}
-    return list(found.values())
+        seed, model = training.one_seed(i, spec.seed + i, None if watch is None else partial(watch, i))
+        if best is None or seed.val > best[0]:
+            best = seed.val, model
+        done.append(seed)
+        if book and trainer.is_first and len(done) < spec.seeds:
+            book.save_partial(job.id, [asdict(each) for each in done])
+    trace, sizes = training.trace(done), training.sizes(done)
+    best_model = best[1] if best else None
+    result = TrainResult(spec, job.id, training.metric, done, trace, sizes, describe(data), seconds, best_model)
+    if book and trainer.is_first:
+        book.append(result.to_dict())
+        book.drop_partial(job.id)
+    return result
 
 
 def _finished(book: Ledger, run_id: str) -> list[SeedResult]:
@@ -157,57 +132,10 @@ class _Training(Protocol):
 
 def prepared(data: Dataset, spec: TrainSpec, splits: list[Split], progress: Progress | None, trainer: HeadTrainer) -> _Training:
     """The dataset prepared for the kind of model; decoupled models are propagated here."""
-    if not spec.is_layered:
+    if isinstance(spec, DecoupledSpec):
         return DecoupledTraining(data, spec, splits, progress, trainer)
     from unifews.training.layered import LayeredTraining  # imports PyG, which decoupled models do not need
     from unifews.training.links import LinkTraining
 
-    return (LinkTraining if spec.task == "links" else LayeredTraining)(data, spec, splits)
-
-
-def splits_of(data: Dataset, spec: TrainSpec) -> list[Split]:
-    """The split of every seed, checked; links are split when their seed is trained."""
-    if spec.task == "links":
-        from unifews.training.links import check_links
-
-        check_links(data.name, data.graph)
-        return []
-    splits = [data.split(spec.seed + i, spec.split) for i in range(spec.seeds)]
-    for split in splits:
-        check_split(data, split)
-    return splits
-
-
-def check_split(data: Dataset, split: Split) -> None:
-    """A classifier can be trained and evaluated on this split."""
-    for name, part in zip(split._fields, split, strict=True):
-        if not len(part):
-            raise InputError(
-                f"the {name} set of {data.name} is empty: {data.num_nodes:,} nodes are too few for this split, or too few have "
-                f"labels."
-            )
-    Split.of(*split, num_nodes=data.num_nodes)
-    if len(split.train) < 2:
-        raise InputError(f"{data.name} has a single training node; training needs at least 2.")
-    for name, part in zip(split._fields, split, strict=True):
-        try:
-            evaluate(data.about.metric, np.broadcast_to(np.float32(0), (len(part), data.num_classes)), data.y[part])
-        except InputError as error:
-            raise InputError(f"the {name} set of {data.name} cannot be evaluated: {error}") from error
-    if data.is_multilabel:
-        return
-    classes = np.unique(data.y[data.y >= 0])
-    if len(classes) < 2:
-        raise InputError(
-            f"every labelled node of {data.name} is of class {classes[0]}, so there is nothing to learn; give it labels of two "
-            f"classes or more."
-        )
-    trained = np.bincount(data.y[split.train], minlength=data.num_classes) > 0
-    evaluated = np.unique(data.y[np.concatenate([split.val, split.test])])
-    missing = evaluated[~trained[evaluated]]
-    if len(missing):  # a stored split: one drawn by class gives the first node of each to training
-        seeds = f", another `seed`, which picks one of its {len(data.splits)} stored splits" if len(data.splits) > 1 else ""
-        raise InputError(
-            f"class {missing[0]} of {data.name} has no training node ({len(missing)} of {data.num_classes} classes lack one), "
-            f"so it could never be predicted; take split='stratified'{seeds}, or merge rare classes."
-        )
+    assert isinstance(spec, LayeredSpec)
+    return (LinkTraining if spec.predicts_links else LayeredTraining)(data, spec, splits)

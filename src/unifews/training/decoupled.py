@@ -22,14 +22,14 @@ from unifews.training.checks import check_finite
 from unifews.training.data_parallel import HeadTrainer
 from unifews.training.loop import Watch, fit, seeded
 from unifews.training.result import SeedResult
-from unifews.training.spec import TrainSpec
+from unifews.training.spec import DecoupledSpec
 
 
 class DecoupledTraining:
     """A dataset with its embedding, on which a head is trained once per seed."""
 
     def __init__(
-        self, data: Dataset, spec: TrainSpec, splits: Sequence[Split], progress: Progress | None, trainer: HeadTrainer
+        self, data: Dataset, spec: DecoupledSpec, splits: Sequence[Split], progress: Progress | None, trainer: HeadTrainer
     ) -> None:
         self.data, self.spec, self.splits, self.trainer = data, spec, splits, trainer
         self.axes: Tensor | None = None

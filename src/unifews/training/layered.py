@@ -26,7 +26,7 @@ from unifews.training.data_parallel import loss_of
 from unifews.training.loop import Watch, seeded, train_epochs
 from unifews.training.metrics import evaluate
 from unifews.training.result import Fitted, SeedResult
-from unifews.training.spec import TrainSpec
+from unifews.training.spec import LayeredSpec
 
 _MAX_DENSITY = 0.2  # up to which sparse features are multiplied faster than dense ones, forward and backward
 
@@ -39,7 +39,7 @@ Validate = Callable[[nn.Module], tuple[float, float]]
 class LayeredTraining:
     """A dataset as tensors, on which a model is trained once per seed."""
 
-    def __init__(self, data: Dataset, spec: TrainSpec, splits: Sequence[Split]) -> None:
+    def __init__(self, data: Dataset, spec: LayeredSpec, splits: Sequence[Split]) -> None:
         """`splits`: of the nodes, one per seed."""
         self.data, self.spec, self.splits = data, spec, splits
         self.x = features(data, sparse=spec.model != "gin")  # GIN adds a node's own features to its neighbours'

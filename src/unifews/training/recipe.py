@@ -1,34 +1,38 @@
-"""How a head is trained: the numbers, and when weights are pruned."""
+"""How a head is trained: its hyperparameters, and when weights are pruned."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
-from unifews.core.checks import check_sparsity, check_threshold
-from unifews.errors import InputError
-from unifews.training.checks import real, whole
+from unifews.core.config import Values, option, validate
+from unifews.core.entry import Amounts, cubic_ramp
 
-_LARGEST = 1e38  # float32 holds no more
-LINKS: dict[str, Any] = {"width": 256, "layers": 3, "dropout": 0.8, "epochs": 500, "patience": 50}
-"""What predicting links is trained by, where it differs; what models that classify nodes are: `zoo.numbers_of`."""
+_FLOAT32_LIMIT = 1e38
+LINKS: Values = {"width": 256, "layers": 3, "dropout": 0.8, "epochs": 500, "patience": 50}
+"""Hyperparameters of link prediction, where they differ; those of models that classify nodes: `models.numbers_of`."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """One setting for all datasets, chosen by validation accuracy (docs/adr/0011); the paper's is `Recipe.paper()`."""
 
-    width: int = 512
-    layers: int = 2
-    dropout: float = 0.7
-    batch: int = 512
-    epochs: int = 200
-    patience: int = 20
-    """Epochs without a better validation score before stopping, counted once pruned weights have recovered; 0 = never."""
-    lr: float = 1e-3
-    weight_decay: float = 1e-5
-    plateau: int = 15
-    """Epochs without a better validation score before the learning rate is halved."""
+    width: int = option(512, "hidden units of a layer", ge=1, group="Training", metavar="N")
+    layers: int = option(2, "layers of the classifier, or of the model", ge=1, group="Training", metavar="N")
+    dropout: float = option(0.7, "dropout probability", ge=0, lt=1, group="Training", metavar="P")
+    batch: int = option(512, "nodes per step, of models that propagate once", ge=2, group="Training", metavar="N")
+    epochs: int = option(200, "largest number of epochs", ge=1, group="Training", metavar="N")
+    patience: int = option(
+        20,
+        "stop after this many epochs without a better validation score, once pruned weights have recovered (0: never)",
+        ge=0,
+        group="Training",
+        metavar="N",
+    )
+    lr: float = option(1e-3, "learning rate", ge=0, lt=_FLOAT32_LIMIT, group="Training", metavar="X")
+    weight_decay: float = option(1e-5, "weight decay", ge=0, lt=_FLOAT32_LIMIT, group="Training", metavar="X")
+    plateau: int = option(
+        15, "epochs without a better validation score before the learning rate is halved", ge=1, group="Training", rare=True
+    )
 
     @classmethod
     def paper(cls, *, layered: bool = False) -> Recipe:
@@ -36,10 +40,7 @@ class Recipe:
         return cls(lr=1e-3 if layered else 1e-2, dropout=0.5, patience=0)
 
     def __post_init__(self) -> None:
-        for name, least in (("width", 1), ("layers", 1), ("batch", 2), ("epochs", 1), ("patience", 0), ("plateau", 1)):
-            object.__setattr__(self, name, whole(name, getattr(self, name), least))
-        for name, most in (("dropout", 1.0), ("lr", _LARGEST), ("weight_decay", _LARGEST)):
-            object.__setattr__(self, name, real(name, getattr(self, name), most))
+        validate(self)
 
     @classmethod
     def names(cls) -> list[str]:
@@ -48,12 +49,12 @@ class Recipe:
 
 @dataclass(frozen=True)
 class WeightPruning:
-    """Which share of the weights goes, and when.
+    """How many weights are removed, and when.
 
-    Masks are decided at the first batch of an epoch. In the first `settle` of the epochs from the dense weights, so that
-    weights may come back; after that only more may go. With a target the share grows over the first `ramp`
-    epochs, s·(1 - (1 - t)³), and only epochs that have reached it count as results. While weights may come back, `feedback`
-    lets those that were removed go on learning (docs/adr/0012). The authors' schedule is ``ramp=1, feedback=False``.
+    Masks are decided at the first batch of an epoch. In the first `settle` of the epochs they are decided from the dense
+    weights, so that weights may come back; after that only more may be removed. A target sparsity grows over the first `ramp`
+    epochs (`cubic_ramp`), and only epochs that have reached it count as results. While weights may come back, `feedback` lets
+    removed ones keep learning (docs/adr/0012). The authors' schedule is ``ramp=1, feedback=False``.
     """
 
     sparsity: float | None = None
@@ -63,20 +64,13 @@ class WeightPruning:
     settle: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.sparsity is not None and self.threshold is not None:
-            raise InputError("weight_sparsity and weight_threshold are ways to say the same thing; give one of them.")
-        if self.sparsity is not None:
-            check_sparsity("weight_sparsity", self.sparsity)
-        if self.threshold is not None:
-            check_threshold("weight_threshold", self.threshold)
-        if isinstance(self.ramp, bool) or not isinstance(self.ramp, int) or self.ramp < 1:
-            raise InputError(f"`weight_ramp` is a whole number of epochs, at least 1; got {self.ramp!r}.")
+        Amounts(weight_sparsity=self.sparsity, weight_threshold=self.threshold)
 
     def within(self, weights: int, unpruned: int) -> WeightPruning:
-        """The same wish as a share of a head with this many weights, where the share was meant of `unpruned` ones.
+        """The same target as a fraction of a head with this many weights, where it was meant of `unpruned` ones.
 
-        A head on fewer axes than the input has is smaller already; only what is still above the budget goes. A threshold
-        is no share and stays.
+        A head on fewer components than the input has features is smaller already; only weights above the budget are removed.
+        A threshold is no fraction and is unchanged.
         """
         if not self.sparsity:
             return self
@@ -87,16 +81,16 @@ class WeightPruning:
     def active(self) -> bool:
         return bool(self.sparsity) or bool(self.threshold)
 
-    def at(self, epoch: int, epochs: int) -> dict[str, Any]:
+    def at(self, epoch: int, epochs: int) -> dict[str, float | bool]:
         """Arguments of `PrunedLinear.decide` for this epoch, counted from 0."""
         monotone = self.settles(epoch, epochs)
         if self.threshold is not None:
             return {"threshold": self.threshold, "monotone": monotone}
-        share = 1.0 if self.reached(epoch, epochs) else 1 - (1 - (epoch + 1) / self.ramp_within(epochs)) ** 3
+        share = 1.0 if self.reached(epoch, epochs) else cubic_ramp((epoch + 1) / self.ramp_within(epochs))
         return {"sparsity": share * (self.sparsity or 0.0), "monotone": monotone}
 
     def reached(self, epoch: int, epochs: int) -> bool:
-        """Whether the weights of this epoch are as sparse as asked for."""
+        """Whether the weights of this epoch have the target sparsity."""
         return not self.sparsity or epoch + 1 >= self.ramp_within(epochs)
 
     def settles(self, epoch: int, epochs: int) -> bool:
@@ -104,5 +98,5 @@ class WeightPruning:
         return epoch >= self.settle * epochs
 
     def ramp_within(self, epochs: int) -> int:
-        """Epochs until the share is reached: half of a short training at most."""
+        """Epochs until the target is reached: half of a short training at most."""
         return max(1, min(self.ramp, epochs // 2))

@@ -1,181 +1,125 @@
-"""What a training run is asked to do: everything that decides its result, and nothing else."""
+"""What a training run computes: every setting that decides its result, and nothing else.
+
+`TrainSpec.of` builds a `DecoupledSpec` or a `LayeredSpec`, whichever the model needs; `to_dict` is the flat table of settings
+that ledger records and run files hold.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import tomllib
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import MISSING, asdict, dataclass, field, replace
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from unifews import __version__
-from unifews.core.checks import check_sparsity, check_threshold
+from unifews.core.config import Option, Values, from_dict, option, options_of, project, same_option, to_toml, validate
+from unifews.core.entry import Amounts, Entries
 from unifews.core.schemes import Appnp, Scheme, Sgc
 from unifews.datasets.dataset import Dataset, SplitKind
 from unifews.errors import FileFormatError, InputError, MissingFileError, unknown_name
 from unifews.methods import registry
 from unifews.nn import models
-from unifews.nn.config import LayerEntries, Share
+from unifews.nn.config import LayerEntries, PruningConfig, Share
+from unifews.propagation.config import PropagationConfig
 from unifews.storage.reading import reading
-from unifews.training.checks import real, whole
 from unifews.training.fingerprint import fingerprint
 from unifews.training.recipe import LINKS, Recipe, WeightPruning
 
 DECOUPLED = ("appnp", "sgc", "mlp")
-"""Models that propagate once, then train; the others, of the zoo, propagate in every layer."""
+"""Models that propagate once, then train; those of `unifews.nn.models` propagate in every layer."""
 MODELS = (*DECOUPLED, *models.MODELS)
-_SEEDS = 2**63  # what torch's generator takes
-_WEIGHTS = "adr 22"  # by which rule layers share the weights that may stay
-_SETTLE = "adr 23"  # `settle` is about weights, no longer about edges
-_PATIENCE = "patience after recovery"  # when a training with a weight ramp may stop
-_RAMP = 15  # epochs a layer over which weights of a head go: a deep one learns nothing more once they have gone
+PAPER: Values = {"entries": "node", "basis": "input", "inherit": True, "weight_ramp": 1, "weight_feedback": False}
+"""Settings of the paper's own form: whole edges, input features, nested; weights pruned fully from the first epoch."""
 
-PAPER: dict[str, Any] = {"entries": "node", "basis": "input", "inherit": True, "weight_ramp": 1, "weight_feedback": False}
-"""Settings of the paper's own form: whole rows, on the input axes, nested; weights pruned fully from the first epoch."""
-
-ONCE = ("weight_reference", "hops", "r", "skip", "basis", "rank", "head", "standardise", "batch")
-"""Settings of decoupled models only."""
-LAYERED: dict[str, Any] = {"entries": "unit", "inherit": True}
-"""Defaults of models that propagate in every layer, where they differ."""
-OF_LAYERS = ("task", "budget", "absolute", "node_lock", "settle")
-"""Settings of those models only, beside what each has of its own (`zoo.own_settings`)."""
-
-
-def paper_form(model: str) -> dict[str, Any]:
-    """`PAPER` for this model. In layers, the share is the mean over layers, in the second half of the epochs removed weights
-    stay removed (edges are decided from scratch in every pass), and there are no axes to choose."""
-    if model not in models.MODELS:
-        return PAPER
-    return {name: value for name, value in PAPER.items() if name not in ONCE} | {"budget": "layers", "settle": 0.5}
+_SEED_LIMIT = 2**63  # of torch's generator
+_RAMP_PER_LAYER = 15  # epochs per layer over which weights of a head are pruned: a deep one stops learning once it is sparse
+# Rules that changed between versions: runs that depend on one have its name in their id, so that older records are not reused.
+_WEIGHT_RULE = "adr 22"  # how layers share the weights that are kept
+_SETTLE = "adr 23"  # `settle` concerns weights, no longer edges
+_PATIENCE_RULE = "patience after recovery"  # when a training with a weight ramp may stop early
 
 
 def long_ramp(layers: int) -> int:
-    """Epochs over which weights go where nothing is learnt by heart before."""
-    return _RAMP * max(layers, 2)
+    """Epochs over which weights of a head with so many layers are pruned."""
+    return _RAMP_PER_LAYER * max(layers, 2)
 
 
 @dataclass(frozen=True)
 class TrainSpec:
-    """The settings of `unifews.train`; see there for what each means.
+    """Settings that every training has; `of` builds the class for a model."""
 
-    Defaults here are those of decoupled models; `of` knows each model's own.
-    """
-
-    dataset: str
-    model: str = "appnp"
-    method: str = "unifews"
-    edge_sparsity: float | None = None
-    edge_threshold: float | None = None
-    weight_sparsity: float | None = None
-    weight_threshold: float | None = None
-    weight_reference: Literal["unpruned", "head"] = "unpruned"
-    weight_ramp: int | None = None
-    weight_feedback: bool = True
-    seeds: int = 1
-    seed: int = 42
-    split: SplitKind | None = None
-    hops: int = 20
-    alpha: float = 0.1
-    r: float = 0.5
-    skip: str | None = None
-    entries: LayerEntries = "block"
-    basis: Literal["auto", "principal", "input"] = "auto"
-    rank: int | None = None
-    inherit: bool = False
-    head: Literal["auto", "embedding", "coordinates"] = "auto"
-    standardise: Literal["common", "column"] = "common"
-    task: Literal["nodes", "links"] = "nodes"
-    budget: Share = "macs"
-    absolute: bool = False
-    node_lock: bool = False
-    settle: float = 1.0
-    heads: int = 8
-    theta: float = 0.5
+    dataset: str = option(MISSING, "name or path of the dataset", group="Input")
+    model: str = option(
+        "appnp", "appnp, sgc, mlp (propagated once); gcn, gat, sage, gcnii, gin (in every layer)", group="Model"
+    )
+    method: str = option(
+        "unifews",
+        "pruning method, see unifews methods; settings as ndls:epsilon=0.05",
+        group="Pruning",
+        metavar="NAME[:SETTINGS]",
+    )
+    edge_sparsity: float | None = same_option(Amounts, "edge_sparsity")
+    edge_threshold: float | None = same_option(Amounts, "edge_threshold", le=None)  # all removed: nothing to learn from
+    weight_sparsity: float | None = same_option(Amounts, "weight_sparsity")
+    weight_threshold: float | None = same_option(Amounts, "weight_threshold", le=None)
+    weight_ramp: int | None = option(
+        None,
+        "epochs over which weight sparsity grows to its target (default: 15 per layer; gcn and the like: 3, at least 12)",
+        ge=1,
+        group="Pruning",
+        metavar="EPOCHS",
+    )
+    weight_feedback: bool = same_option(PruningConfig, "feedback")
+    seeds: int = option(1, "number of random seeds", ge=1, group="Training", metavar="N")
+    seed: int = option(42, "first random seed; it decides split, initial weights, batches and dropout", ge=0, group="Training")
+    split: SplitKind | None = option(
+        None,
+        "50/25/25 by class and seed (stratified), or the dataset's own (stored) (default: the dataset's)",
+        group="Training",
+    )
     recipe: Recipe = field(default_factory=Recipe)
 
+    layered: ClassVar[bool] = False
+    unused_hyperparameters: ClassVar[tuple[str, ...]] = ()
+    """Fields of `recipe` that this kind of training does not use."""
+
     def __post_init__(self) -> None:
-        self._check_names()
-        if self.weight_ramp is None:
-            layers = self.recipe.layers
-            ramp = models.numbers_of(self.model, layers)["weight_ramp"] if self.is_layered else long_ramp(layers)
-            object.__setattr__(self, "weight_ramp", ramp)
-        self._check_numbers()
-        self._check_shares()
-        self._check_method()
-        self._check_sense()
-        self.pruning, self.scheme  # noqa: B018 - both check what they are made of
-
-    def _check_names(self) -> None:
-        _known("model", self.model, MODELS)
         object.__setattr__(self, "method", registry.text_of(self.method))
-        _known("entries", self.entries, (*(["unit"] if self.is_layered else []), "block", "feature", "node"))
-        _known("task", self.task, ("nodes", "links"))
-        _known("budget", self.budget, ("macs", "layers"))
-        _known("basis", self.basis, ("auto", "principal", "input"))
-        _known("head input", self.head, ("auto", "embedding", "coordinates"))
-        _known("weight reference", self.weight_reference, ("unpruned", "head"))
-        _known("standardisation", self.standardise, ("common", "column"))
-        if self.split is not None:
-            _known("split", self.split, ("stratified", "stored"))
+        validate(self)
+        if self.model not in (known := models.MODELS if self.layered else DECOUPLED):
+            raise unknown_name("model", self.model, known, setting="model")
+        if self.weight_ramp is None:
+            object.__setattr__(self, "weight_ramp", self._default_ramp())
+        if self.seed + self.seeds > _SEED_LIMIT:
+            raise InputError(f"seeds must be below 2^63; got seed={self.seed}.", setting="seed")
+        _ = self.amounts
+        self.rule.card.check(self.model, weights=self.amounts.prunes_weights)
+        self._check_combination()
 
-    def _check_numbers(self) -> None:
-        for name, least in (("seeds", 1), ("seed", 0), ("hops", 1), ("weight_ramp", 1), ("heads", 1)):
-            object.__setattr__(self, name, whole(name, getattr(self, name), least))
-        if self.seed + self.seeds > _SEEDS:
-            raise InputError(f"seeds are numbers below 2^63; got seed={self.seed}.")
-        for name in ("alpha", "r", "settle"):
-            object.__setattr__(self, name, real(name, getattr(self, name), 1.0, including=True))
-        object.__setattr__(self, "theta", real("theta", self.theta))
-        if self.rank is not None:
-            object.__setattr__(self, "rank", whole("rank", self.rank, 1))
-        for name in ("inherit", "weight_feedback", "absolute", "node_lock"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(f"`{name}` is true or false; got {getattr(self, name)!r}.")
+    def _check_combination(self) -> None:
+        """Refuse settings that contradict each other."""
 
-    def _check_shares(self) -> None:
-        """What is to be removed of edges and of weights."""
-        if self.edge_sparsity is not None and self.edge_threshold is not None:
-            raise InputError("edge_sparsity and edge_threshold are ways to say the same thing; give one of them.")
-        for what in ("edge", "weight"):
-            share, delta = f"{what}_sparsity", f"{what}_threshold"
-            if getattr(self, share) is not None:
-                object.__setattr__(self, share, check_sparsity(share, getattr(self, share)))
-            if getattr(self, delta) is not None:
-                object.__setattr__(self, delta, check_threshold(delta, getattr(self, delta)))
-            if getattr(self, delta) == math.inf:
-                raise InputError(f"an infinite `{delta}` would remove everything; give a number.")
+    def _default_ramp(self) -> int:
+        return long_ramp(self.recipe.layers)
 
-    def _check_method(self) -> None:
-        """Whether the method can do on this model what it is asked for."""
-        card = self.rule.card
-        card.check(self.model, weights=bool(self.weight_sparsity) or bool(self.weight_threshold))
-        thresholds = self.edge_threshold is not None or self.weight_threshold is not None
-        if self.is_layered and thresholds and not card.thresholds:
-            raise InputError(
-                f"method {card.name!r} has no threshold in layers, it removes a fraction; give edge_sparsity or "
-                f"weight_sparsity, or take method='unifews'."
-            )
-        if self.task not in card.tasks:
-            raise InputError(f"method {card.name!r} classifies nodes; for task='links' take method='unifews'.")
-
-    def _check_sense(self) -> None:
-        """Settings that contradict each other."""
-        if self.model == "mlp" and self.prunes_edges:
-            raise InputError("an MLP sees no edges, so none can be pruned; take model='appnp' or 'sgc'.")
-        if self.head == "coordinates" and (self.basis == "input" or not (self.prunes_edges or self.rank)):
-            raise InputError("head='coordinates' needs principal axes: prune edges or give `rank`, without basis='input'.")
-        if self.node_lock and not (self.prunes_edges and self.entries == "node" and self.task == "nodes"):
-            raise InputError("node_lock leaves edges into judged nodes in place; it needs pruned edges, with entries='node'.")
-        if self.task == "links" and self.split is not None:
-            raise InputError("task='links' draws its own split of the edges by seed; leave `split` out.")
+    @cached_property
+    def amounts(self) -> Amounts:
+        """How much is removed; at most one number for edges and one for weights."""
+        return project(Amounts, self)
 
     @property
     def is_layered(self) -> bool:
         """Whether the model propagates in every layer, not once before training."""
-        return self.model in models.MODELS
+        return self.layered
+
+    @property
+    def predicts_links(self) -> bool:
+        return False
 
     @property
     def rule(self) -> Any:
@@ -184,12 +128,12 @@ class TrainSpec:
 
     @property
     def is_own(self) -> bool:
-        """Whether this library's own method decides."""
+        """Whether this library's own method prunes."""
         return self.method == TrainSpec.method
 
     @property
     def prunes_edges(self) -> bool:
-        return bool(self.edge_sparsity) or bool(self.edge_threshold)
+        return self.amounts.prunes_edges
 
     @property
     def prunes(self) -> bool:
@@ -197,9 +141,117 @@ class TrainSpec:
 
     @property
     def pruning(self) -> WeightPruning:
+        """The schedule of weight pruning."""
         assert self.weight_ramp is not None
-        settle = self.settle if self.is_layered else WeightPruning.settle
-        return WeightPruning(self.weight_sparsity, self.weight_threshold, self.weight_ramp, self.weight_feedback, settle)
+        return WeightPruning(self.weight_sparsity, self.weight_threshold, self.weight_ramp, self.weight_feedback)
+
+    def unpruned(self) -> TrainSpec:
+        """The same run with nothing removed: all options of the group Pruning at their defaults."""
+        plain = {found.name: found.default for found in options_of(self) if found.group == "Pruning" and not found.part}
+        reset = {name: getattr(type(self), name) for name in self.rule.card.defaults}
+        return replace(self, **plain | reset)
+
+    def id(self, dataset: Dataset) -> str:
+        """Twelve hex digits that change with any setting, the method's own too, with the data and with the version."""
+        return self.id_of(fingerprint(dataset))
+
+    def id_of(self, data_id: str) -> str:
+        """The id of this run on data with this fingerprint."""
+        settings = self.to_dict() | {"method": registry.text_of(self.method, full=True)}  # its defaults may change
+        text = json.dumps([settings, data_id, __version__, *self._rules()], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def _rules(self) -> Iterator[str]:
+        if self.weight_sparsity and self.recipe.patience:
+            yield _PATIENCE_RULE
+
+    def to_dict(self) -> Values:
+        """The settings that this model and this method have, flat except for the table `recipe`."""
+        settings = asdict(self)
+        for name in self.unused_hyperparameters:
+            del settings["recipe"][name]
+        return {name: value for name, value in settings.items() if _has(type(self), name, self.model, self.method)}
+
+    @classmethod
+    def of(cls, settings: Values) -> TrainSpec:
+        """From flat settings; hyperparameters of the recipe stand among the others or in a table of their own, `recipe`.
+
+        Default of `model`: appnp, or the first model that the method works on.
+        """
+        settings = {name: value for name, value in settings.items() if name != "model" or value is not None}
+        rule = registry.resolve(settings.get("method", cls.method))
+        settings["method"] = registry.text_of(rule)
+        backbones = rule.card.backbones
+        model = settings.setdefault("model", cls.model if cls.model in backbones else backbones[0])
+        if model not in MODELS:
+            raise unknown_name("model", str(model), MODELS, setting="model")
+        rule.card.check(model, weights=False)
+        kind = LayeredSpec if model in models.MODELS else DecoupledSpec
+        recipe = settings.get("recipe", {})
+        if not isinstance(recipe, Recipe | dict):
+            raise InputError(f"`recipe` is a table of settings such as width and epochs; got {recipe!r}.", setting="recipe")
+        _check_settings(kind, model, settings["method"], [*settings, *(recipe if isinstance(recipe, dict) else ())])
+        if "dataset" not in settings:
+            raise InputError('no dataset is named; add a line such as dataset = "cora".', setting="dataset")
+        settings = {**rule.card.defaults, **settings}
+        if isinstance(recipe, dict):
+            settings["recipe"] = kind.hyperparameters(model, {**recipe, **settings}) | recipe
+        return from_dict(kind, settings)
+
+    @classmethod
+    def hyperparameters(cls, model: str, settings: Values) -> Values:
+        """Defaults of the recipe of this model, where they differ from `Recipe`."""
+        return {}
+
+
+@dataclass(frozen=True)
+class DecoupledSpec(TrainSpec):
+    """A model that propagates once: what is propagated, how it is pruned, and what a head is trained on."""
+
+    weight_reference: Literal["unpruned", "head"] = option(
+        "unpruned",
+        "weight sparsity is a fraction of the unpruned model's weights, or of the trained head's",
+        group="Pruning",
+        rare=True,
+    )
+    hops: int = option(20, "number of propagation steps L", ge=1, group="Model", metavar="L")
+    alpha: float = option(0.1, "teleport probability of APPNP", ge=0, le=1, group="Model", metavar="A", used_by=("appnp",))
+    r: float = option(0.5, "exponent of T = D^-(1-r) (A + I) D^-r", ge=0, le=1, group="Model", metavar="R")
+    skip: str | None = option(
+        None,
+        "skip connection: diagonal (default), identity, identity+loop or none",
+        group="Model",
+        metavar="KIND",
+        rare=True,
+    )
+    entries: Entries = same_option(PropagationConfig, "entries")
+    basis: Literal["auto", "principal", "input"] = option(
+        "auto", "basis in which edges are pruned: PCA (principal), the features' own (input), or chosen (auto)", group="Pruning"
+    )
+    rank: int | None = same_option(PropagationConfig, "rank")
+    inherit: bool = same_option(PropagationConfig, "inherit")
+    head: Literal["auto", "embedding", "coordinates"] = option(
+        "auto",
+        "input of the head: the embedding, its principal components (coordinates), or these if there are any (auto)",
+        group="Pruning",
+        rare=True,
+    )
+    standardise: Literal["common", "column"] = option(
+        "common",
+        "standardise the input of the head by one common scale, or every column by its own",
+        group="Training",
+        rare=True,
+    )
+
+    def _check_combination(self) -> None:
+        if self.model == "mlp" and self.prunes_edges:
+            raise InputError("an MLP sees no edges, so none can be pruned; take model='appnp' or 'sgc'.", setting="model")
+        if self.head == "coordinates" and (self.basis == "input" or not (self.prunes_edges or self.rank)):
+            raise InputError(
+                "head='coordinates' needs principal components: prune edges or give `rank`, without basis='input'.",
+                setting="head",
+            )
+        _ = self.scheme  # checks alpha and skip
 
     @property
     def scheme(self) -> Scheme:
@@ -208,117 +260,146 @@ class TrainSpec:
             return Sgc(skip=self.skip or "diagonal")  # type: ignore[arg-type]
         return Appnp(alpha=self.alpha) if self.skip is None else Appnp(alpha=self.alpha, skip=self.skip)  # type: ignore[arg-type]
 
-    def unpruned(self) -> TrainSpec:
-        """The same run with nothing removed."""
-        how: dict[str, Any] = {"entries": TrainSpec.entries, "inherit": False} | (LAYERED if self.is_layered else {})
-        how |= {"method": TrainSpec.method} | {name: getattr(TrainSpec, name) for name in self.rule.card.defaults}
-        return replace(
-            self, edge_sparsity=None, edge_threshold=None, weight_sparsity=None, weight_threshold=None, rank=None, head="auto",
-            basis=TrainSpec.basis, weight_reference=TrainSpec.weight_reference, weight_ramp=TrainSpec.weight_ramp,
-            weight_feedback=TrainSpec.weight_feedback, budget=TrainSpec.budget, absolute=False, node_lock=False,
-            settle=TrainSpec.settle, **how,
-        )  # fmt: skip
 
-    def id(self, dataset: Dataset) -> str:
-        """Twelve hex digits that change with any setting, the method's own too, with the data and with the version."""
-        settings = self.to_dict() | {"method": registry.text_of(self.method, full=True)}  # its defaults may change
-        shared = settings.get("budget") == "macs" and self.weight_sparsity
-        rules = [_WEIGHTS] if shared else []  # a record of another rule is not this run
-        rules += [_SETTLE] if settings.get("settle", 1) < 1 and self.prunes_edges else []
-        rules += [_PATIENCE] if self.weight_sparsity and self.recipe.patience else []
-        text = json.dumps([settings, fingerprint(dataset), __version__, *rules], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+@dataclass(frozen=True)
+class LayeredSpec(TrainSpec):
+    """A model whose layers propagate, trained on the whole graph at once."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """The settings that this model and this method have."""
-        settings = asdict(self)
-        for name in foreign(self.model, self.method):
-            (settings["recipe"] if name in Recipe.names() else settings).pop(name)
-        return settings
+    task: Literal["nodes", "links"] = option("nodes", "classify nodes, or predict held-out edges (links)", group="Model")
+    entries: LayerEntries = same_option(PruningConfig, "entries")
+    inherit: bool = same_option(PruningConfig, "inherit")
+    budget: Share = same_option(PruningConfig, "budget")
+    absolute: bool = same_option(PruningConfig, "absolute")
+    node_lock: bool = option(
+        False,
+        "evaluate with edges into test nodes unpruned, as the authors do (optimistic)",
+        group="Pruning",
+        rare=True,
+        needs="edge_sparsity|edge_threshold",
+    )
+    settle: float = option(
+        1.0,
+        "fraction of the epochs after which removed weights stay removed (1: never)",
+        ge=0,
+        le=1,
+        group="Pruning",
+        rare=True,
+    )
+    heads: int = option(8, "attention heads of the hidden layers of GAT", ge=1, group="Model", metavar="N")
+    alpha: float = option(0.1, "initial residual connection of GCNII", ge=0, le=1, group="Model", metavar="A")
+    theta: float = option(0.5, "strength of the identity mapping of GCNII", ge=0, group="Model", metavar="X")
+
+    layered: ClassVar[bool] = True
+    unused_hyperparameters: ClassVar[tuple[str, ...]] = ("batch",)
+
+    def _check_combination(self) -> None:
+        card = self.rule.card
+        if not card.thresholds and (self.edge_threshold is not None or self.weight_threshold is not None):
+            raise InputError(
+                f"method {card.name!r} has no threshold in layers; give edge_sparsity or weight_sparsity, or take "
+                f"method='unifews'."
+            )
+        if self.task not in card.tasks:
+            raise InputError(f"method {card.name!r} classifies nodes; for task='links' take method='unifews'.", setting="task")
+        if self.node_lock and (self.entries != "node" or self.predicts_links):
+            raise InputError("node_lock needs entries='node' and task='nodes'.", setting="node_lock")
+        if self.predicts_links and self.split is not None:
+            raise InputError("task='links' splits the edges by seed; leave out `split`.", setting="split")
+
+    def _default_ramp(self) -> int:
+        ramp: int = models.numbers_of(self.model, self.recipe.layers)["weight_ramp"]
+        return ramp
+
+    @property
+    def predicts_links(self) -> bool:
+        return self.task == "links"
+
+    @property
+    def pruning(self) -> WeightPruning:
+        return replace(super().pruning, settle=self.settle)
+
+    def _rules(self) -> Iterator[str]:
+        mine = self.rule.card.layers
+        if "budget" in mine and self.weight_sparsity and self.budget == "macs":
+            yield _WEIGHT_RULE
+        if "settle" in mine and self.prunes_edges and self.settle < 1:
+            yield _SETTLE
+        yield from super()._rules()
 
     @classmethod
-    def of(cls, settings: dict[str, Any]) -> TrainSpec:
-        """From flat settings; those of the recipe stand among the others or in a table of their own, `recipe`."""
-        settings = dict(settings)
-        given = settings.pop("recipe", {})
-        if not isinstance(given, Recipe | dict):
-            raise InputError(f"`recipe` is a table of settings such as width and epochs; got {given!r}.")
-        numbers = asdict(given) if isinstance(given, Recipe) else dict(given)
-        own = {item.name for item in fields(cls)} - {"recipe"}
-        for name in settings:
-            _known("setting", name, own | set(Recipe.names()))
-        for name in numbers:
-            _known("setting of the recipe", name, Recipe.names())
-        rule = registry.resolve(settings.get("method", cls.method))
-        settings["method"] = registry.text_of(rule)
-        model = settings.get("model")
-        if model is None:
-            model = settings["model"] = cls.model if cls.model in rule.card.backbones else rule.card.backbones[0]
-        _known("model", model, MODELS)
-        rule.card.check(model, weights=False)
-        _check_own(model, settings["method"], [*settings, *(given if isinstance(given, dict) else ())])
-        settings = {**rule.card.defaults, **settings}
-        for name in [name for name in settings if name in Recipe.names()]:
-            numbers[name] = settings.pop(name)
-        if model in models.MODELS:
-            settings = LAYERED | settings
-            if not isinstance(given, Recipe):
-                numbers = (LINKS if settings.get("task") == "links" else _of_nodes(model, numbers)) | numbers
-        if "dataset" not in settings:
-            raise InputError('no dataset is named; add a line such as dataset = "cora".')
-        if not isinstance(settings["dataset"], str):
-            raise InputError(f"`dataset` is a name or a path, in quotes; got {settings['dataset']!r}.")
-        return cls(**settings, recipe=Recipe(**numbers))
+    def hyperparameters(cls, model: str, settings: Values) -> Values:
+        if settings.get("task") == "links":
+            return LINKS
+        layers = Recipe(layers=settings.get("layers", Recipe.layers)).layers
+        return {name: value for name, value in models.numbers_of(model, layers).items() if name in Recipe.names()}
 
 
-def _of_nodes(model: str, numbers: dict[str, Any]) -> dict[str, Any]:
-    """What the zoo says of the recipe of a model that classifies nodes."""
-    own = models.numbers_of(model, whole("layers", numbers.get("layers", Recipe.layers), 1))
-    return {name: value for name, value in own.items() if name in Recipe.names()}
-
-
-def foreign(model: str, method: str = TrainSpec.method) -> list[str]:
-    """Settings that this model, or this method on it, does not have."""
-    own = [name for other in models.MODELS for name in models.own_settings(other)]
-    cards = (registry.resolve(name).card for name in (TrainSpec.method, method))
-    default, mine = (card.layers if model in models.MODELS else card.once for card in cards)
-    others = [name for name in default if name not in mine]
+def paper_form(model: str) -> Values:
+    """`PAPER` for this model. In layers, the sparsity is the mean over layers and in the second half of the epochs removed
+    weights stay removed (edges are decided from scratch in every pass); there is no basis to choose."""
     if model not in models.MODELS:
-        return [*others, *OF_LAYERS, *(name for name in dict.fromkeys(own) if name != "alpha")]
-    return [*others, *ONCE, *(name for name in dict.fromkeys(own) if name not in models.own_settings(model))]
+        return PAPER
+    known = {found.name for found in options_of(LayeredSpec)}
+    return {name: value for name, value in PAPER.items() if name in known} | {"budget": "layers", "settle": 0.5}
 
 
-def _check_own(model: str, method: str, given: list[str]) -> None:
-    """A setting that cannot matter is a misunderstanding."""
+# ------------------------------------------------------------------------------------------------- who has which setting
+
+
+def settings_of(model: str, method: str = TrainSpec.method) -> list[Option]:
+    """The settings of this model with this method."""
+    kind = LayeredSpec if model in models.MODELS else DecoupledSpec
+    return [found for found in options_of(kind) if _has(kind, found.name, model, method)]
+
+
+def _has(kind: type[TrainSpec], name: str, model: str, method: str) -> bool:
+    """Whether a setting of this class has an effect on this model with this method."""
+    owners = _owners(name) if kind.layered else ()
+    if owners and model not in owners:
+        return False
+    cards = (registry.resolve(each).card for each in (TrainSpec.method, method))
+    default, own = (card.layers if kind.layered else card.once for card in cards)
+    return name not in default or name in own
+
+
+def _owners(name: str) -> tuple[str, ...]:
+    """The models that alone have a setting: it is a keyword of their builder."""
+    return tuple(model for model in models.MODELS if name in models.own_settings(model))
+
+
+def _check_settings(kind: type[TrainSpec], model: str, method: str, given: Iterable[str]) -> None:
+    """Refuse unknown settings, and those that have no effect on this model or with this method."""
+    decoupled, layered = ({found.name: found for found in options_of(each)} for each in (DecoupledSpec, LayeredSpec))
+    own = layered if kind.layered else decoupled
     for name in given:
-        if name not in foreign(model, method):
+        if name == "recipe" or (name in own and name not in kind.unused_hyperparameters and _has(kind, name, model, method)):
             continue
-        if name not in foreign(model):
-            raise InputError(f"`{name}` belongs to method='unifews'; {method.partition(':')[0]} has no such setting.")
-        whose = [other for other in models.MODELS if name in models.own_settings(other)]
-        whose += ["appnp"] if name == "alpha" else []
-        if whose:
-            raise InputError(f"`{name}` belongs to model={' or '.join(map(repr, whose))}; {model} has no such setting.")
-        if model not in models.MODELS:
-            raise InputError(f"`{name}` is about layers that propagate, and {model} has none; take model='gcn', or drop it.")
-        if name == "batch":
-            raise InputError(f"{model} is trained on the whole graph at once, so it has no `batch`; leave it out.")
-        raise InputError(
-            f"`{name}` is about propagating once before training, and {model} does so in every layer; leave it out, or take "
-            f"model='appnp' or 'sgc'."
-        )
+        if name not in decoupled and name not in layered:
+            raise unknown_name("setting", name, {*decoupled, *layered, "recipe"}, setting=name)
+        raise InputError(_why_unused(kind, name, model, method, decoupled), setting=name)
 
 
-def _known(kind: str, name: object, known: Any) -> None:
-    if name not in known:
-        raise unknown_name(kind, str(name), known)
+def _why_unused(kind: type[TrainSpec], name: str, model: str, method: str, decoupled: dict[str, Option]) -> str:
+    if name not in kind.unused_hyperparameters and hasattr(kind, name) and _has(kind, name, model, TrainSpec.method):
+        return f"`{name}` belongs to method='unifews'; {method.partition(':')[0]} has no such setting."
+    owners = (*_owners(name), *(decoupled[name].extra.get("used_by", ()) if name in decoupled else ()))
+    if owners:
+        return f"`{name}` belongs to model={' or '.join(map(repr, owners))}; {model} has no such setting."
+    if not kind.layered:
+        return f"`{name}` needs layers that propagate, and {model} has none; take model='gcn', or leave it out."
+    if name in kind.unused_hyperparameters:
+        return f"{model} is trained on the whole graph at once, so it has no `{name}`; leave it out."
+    return (
+        f"`{name}` concerns propagation once before training, and {model} propagates in every layer; leave it out, or take "
+        f"model='appnp' or 'sgc'."
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------- TOML
 
 
-def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
-    """The settings in a run file, each of them checked; it may leave out any, the dataset too."""
+def read_toml(path: str | PathLike[str]) -> Values:
+    """The settings of a run file, each of them checked; any may be left out, the dataset too."""
     path = Path(path)
     try:
         content = path.read_bytes()
@@ -333,18 +414,10 @@ def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
         with reading(path, "the settings of a run"):
             TrainSpec.of({"dataset": "", **settings})
     except InputError as error:
-        raise InputError(f"in {path}, {error}") from error
+        raise InputError(f"in {path}, {error}", setting=error.setting) from error
     return settings
 
 
 def write_toml(spec: TrainSpec) -> str:
     """A run file that repeats the run: every setting that has a value, the recipe in a table."""
-    settings = spec.to_dict()
-    recipe = settings.pop("recipe")
-    lines = [f"{name} = {_toml(value)}" for name, value in settings.items() if value is not None]
-    return "\n".join([*lines, "", "[recipe]", *(f"{name} = {_toml(value)}" for name, value in recipe.items())]) + "\n"
-
-
-def _toml(value: str | float) -> str:
-    """As in JSON, but for what TOML has no pairs of escapes for (characters past U+FFFF), and DEL, which it wants escaped."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return to_toml(spec.to_dict())

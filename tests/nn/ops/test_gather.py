@@ -60,11 +60,11 @@ FEW = [(1, 1, 1, 0.5), (0, 5, 4, 0.3), (7, 30, 16, 0.0), (300, 64, 48, 0.1), (2_
 def test_few_weights_and_their_gradients(shape, always, monkeypatch):
     if always:  # the kernel where it is slower, too
         monkeypatch.setattr(gather, "worth", lambda *args, **how: True)
-    linear, inputs, outputs, density = shape
+    rows, inputs, outputs, density = shape
     generator = torch.Generator().manual_seed(383)
-    x, weight, bias = (torch.randn(*size, generator=generator) for size in ((linear, inputs), (outputs, inputs), (outputs,)))
+    x, weight, bias = (torch.randn(*size, generator=generator) for size in ((rows, inputs), (outputs, inputs), (outputs,)))
     weight = weight * (torch.rand(weight.shape, generator=generator) < density)
-    direction = torch.randn(linear, outputs, generator=generator)
+    direction = torch.randn(rows, outputs, generator=generator)
     for learns in ((True, True, True), (True, True, None), (False, True, False), (True, False, None)):
         leaves = [
             None if how is None else leaf.clone().requires_grad_(how)
@@ -93,11 +93,11 @@ def test_few_weights_as_torch_wants_them(monkeypatch):
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (7, 3, 16), (40, 9, 5), (90, 30, 100), (5, 400, 33)])
 def test_sparse_rows_times_weights(shape):
-    linear, inputs, outputs = shape
+    rows, inputs, outputs = shape
     generator = torch.Generator().manual_seed(379)
-    dense = torch.randn(linear, inputs, generator=generator) * (torch.rand(linear, inputs, generator=generator) < 0.2)
+    dense = torch.randn(rows, inputs, generator=generator) * (torch.rand(rows, inputs, generator=generator) < 0.2)
     weight = torch.randn(outputs, inputs, generator=generator, requires_grad=True)
-    bias, direction = torch.randn(outputs, generator=generator), torch.randn(linear, outputs, generator=generator)
+    bias, direction = torch.randn(outputs, generator=generator), torch.randn(rows, outputs, generator=generator)
     ours, other = (times(x, weight, bias) for x in (dense.to_sparse_csr(), dense))
     torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-4)
     first = [torch.autograd.grad((y * direction).square().sum(), weight, create_graph=True)[0] for y in (ours, other)]
@@ -140,7 +140,7 @@ def test_torch_accepts_the_operators():
 def test_compiled_and_counted():
     edge_index, x, _ = problem(40, 200, 24)
     a = Adjacency.of(edge_index, len(x))
-    compiled = torch.compile(lambda rows: gather.gather(linear, a).relu(), fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(lambda rows: gather.gather(rows, a).relu(), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x), gather.gather(x, a).relu())
     with FlopCounterMode(display=False) as counter:
         gather.gather(x, a)

@@ -75,13 +75,11 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
     """δ in message units."""
     columns: Tensor
     """bool [width]: what is sent; empty where decisions are not about columns, or where the width is not known yet."""
-    removed: Tensor
-    """Edges that are not used, call · n² + receiver · n + sender, int64, sorted; of "node" entries."""
+    removed_hash: Tensor
+    """Of `removed`, int64: a buffer, which an average of models copies from the model that trains, as it does `decided`."""
     nodes: Tensor
     """Nodes of the graph that `removed` was decided on."""
     passes: Tensor
-
-    _FREE = ("columns", "removed")  # buffers whose length is the data's
 
     def begin_pruning(self, session: Session, path: str) -> None:
         self.session, self.path, self.seen_width = session, path, 0
@@ -91,15 +89,16 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
             ("decided", torch.zeros((), dtype=torch.bool)),
             ("delta", torch.zeros((), dtype=torch.float64)),
             ("columns", torch.zeros(self._units, dtype=torch.bool)),
-            ("removed", torch.zeros(0, dtype=torch.int64)),
             ("nodes", torch.zeros((), dtype=torch.int64)),
             ("passes", torch.zeros((), dtype=torch.int64)),
+            ("removed_hash", torch.zeros((), dtype=torch.int64)),
         ):
-            self.register_buffer(name, value.to(device))
+            self.register_buffer(name, value.to(device), persistent=name != "removed_hash")
+        self.removed = torch.zeros(0, dtype=torch.int64, device=device)
 
     def end_pruning(self) -> None:
         """Back to the layer it stands in for."""
-        for name in ("decided", "delta", "columns", "removed", "nodes", "passes"):
+        for name in ("decided", "delta", "columns", "nodes", "passes", "removed_hash", "_removed"):
             delattr(self, name)
         del self.session, self.path, self.seen_width
         for name in ("seen_edges", "unseen", "relation", "chosen"):
@@ -137,14 +136,54 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         self.see_width(self.narrower(weight) if dense or prunes else weight.shape[0])
         return dense and not prunes and x.shape[1] < weight.shape[0]
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in self._FREE:
-            if prefix + name in state_dict:
-                value = state_dict[prefix + name]
-                if name == "columns" and not len(value):  # not decided yet
-                    value = state_dict[prefix + name] = value.new_zeros(len(self.columns))
-                setattr(self, name, torch.empty_like(value, device=getattr(self, name).device))
-        super()._load_from_state_dict(state_dict, prefix, *args)
+    @property
+    def removed(self) -> Tensor:
+        """Edges that are not used, call · n² + receiver · n + sender, int64, sorted; of "node" entries.
+
+        Part of the state and of every copy, but no buffer: their number changes, and `torch.optim.swa_utils.AveragedModel`
+        copies buffers by shape.
+        """
+        return self._removed
+
+    @removed.setter
+    def removed(self, keys: Tensor) -> None:
+        self._removed = keys
+        self.removed_hash.copy_(_hash(keys))
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the buffers tell of another decision than `removed`: those of an average are another model's."""
+        return not self.removed_hash.is_meta and not torch.equal(_hash(self.removed), self.removed_hash)
+
+    def discard_edges(self) -> None:
+        self.removed = self.removed.new_zeros(0)
+        self.decided.fill_(False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self._removed = fn(self._removed)
+        return self
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        self.session.discard_stale_edges()
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + "removed"] = self.removed
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str], *args: Any
+    ) -> None:
+        columns, removed = state_dict.get(prefix + "columns"), state_dict.pop(prefix + "removed", None)
+        if columns is not None:
+            if not len(columns):  # not decided yet
+                columns = state_dict[prefix + "columns"] = columns.new_zeros(len(self.columns))
+            self.columns = torch.empty_like(columns, device=self.columns.device)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, *args)
+        if removed is not None:
+            if self.removed_hash.is_meta and not self.nodes.is_meta:  # assigned, not copied
+                self.removed_hash = torch.zeros_like(self.nodes)
+            self.removed = removed.detach().to(self.nodes.device, copy=True)
+        elif strict:
+            missing_keys.append(prefix + "removed")
         self.chosen = -1 if self.columns.is_meta else int(self.columns.sum())
 
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
@@ -460,6 +499,13 @@ def check_precision(x: Tensor, weight: Tensor | None, path: str) -> None:
             raise InputError(
                 f"{path} has {value.dtype} {what} on the CPU, where sums of messages would lose digits; use {remedy}."
             )
+
+
+def _hash(keys: Tensor) -> Tensor:
+    """Of a set of numbers, int64; 0 of none."""
+    mixed = (keys + 1) * -0x61C8864680B583EB
+    mixed = (mixed ^ (mixed >> 31)) * -0x4B47D0C5A1A6B2D3
+    return (mixed ^ (mixed >> 29)).sum()
 
 
 def _sampled_sizes(y: Tensor, edges: Edges, alive: Tensor | None, lanes: int) -> Tensor:

@@ -1,0 +1,78 @@
+"""How features are propagated; how much is removed is an `Amounts`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from unifews.core.config import option, validate
+from unifews.core.entry import Amounts, Entries
+from unifews.errors import InputError
+
+BasisName = Literal["principal", "input"]
+
+
+@dataclass(frozen=True)
+class PropagationConfig:
+    """The options of `propagate` that decide its result, apart from the scheme and from how much is removed."""
+
+    entries: Entries = option(
+        "block",
+        "what one decision covers: 16 features of an edge (block), one (feature), or all of them (node)",
+        group="Pruning",
+    )
+    basis: BasisName = option(
+        "principal",
+        "prune in the PCA basis of the features (principal), or leave them as they are (input)",
+        group="Pruning",
+    )
+    rank: int | None = option(
+        None,
+        "principal components to propagate; the others count as removed (default: chosen from the data)",
+        ge=1,
+        group="Pruning",
+        metavar="K",
+    )
+    deflate: bool | None = option(
+        None,
+        "carry the stationary part of the features exactly and prune the rest (default: unless basis is input)",
+        group="Pruning",
+        rare=True,
+    )
+    inherit: bool = option(False, "an entry removed at one hop stays removed at later ones (the paper's form)", group="Pruning")
+    focus: float | None = option(
+        None,
+        "0 to 1: how much of the edge_sparsity budget is given to early hops (default: the scheme's)",
+        ge=0,
+        le=1,
+        group="Pruning",
+        rare=True,
+    )
+    certify: bool | Literal["sampled"] = option(
+        False,
+        "also compute a proven upper bound on the error, or one measured in 16 random directions (sampled)",
+        group="Pruning",
+    )
+    every_hop: bool = option(False, "also return the embedding after every hop", group="Output", rare=True)
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def check(self, amounts: Amounts) -> None:
+        """Refuse options that contradict what is to be removed."""
+        if self.certify == "sampled" and amounts.max_error is not None:
+            raise InputError(
+                "max_error is enforced hop by hop through a proven bound, and certify='sampled' bounds the error only at the "
+                "end; leave out `certify`.",
+                setting="certify",
+            )
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether a bound on the error is wanted that always holds."""
+        return self.certify is True
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether a bound by random directions is wanted."""
+        return self.certify == "sampled"
