@@ -13,11 +13,11 @@ from unifews.cli.run import Interrupted
 if TYPE_CHECKING:
     from unifews.datasets.dataset import Dataset
     from unifews.training.api import Watch
-    from unifews.training.hands import Hands
+    from unifews.training.data_parallel import HeadTrainer
     from unifews.training.job import TrainingJob
     from unifews.training.ledger import Ledger
     from unifews.training.loop import Epoch
-    from unifews.training.result import Run
+    from unifews.training.result import TrainResult
     from unifews.training.spec import TrainSpec
 
 
@@ -36,7 +36,7 @@ class Desk:
         again: bool,
         log: str | None,
         embedding: Path | None = None,
-        hands: Hands | None = None,
+        hands: HeadTrainer | None = None,
     ) -> None:
         """`runs`: the folder, or a .jsonl file in it; `where`: what the dataset was loaded by, a name or a path; `embedding`:
         what took the place of its features."""
@@ -50,7 +50,7 @@ class Desk:
         if self.book and self.speaks:
             report_skipped(self.book)
         self.files: list[Path] = []
-        self.trained: Run | None = None
+        self.trained: TrainResult | None = None
         """The last run that was trained here, with its model."""
 
     def run(self, job: TrainingJob, *, model: bool = False) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Desk:
                 first = "starting" if spec.is_layered else "propagating"
                 progress, watch = stack.enter_context(live.training(what, spec.seed, spec.seeds, first))
                 if self.log and self.speaks:
-                    from unifews.training.log import TensorBoard
+                    from unifews.training.loop import TensorBoard
 
                     board = stack.enter_context(TensorBoard(self.runs / "tensorboard" / name, spec.seed))
                     watch = _both(watch, board)
@@ -97,7 +97,7 @@ class Desk:
                 f"interrupted; what was finished is in {self.runs}, and the same command goes on from there."
             ) from error
 
-    def _remember(self, run: Run) -> None:
+    def _remember(self, run: TrainResult) -> None:
         self.trained = run
 
     def _note(self, sentence: str) -> None:

@@ -195,9 +195,9 @@ def train(
             job = TrainingJob.prepare(data, spec)
         hands = None
         if workers.group is not None:
-            from unifews.distributed.head import many
+            from unifews.distributed.head import head_trainer
 
-            hands = many(workers.group, job)
+            hands = head_trainer(workers.group, job)
         desk = Desk(data, where, ledger, keep, again, log, embedding, hands)
         records = [desk.run(job.with_spec(spec.unpruned()))] if baseline and spec.prunes else []
         records.append(desk.run(job, model=save is not None))
@@ -296,7 +296,7 @@ def _check_log(log: str | None) -> None:
         return
     if log != "tensorboard":
         raise unknown_name("log", log, ("tensorboard",))
-    from unifews.training.log import writer
+    from unifews.training.loop import writer
 
     writer()
 

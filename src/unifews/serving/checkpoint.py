@@ -18,7 +18,7 @@ from unifews.nn.config import Phase, PruningConfig
 from unifews.nn.convs import PrunedConv
 from unifews.nn.convs.rgcn import PrunedStack
 from unifews.nn.linear import PrunedWeight
-from unifews.nn.masked import Thinned
+from unifews.nn.masked import MaskedModel
 from unifews.nn.session import Session
 from unifews.nn.sparsify import sparsify
 from unifews.serving import model_folder as folders
@@ -60,7 +60,7 @@ def write(
 
 def _check(model: nn.Module) -> None:
     name = type(model).__name__
-    if any(isinstance(module, Thinned) for module in model.modules()):
+    if any(isinstance(module, MaskedModel) for module in model.modules()):
         raise InputError(
             "the edges of this model were chosen by a method, which no folder holds; save its `model`, and the graph that its "
             "`thin(...)` gives."

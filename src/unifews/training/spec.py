@@ -126,7 +126,7 @@ class TrainSpec:
 
     @property
     def prunes(self) -> bool:
-        return self.prunes_edges or self.pruning.active or not self.is_own
+        return self.prunes_edges or self.pruning.active or not self.rule.card.unpruned
 
     @property
     def pruning(self) -> WeightPruning:
@@ -137,7 +137,7 @@ class TrainSpec:
     def unpruned(self) -> TrainSpec:
         """The same run with nothing removed: all options of the group Pruning at their defaults."""
         plain = {found.name: found.default for found in options_of(self) if found.group == "Pruning" and not found.part}
-        reset = {name: getattr(type(self), name) for name in self.rule.card.defaults} if not self.is_own else {}
+        reset = {name: getattr(type(self), name) for name in self.rule.card.defaults}
         return replace(self, **plain | reset)
 
     def id(self, dataset: Dataset) -> str:
@@ -212,7 +212,6 @@ class DecoupledSpec(TrainSpec):
         group="Model",
         metavar="KIND",
         rare=True,
-        of_unifews=True,
     )
     entries: Entries = same_option(PropagationConfig, "entries")
     basis: Literal["auto", "principal", "input"] = option(
@@ -280,13 +279,14 @@ class LayeredSpec(TrainSpec):
     unused_hyperparameters: ClassVar[tuple[str, ...]] = ("batch",)
 
     def _check_combination(self) -> None:
-        name = self.rule.card.name
-        if not self.is_own and (self.edge_threshold is not None or self.weight_threshold is not None):
+        card = self.rule.card
+        if not card.thresholds and (self.edge_threshold is not None or self.weight_threshold is not None):
             raise InputError(
-                f"method {name!r} has no threshold in layers; give edge_sparsity or weight_sparsity, or take method='unifews'."
+                f"method {card.name!r} has no threshold in layers; give edge_sparsity or weight_sparsity, or take "
+                f"method='unifews'."
             )
-        if self.predicts_links and not self.is_own:
-            raise InputError(f"method {name!r} classifies nodes; for task='links' take method='unifews'.", setting="task")
+        if self.task not in card.tasks:
+            raise InputError(f"method {card.name!r} classifies nodes; for task='links' take method='unifews'.", setting="task")
         if self.node_lock and (self.entries != "node" or self.predicts_links):
             raise InputError("node_lock needs entries='node' and task='nodes'.", setting="node_lock")
         if self.predicts_links and self.split is not None:
@@ -305,9 +305,10 @@ class LayeredSpec(TrainSpec):
         return replace(super().pruning, settle=self.settle)
 
     def _rules(self) -> Iterator[str]:
-        if self.is_own and self.weight_sparsity and self.budget == "macs":
+        mine = self.rule.card.layers
+        if "budget" in mine and self.weight_sparsity and self.budget == "macs":
             yield _WEIGHT_RULE
-        if self.is_own and self.prunes_edges and self.settle < 1:
+        if "settle" in mine and self.prunes_edges and self.settle < 1:
             yield _SETTLE
         yield from super()._rules()
 
@@ -340,17 +341,11 @@ def settings_of(model: str, method: str = TrainSpec.method) -> list[Option]:
 def _has(kind: type[TrainSpec], name: str, model: str, method: str) -> bool:
     """Whether a setting of this class has an effect on this model with this method."""
     owners = _owners(name) if kind.layered else ()
-    return (not owners or model in owners) and (method == TrainSpec.method or name not in _method_settings(kind))
-
-
-def _method_settings(kind: type[TrainSpec]) -> set[str]:
-    """Settings of method "unifews" only; other methods have their own, ``method="ndls:epsilon=0.05"``.
-
-    All methods share the amounts and, on a head, the schedule of weight pruning.
-    """
-    own = {found.name for found in options_of(kind) if found.group == "Pruning" or found.extra.get("of_unifews")}
-    shared = {"method", *(found.name for found in options_of(Amounts))}
-    return {name for name in own - shared if kind.layered or not name.startswith("weight_")}
+    if owners and model not in owners:
+        return False
+    cards = (registry.resolve(each).card for each in (TrainSpec.method, method))
+    default, own = (card.layers if kind.layered else card.once for card in cards)
+    return name not in default or name in own
 
 
 def _owners(name: str) -> tuple[str, ...]:
