@@ -182,7 +182,7 @@ def test_the_record_says_it_all_and_an_interrupted_run_goes_on(tmp_path):
         ("dspar", dict(model="gcn", weight_sparsity=0.5), "method 'dspar' removes no weights"),
         ("glt", dict(model="gcn"), "method 'glt' needs an amount to remove; give edge_sparsity or weight_sparsity"),
         ("random", dict(model="gcn", edge_sparsity=0.5, task="links"), "for task='links' take method='unifews'"),
-        ("random", dict(model="gcn", edge_threshold=0.5), "method 'random' has no threshold in layers, it removes a fraction"),
+        ("random", dict(model="gcn", edge_threshold=0.5), "method 'random' has no threshold in layers; give edge_sparsity"),
         ("cgp", dict(model="gcn", edge_sparsity=0.5, entries="node"), "`entries` belongs to method='unifews'"),
         ("glt", dict(model="gcn", edge_sparsity=0.5, epochs=5), "give epochs=9 or more, or fewer rounds"),
         ("gebt", dict(model="gcn", edge_sparsity=0.5, epochs=1), "give epochs=2 or more instead of 1"),
@@ -448,7 +448,6 @@ def test_cgp_removes_bit_by_bit_and_an_edge_may_come_back():
 
 
 # ---------------------------------------------------------------------------------------------------------------- real
-
 
 
 @pytest.mark.data

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import subprocess
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from unifews import __version__
 from unifews.core.trace import Trace
+from unifews.deprecation import renamed_names
 from unifews.nn.trace import ModelTrace
 from unifews.training.metrics import NAMES
 from unifews.training.spec import TrainSpec
@@ -258,8 +258,4 @@ def warm_up_layers() -> None:
             model(torch.eye(12, 4) + 1, torch.stack([ends, (ends + 1) % 12])).sum().backward()
 
 
-def __getattr__(name: str) -> Any:
-    if name != "Run":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn("unifews.training.result.Run is now TrainResult", DeprecationWarning, stacklevel=2)
-    return TrainResult
+__getattr__ = renamed_names(__name__, {"Run": f"{__name__}.TrainResult"})
