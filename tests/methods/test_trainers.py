@@ -186,8 +186,8 @@ def test_the_record_says_it_all_and_an_interrupted_run_goes_on(tmp_path):
         ("cgp", dict(model="gcn", edge_sparsity=0.5, entries="node"), "`entries` belongs to method='unifews'"),
         ("glt", dict(model="gcn", edge_sparsity=0.5, epochs=5), "give epochs=9 or more, or fewer rounds"),
         ("gebt", dict(model="gcn", edge_sparsity=0.5, epochs=1), "give epochs=2 or more instead of 1"),
-        ("glt:rounds=0", dict(model="gcn", edge_sparsity=0.5), "`rounds` is a whole number, at least 1; got 0"),
-        ("cgp:until=1", dict(model="gcn", edge_sparsity=0.5), "`until` is a number from 0 to 0.95; got 1"),
+        ("glt:rounds=0", dict(model="gcn", edge_sparsity=0.5), "`rounds` must be an integer of at least 1; got 0"),
+        ("cgp:until=1", dict(model="gcn", edge_sparsity=0.5), "`until` must be a number in [0, 0.95]; got 1"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_told_before_training(method, settings, sentence):
