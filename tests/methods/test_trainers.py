@@ -23,7 +23,7 @@ from unifews.methods.glt import Glt
 from unifews.methods.random import Random
 from unifews.nn.masked import MaskedModel
 from unifews.nn.models import build
-from unifews.report.compare import label_of
+from unifews.report.runs import label_of
 from unifews.training.spec import TrainSpec
 
 TRAINERS = [name for name in CARDS if name != "unifews" and issubclass(registry.find(name), Trainer)]
