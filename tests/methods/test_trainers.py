@@ -23,7 +23,7 @@ from unifews.methods.glt import Glt
 from unifews.methods.random import Random
 from unifews.nn.masked import MaskedModel
 from unifews.nn.models import build
-from unifews.report.compare import label_of
+from unifews.report.runs import label_of
 from unifews.training.spec import TrainSpec
 
 TRAINERS = [name for name in CARDS if name != "unifews" and issubclass(registry.find(name), Trainer)]
@@ -182,12 +182,12 @@ def test_the_record_says_it_all_and_an_interrupted_run_goes_on(tmp_path):
         ("dspar", dict(model="gcn", weight_sparsity=0.5), "method 'dspar' removes no weights"),
         ("glt", dict(model="gcn"), "method 'glt' needs an amount to remove; give edge_sparsity or weight_sparsity"),
         ("random", dict(model="gcn", edge_sparsity=0.5, task="links"), "for task='links' take method='unifews'"),
-        ("random", dict(model="gcn", edge_threshold=0.5), "method 'random' has no threshold in layers, it removes a fraction"),
+        ("random", dict(model="gcn", edge_threshold=0.5), "method 'random' has no threshold in layers; give edge_sparsity"),
         ("cgp", dict(model="gcn", edge_sparsity=0.5, entries="node"), "`entries` belongs to method='unifews'"),
         ("glt", dict(model="gcn", edge_sparsity=0.5, epochs=5), "give epochs=9 or more, or fewer rounds"),
         ("gebt", dict(model="gcn", edge_sparsity=0.5, epochs=1), "give epochs=2 or more instead of 1"),
-        ("glt:rounds=0", dict(model="gcn", edge_sparsity=0.5), "`rounds` is a whole number, at least 1; got 0"),
-        ("cgp:until=1", dict(model="gcn", edge_sparsity=0.5), "`until` is a number from 0 to 0.95; got 1"),
+        ("glt:rounds=0", dict(model="gcn", edge_sparsity=0.5), "`rounds` must be an integer of at least 1; got 0"),
+        ("cgp:until=1", dict(model="gcn", edge_sparsity=0.5), "`until` must be a number in [0, 0.95]; got 1"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_told_before_training(method, settings, sentence):
@@ -448,7 +448,6 @@ def test_cgp_removes_bit_by_bit_and_an_edge_may_come_back():
 
 
 # ---------------------------------------------------------------------------------------------------------------- real
-
 
 
 @pytest.mark.data

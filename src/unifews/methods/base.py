@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core.checks import check_sparsity, check_threshold
+from unifews.core.config import validate
 from unifews.core.diffusion import Diffusion
 from unifews.core.graph import Graph
 from unifews.core.schemes import Appnp, Scheme, Sgc, resolve
@@ -132,7 +133,17 @@ class PropagationTask:
         return Propagated(values, None, trace, features.exponent, None, to_caller)
 
 
-class Propagator:
+class Method:
+    """What all contracts share."""
+
+    card: ClassVar[Card]
+    """Set by ``@method``."""
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+
+class Propagator(Method):
     """A method that propagates features once; a head is then trained on the embedding.
 
     To add one, implement `propagate` and list ``"sgc"`` and/or ``"appnp"`` among the backbones:
@@ -140,7 +151,7 @@ class Propagator:
         @method("half", prunes=("edges",), backbones=("sgc",), paper="...")
         @dataclass(frozen=True)
         class Half(Propagator):
-            strength: float = 1.0
+            strength: float = option(1.0, "what it does", ge=0)          # of unifews.core.config
 
             def propagate(self, task):
                 values = ...                                  # float32 [n, f], from task.features and task.diffusion
@@ -150,7 +161,6 @@ class Propagator:
     Called as ``propagate_by(Half(), graph, x, "sgc", hops)`` or ``unifews.train(data, "sgc", "half")``.
     """
 
-    card: ClassVar[Card]
     undirected: ClassVar[bool] = False
     """Whether it needs an undirected graph."""
     unweighted: ClassVar[bool] = False
@@ -291,7 +301,7 @@ class Stage:
         return True
 
 
-class Trainer:
+class Trainer(Method):
     """A method that takes part in the training of a model whose layers propagate.
 
     To add one, implement `stages` and list the models among the backbones:
@@ -306,8 +316,6 @@ class Trainer:
 
     Called as ``unifews.train(data, "gcn", "magnitude", weight_sparsity=0.5)``.
     """
-
-    card: ClassVar[Card]
 
     def stages(self, task: TrainingTask) -> Iterator[Stage]:
         """The trainings to carry out, one after another; the model of the last one is evaluated and is the result.

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unifews.core.config import option
 from unifews.methods.base import Stage, Trainer, TrainingTask, num_kept, split_like
 from unifews.methods.registry import method
-from unifews.methods.settings import check_count, check_number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,20 +40,13 @@ _LAST_RATE = 0.005
 )
 @dataclass(frozen=True)
 class Cgp(Trainer):
-    """Settings: the initial fraction ρ that is exchanged; epochs between decisions; t₁ relative to the epochs (the authors'
-    is .25 to .75 of 200; models here are at their best long before); the standard deviation of the initial w_e (the authors'
-    is 1). Chosen by validation (docs/adr/0017)."""
+    """Defaults chosen by validation (docs/adr/0017). The authors' t₁ is .25 to .75 of 200 epochs; models here are at their best
+    long before. Their `spread` is 1."""
 
-    rate: float = 0.2
-    every: int = 5
-    until: float = 0.1
-    spread: float = 0.3
-
-    def __post_init__(self) -> None:
-        check_number("rate", self.rate, 0, 0.9)
-        check_number("until", self.until, 0, 0.95)
-        check_number("spread", self.spread)
-        check_count("every", self.every, " of epochs")
+    rate: float = option(0.2, "initial fraction ρ that is exchanged", ge=0, le=0.9)
+    every: int = option(5, "epochs between decisions", ge=1)
+    until: float = option(0.1, "t₁ as a fraction of the epochs", ge=0, le=0.95)
+    spread: float = option(0.3, "standard deviation of the initial w_e", ge=0)
 
     def stages(self, task: TrainingTask) -> Iterator[Stage]:
         """Sparsities are met to the entry."""

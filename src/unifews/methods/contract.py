@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from unifews.methods import base
+from unifews.deprecation import renamed_names
 from unifews.methods.base import Propagator, Stage, Trainer
 
 if TYPE_CHECKING:
@@ -17,16 +17,8 @@ if TYPE_CHECKING:
     from unifews.propagation.result import Propagated
 
 Kind = TypeVar("Kind", bound=type[Any])
-_RENAMED = {"Decoupled": "Propagator", "Iterative": "Trainer", "Stage": "Stage", "Data": "GraphTensors"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _RENAMED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(
-        f"unifews.methods.contract.{name} is now unifews.methods.base.{_RENAMED[name]}", DeprecationWarning, stacklevel=2
-    )
-    return getattr(base, _RENAMED[name])
+_RENAMED = {"Decoupled": "Propagator", "Iterative": "Trainer", "Data": "GraphTensors"}
+__getattr__ = renamed_names(__name__, {old: f"unifews.methods.base.{new}" for old, new in _RENAMED.items()})
 
 
 def upgraded(kind: Kind) -> Kind:

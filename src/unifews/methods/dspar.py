@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from unifews.core.config import option
 from unifews.core.graph import Graph
 from unifews.methods.base import EdgeSelection, EdgeSelector, amount, missed, num_kept, undirected_edges
 from unifews.methods.registry import method
-from unifews.methods.settings import check_flag
 
 
 @method(
@@ -30,14 +30,10 @@ from unifews.methods.settings import check_flag
 )
 @dataclass(frozen=True)
 class Dspar(EdgeSelector):
-    """Settings: `factors`, whether messages get the factors that make the sample unbiased, as in the authors' code; by
-    validation it makes no difference (docs/adr/0017)."""
+    """Edges sampled by degree. By validation the factors make no difference (docs/adr/0017)."""
 
     stream: ClassVar[int] = 7
-    factors: bool = True
-
-    def __post_init__(self) -> None:
-        check_flag("factors", self.factors)
+    factors: bool = option(True, "multiply messages by the factors that make the sample unbiased, as in the authors' code")
 
     def select(
         self, graph: Graph, *, x: Any = None, sparsity: float | None = None, keep: int | None = None, rng: np.random.Generator

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unifews.core.config import option
 from unifews.errors import InputError
 from unifews.methods.base import (
     Stage,
@@ -34,7 +35,6 @@ from unifews.methods.base import (
     undirected_edges,
 )
 from unifews.methods.registry import method
-from unifews.methods.settings import check_number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,19 +53,12 @@ _MIN_EPOCHS = 6  # before a ticket can be drawn
 )
 @dataclass(frozen=True)
 class Gebt(Trainer):
-    """Settings: the distance at which the ticket is drawn; the fraction of the epochs after which it is in any case; the
-    learning rate of edges; ρ. Chosen by validation (docs/adr/0017)."""
+    """Defaults chosen by validation (docs/adr/0017)."""
 
-    distance: float = 0.1
-    search: float = 0.5
-    edge_lr: float = 1e-3
-    rho: float = 1e-3
-
-    def __post_init__(self) -> None:
-        check_number("distance", self.distance)
-        check_number("search", self.search, 0, 0.95, above=True)
-        check_number("edge_lr", self.edge_lr, above=True)
-        check_number("rho", self.rho)
+    distance: float = option(0.1, "distance of masks at which the ticket is drawn", ge=0)
+    search: float = option(0.5, "fraction of the epochs after which it is drawn in any case", gt=0, le=0.95)
+    edge_lr: float = option(1e-3, "learning rate of edge factors", gt=0)
+    rho: float = option(1e-3, "weight ρ of the proximal term", ge=0)
 
     def stages(self, task: TrainingTask) -> Iterator[Stage]:
         """Sparsities are met to the undirected edge."""

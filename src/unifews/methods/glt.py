@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unifews.core.config import option
 from unifews.errors import InputError
 from unifews.methods.base import Stage, Trainer, TrainingTask, keep_largest, noisy_ones, num_kept
 from unifews.methods.registry import method
-from unifews.methods.settings import check_count, check_number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,19 +40,12 @@ if TYPE_CHECKING:
 )
 @dataclass(frozen=True)
 class Glt(Trainer):
-    """Settings: the number of rounds; the fraction of the epochs that they take together; the penalties s_g and s_θ on masks.
-    Chosen by validation (docs/adr/0017)."""
+    """Defaults chosen by validation (docs/adr/0017)."""
 
-    rounds: int = 4
-    search: float = 0.5
-    edge_pull: float = 1e-2
-    weight_pull: float = 1e-5
-
-    def __post_init__(self) -> None:
-        check_count("rounds", self.rounds)
-        check_number("search", self.search, 0, 0.95, above=True)
-        check_number("edge_pull", self.edge_pull)
-        check_number("weight_pull", self.weight_pull)
+    rounds: int = option(4, "number of rounds", ge=1)
+    search: float = option(0.5, "fraction of the epochs that the rounds take together", gt=0, le=0.95)
+    edge_pull: float = option(1e-2, "penalty s_g on masks of edges", ge=0)
+    weight_pull: float = option(1e-5, "penalty s_θ on masks of weights", ge=0)
 
     def stages(self, task: TrainingTask) -> Iterator[Stage]:
         """Sparsities are met to the entry."""

@@ -20,11 +20,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from unifews.core.config import option
 from unifews.core.trace import HopTrace, Trace
 from unifews.kernels import describe, threads_to_use
 from unifews.methods.base import PropagationTask, Propagator, missed
 from unifews.methods.registry import method
-from unifews.methods.settings import check_flag, check_number
 from unifews.propagation.features import Floats, sparse_times
 from unifews.propagation.result import Propagated
 
@@ -43,18 +43,13 @@ Stops = Callable[[int, NDArray[np.int64], NDArray[np.float64]], NDArray[np.bool_
 )
 @dataclass(frozen=True)
 class Ndls(Propagator):
-    """Settings: ε, the distance at which a node stops; `own`, the weight of its own features; row normalisation."""
+    """Node-dependent numbers of hops; nothing is random."""
 
     undirected: ClassVar[bool] = True
     random: ClassVar[bool] = False
-    epsilon: float = 0.03
-    own: float = 0.15
-    normalise: bool = True
-
-    def __post_init__(self) -> None:
-        check_number("epsilon", self.epsilon)
-        check_number("own", self.own, 0, 1)
-        check_flag("normalise", self.normalise)
+    epsilon: float = option(0.03, "distance ε from the limit at which a node stops", ge=0)
+    own: float = option(0.15, "weight of a node's own features", ge=0, le=1)
+    normalise: bool = option(True, "normalise the rows of X")
 
     def propagate(self, task: PropagationTask) -> Propagated:
         """`threshold` is ε; a requested sparsity is met by choosing it."""

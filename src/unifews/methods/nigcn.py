@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
 from typing import Any, ClassVar
@@ -22,12 +22,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from unifews.core.config import option, reported_as
 from unifews.core.trace import HopTrace, Trace
 from unifews.errors import InputError
 from unifews.kernels import threads_to_use
 from unifews.methods.base import PropagationTask, Propagator, missed
 from unifews.methods.registry import method
-from unifews.methods.settings import check_flag, check_number
 from unifews.propagation.features import Floats, sparse_times
 from unifews.propagation.result import Propagated
 
@@ -48,28 +48,22 @@ Numbers = NDArray[np.int64]
 )
 @dataclass(frozen=True)
 class Nigcn(Propagator):
-    """Settings: ω and ρ of the weights of steps, τ of the length of walks, ε of their number (the authors' for Cora)."""
+    """The authors' settings for Cora."""
 
     unweighted: ClassVar[bool] = True
-    omega: float = 1.15
-    rho: float = 0.06
-    tau: float = 1.7
-    epsilon: float = 0.02
-    compat: bool = False
-
-    def __post_init__(self) -> None:
-        check_number("omega", self.omega, above=True)
-        check_number("rho", self.rho)
-        check_number("tau", self.tau, above=True)
-        check_number("epsilon", self.epsilon, 0, 1, above=True)
-        check_flag("compat", self.compat)
+    omega: float = option(1.15, "ω of the weights of steps", gt=0)
+    rho: float = option(0.06, "ρ of the weights of steps", ge=0)
+    tau: float = option(1.7, "τ of the length of walks", gt=0)
+    epsilon: float = option(0.02, "ε of the number of walks", gt=0, le=1)
+    compat: bool = option(False, "average over all planned walks, as in the authors' code")
 
     def propagate(self, task: PropagationTask) -> Propagated:
         """`hops` is the longest walk; `threshold` is ε. The trace has a single product for all hops."""
         began, graph, r = perf_counter(), task.graph, task.diffusion.r
         if r:
             raise InputError(f"method 'nigcn' walks over D^-1 (A + I), which is r=0; got r={r}. Leave it out, or take 'agp'.")
-        epsilon = self.epsilon if task.threshold is None else check_number("threshold", task.threshold, 0, 1, above=True)
+        with reported_as(epsilon="threshold"):
+            epsilon = self.epsilon if task.threshold is None else replace(self, epsilon=task.threshold).epsilon
         walks = _Walks(task, self, int(8 * math.log(100 / epsilon) / epsilon + 1), task.seed)
         limit: float = 1 / epsilon**2
         if task.edge_sparsity is not None:

@@ -29,13 +29,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from unifews.core.config import option
 from unifews.core.diffusion import Diffusion
 from unifews.core.graph import Graph
 from unifews.core.trace import HopTrace, Trace
 from unifews.errors import InputError
 from unifews.methods.base import TOLERANCE, PropagationTask, Propagator, missed
 from unifews.methods.registry import Card, method
-from unifews.methods.settings import check_flag, check_number
 from unifews.propagation.result import Propagated
 from unifews.resources import Progress
 
@@ -332,16 +332,12 @@ class _Columns:
 )
 @dataclass(frozen=True)
 class Agp(Propagator):
-    """Settings: `rmax`, the threshold relative to a column's sum (the authors': 1e-7 to 1e-10); `compat`, biased rounding."""
+    """The authors take `rmax` from 1e-7 to 1e-10."""
 
     undirected: ClassVar[bool] = True
     unweighted: ClassVar[bool] = True
-    rmax: float = 1e-7
-    compat: bool = False
-
-    def __post_init__(self) -> None:
-        check_number("rmax", self.rmax)
-        check_flag("compat", self.compat)
+    rmax: float = option(1e-7, "threshold relative to the sum of a column", ge=0)
+    compat: bool = option(False, "biased rounding, as in the authors' code")
 
     def propagate(self, task: PropagationTask) -> Propagated:
         """`threshold` is rmax."""
@@ -359,18 +355,12 @@ class Agp(Propagator):
 )
 @dataclass(frozen=True)
 class UnifewsPush(Propagator):
-    """Settings: `thr`, the threshold relative to Σ|x|·d^r of a column over 1 - α; None: about half of the products; `inherit`,
-    limits from hop to hop."""
+    """The C++ code of the Unifews authors."""
 
     undirected: ClassVar[bool] = True
     unweighted: ClassVar[bool] = True
-    thr: float | None = None
-    inherit: bool = True
-
-    def __post_init__(self) -> None:
-        if self.thr is not None:
-            check_number("thr", self.thr)
-        check_flag("inherit", self.inherit)
+    thr: float | None = option(None, "threshold relative to Σ|x|·d^r / (1 - α) (default: about half of the products)", ge=0)
+    inherit: bool = option(True, "limits from hop to hop")
 
     def propagate(self, task: PropagationTask) -> Propagated:
         """`threshold` is thr."""

@@ -19,8 +19,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar
 
 from unifews import methods
+from unifews.core.config import from_text, split_text, to_text
 from unifews.errors import InputError, unknown_name
-from unifews.methods import settings
 
 GROUP = "unifews.methods"
 Prunes = Literal["edges", "weights", "depth"]
@@ -114,14 +114,13 @@ def resolve(wanted: Any) -> Any:
         if isinstance(getattr(wanted, "card", None), Card) and not isinstance(wanted, type):
             return wanted
         raise InputError(f"`method` is a name such as 'unifews' or 'ndls:epsilon=0.05', or a method itself; got {wanted!r}.")
-    name, given = settings.split_text(wanted)
-    return settings.build(find(name), name, given)
+    return from_text(find(split_text(wanted)[0]), wanted)
 
 
 def text_of(wanted: Any, *, full: bool = False) -> str:
     """The canonical text of a method: its name and the settings that differ from the defaults, or all of them."""
     found = resolve(wanted)
-    return settings.as_text(found.card.name, found, full=full)
+    return to_text(found.card.name, found, full=full)
 
 
 def settings_of(name: str) -> dict[str, Any]:

@@ -12,9 +12,8 @@ from typing import Any, Protocol
 from torch import nn
 
 from unifews.core.trace import Trace
-from unifews.datasets.dataset import Dataset
+from unifews.datasets.dataset import Dataset, Split
 from unifews.datasets.load import load_dataset
-from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError
 from unifews.resources import Progress
 from unifews.training.data_parallel import HeadTrainer

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from unifews.core.trace import LayerTrace, Trace
-from unifews.datasets.dataset import Dataset
-from unifews.datasets.splits import Split
+from unifews.datasets.dataset import Dataset, Split
 from unifews.methods.base import PropagationTask
-from unifews.nn.decoupled import Decoupled, dense_rows
+from unifews.nn.decoupled import DecoupledModel, dense_rows
 from unifews.propagation import propagate
 from unifews.propagation.result import Propagated
 from unifews.resources import Progress
@@ -69,7 +68,7 @@ class DecoupledTraining:
     def metric(self) -> str:
         return self.data.about.metric
 
-    def one_seed(self, number: int, seed: int, watch: Watch | None) -> tuple[SeedResult, Decoupled]:
+    def one_seed(self, number: int, seed: int, watch: Watch | None) -> tuple[SeedResult, DecoupledModel]:
         """The result of a seed, counted from 0, and its model."""
         data, spec, rows, recipe, split = self.data, self.spec, self.rows, self.spec.recipe, self.splits[number]
         trainer = self.trainer
@@ -95,7 +94,7 @@ class DecoupledTraining:
         )
         result = SeedResult(seed=seed, **asdict(fitted), kept=tuple(layer.kept for layer in head.linears()))
         function, how = self.call
-        return result, Decoupled(trainer.plain(head).eval(), self.axes, how, self.exponent, by=function).eval()
+        return result, DecoupledModel(trainer.plain(head).eval(), self.axes, how, self.exponent, by=function).eval()
 
     def trace(self, seeds: Sequence[SeedResult]) -> Trace:
         """Weights and multiply-adds of classifying all nodes, beside those of the unpruned head, which gets all features.

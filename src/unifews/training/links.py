@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from unifews.core.graph import Graph
 from unifews.errors import InputError
-from unifews.nn.links import LinkPredictor
+from unifews.nn.networks import LinkPredictor
 from unifews.training.layered import LayeredTraining
 from unifews.training.loop import Watch, seeded
 from unifews.training.metrics import evaluate

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unifews.datasets.splits import Split
+from unifews.datasets.dataset import Split
 from unifews.errors import InputError
+from unifews.nn.decoupled import Mlp
 from unifews.nn.linear import PrunedWeight
-from unifews.nn.mlp import Mlp
 from unifews.training.data_parallel import HeadTrainer, loss_of
 from unifews.training.metrics import evaluate
 from unifews.training.recipe import Recipe, WeightPruning

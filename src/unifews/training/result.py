@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import subprocess
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from unifews import __version__
 from unifews.core.trace import Trace
+from unifews.deprecation import renamed_names
 from unifews.nn.trace import ModelTrace
 from unifews.training.metrics import NAMES
 from unifews.training.spec import TrainSpec
@@ -228,8 +228,8 @@ def warm_up() -> None:
     import torch
 
     from unifews.core.graph import Graph
-    from unifews.datasets.splits import Split
-    from unifews.nn.mlp import Mlp
+    from unifews.datasets.dataset import Split
+    from unifews.nn.decoupled import Mlp
     from unifews.propagation import propagate
     from unifews.training.loop import fit
     from unifews.training.recipe import Recipe, WeightPruning
@@ -258,8 +258,4 @@ def warm_up_layers() -> None:
             model(torch.eye(12, 4) + 1, torch.stack([ends, (ends + 1) % 12])).sum().backward()
 
 
-def __getattr__(name: str) -> Any:
-    if name != "Run":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn("unifews.training.result.Run is now TrainResult", DeprecationWarning, stacklevel=2)
-    return TrainResult
+__getattr__ = renamed_names(__name__, {"Run": f"{__name__}.TrainResult"})
