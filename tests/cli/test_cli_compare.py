@@ -42,7 +42,7 @@ def none_trained(monkeypatch):
     def refuse(*args):
         raise AssertionError("something was trained")
 
-    return lambda: monkeypatch.setattr(api, "_work", refuse)
+    return lambda: monkeypatch.setattr(api, "prepared", refuse)
 
 
 @pytest.fixture(scope="module")

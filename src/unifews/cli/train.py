@@ -97,12 +97,12 @@ def train(
                 _check_ledger(ledger)
             source: str = settings["dataset"]
             job = _prepare(settings, embedding)
-        hands = None
+        trainer = None
         if workers.group is not None:
-            from unifews.distributed.head import many
+            from unifews.distributed.head import head_trainer
 
-            hands = many(workers.group, job)
-        cache = RunCache(source, ledger, store, restart, log, embedding, hands)
+            trainer = head_trainer(workers.group, job)
+        cache = RunCache(source, ledger, store, restart, log, embedding, trainer)
         records = [cache.record(job.with_spec(job.spec.unpruned()))] if baseline and job.spec.prunes else []
         records.append(cache.record(job, model=save is not None))
         if workers.is_first:
@@ -196,7 +196,7 @@ def _check_log(log: str | None) -> None:
         return
     if log != "tensorboard":
         raise unknown_name("log", log, ("tensorboard",))
-    from unifews.training.log import writer
+    from unifews.training.loop import writer
 
     writer()
 
