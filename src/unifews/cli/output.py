@@ -38,9 +38,9 @@ def check_page(out: Path) -> None:
         raise InputError(f"--out {out} must end in .html, the format it is written in.")
     if not out.parent.is_dir():
         raise MissingFileError(f"cannot write {out}: there is no folder {out.parent}.")
-    from unifews.report import page
+    from unifews.report.tables import check_file
 
-    page.check_page(out)
+    check_file(out, "page")
 
 
 def note(sentence: str) -> None:
