@@ -9,7 +9,7 @@ import argparse
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,9 +17,14 @@ from unifews.core.graph import Graph
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.gencat import gencat
 from unifews.datasets.load import load_dataset
+from unifews.datasets.powerlaw import powerlaw
 from unifews.io.graphs import read_graph, read_matrix
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 SMOKE = "smoke"  # --scale smoke, and the generated graph that it runs on
+GENERATED = (169_343, 2_315_598)  # nodes and directed edges of what stands in for arxiv
 COUNTS = {"cs", "physics"}  # raw word counts, binarised as PyG does
 
 
@@ -76,3 +81,17 @@ def load(name: str) -> Real:
     with np.load(path, allow_pickle=False) as file:
         y = file["y"]
     return Real(name, read_graph(path), x, y)
+
+
+def arxiv(scale: str) -> tuple[str, Tensor, Tensor, Tensor]:
+    """Name, features, labels and edges [2, m] of an arxiv-sized graph, or of a small one."""
+    import torch  # here: scripts that propagate do without it
+
+    name = SMOKE if scale == SMOKE else "arxiv-sub"
+    if name == SMOKE or folder() is not None:
+        found: Any = load(name)
+    else:
+        name, found = "a generated graph of arxiv's size", powerlaw(*GENERATED, num_features=128, num_classes=40, seed=0)
+    receiver = torch.repeat_interleave(torch.tensor(found.graph.degree))
+    edges = torch.stack([torch.tensor(found.graph.indices).long(), receiver])
+    return name, torch.tensor(found.x), torch.tensor(found.y).long(), edges

@@ -17,17 +17,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from data import SMOKE, arguments, folder, load
+from data import arguments, arxiv
 from rich.console import Console
 from torch import Tensor, nn
 from torch_geometric.nn import GATv2Conv, GCN2Conv, GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from unifews import powerlaw, sparsify, trace
+from unifews import sparsify, trace
 from unifews.experiments.bench import interleave, peak_bytes, ratio, summary
 
 HIDDEN, HEADS = 256, 8
-GENERATED = (169_343, 2_315_598)  # nodes and directed edges of what stands in for arxiv
 DROPOUT = 0.0  # as PyG's ready models; drawing 43 M random numbers would cost every contestant the same quarter second
 CASES = {
     "gcn": {
@@ -92,18 +91,6 @@ class Gcnii(nn.Module):
 MODELS: dict[str, type[nn.Module]] = {"gcn": Gcn, "gcnii": Gcnii, "gat": Gat}
 
 
-def graph(scale: str) -> tuple[str, Tensor, Tensor, Tensor]:
-    """Features, labels and edges [2, m] of an arxiv-sized graph, or of a small one."""
-    name = SMOKE if scale == SMOKE else "arxiv-sub"
-    if name == SMOKE or folder() is not None:
-        found: Any = load(name)
-    else:
-        name, found = "a generated graph of arxiv's size", powerlaw(*GENERATED, num_features=128, num_classes=40, seed=0)
-    receiver = torch.repeat_interleave(torch.tensor(found.graph.degree))
-    edges = torch.stack([torch.tensor(found.graph.indices).long(), receiver])
-    return name, torch.tensor(found.x), torch.tensor(found.y).long(), edges
-
-
 def contestant(model: str, form: str, how: dict[str, Any] | None, x: Tensor, y: Tensor, edges: Tensor) -> Callable[[], Any]:
     """One epoch of this case as a function."""
     torch.manual_seed(0)
@@ -136,7 +123,7 @@ def contestant(model: str, form: str, how: dict[str, Any] | None, x: Tensor, y: 
 
 def memory(scale: str, model: str, case: str) -> int:
     """Peak bytes of the third epoch beyond graph, features and model: a fresh process each, so that none hides another."""
-    _, x, y, edges = graph(scale)
+    _, x, y, edges = arxiv(scale)
     epoch = contestant(model, *CASES[model][case], x, y, edges)  # type: ignore[misc]
     epoch()
     return peak_bytes(epoch) or 0
@@ -163,7 +150,7 @@ def main() -> None:
         for name in cases:
             command = [sys.executable, __file__, "--scale", options.scale, "--memory-of", model, name]
             peaks[name] = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        label, x, y, edges = graph(options.scale)
+        label, x, y, edges = arxiv(options.scale)
         runs = {name: contestant(model, *how, x, y, edges) for name, how in cases.items()}  # type: ignore[misc]
         interleave(runs, 2)  # warm
         times = interleave(runs, options.trials)

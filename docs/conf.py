@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -63,16 +64,56 @@ def _short(app: Any, what: str, name: str, obj: Any, options: Any, *texts: str |
     return tuple(text and _ARRAY.sub(r"NDArray[\1]", _ALIAS.sub(r"\1", text)) for text in texts)
 
 
+_HERE = Path(__file__).parent
+_RESULTS = _HERE.parent / "results"
+
+
+@cache
+def _results() -> Any:
+    """The tables and figures in results/."""
+    from unifews.report.exhibits import gather
+
+    return gather([_RESULTS])
+
+
+def _copy_results(app: Any) -> None:
+    """results/ lies beside docs/, and Sphinx takes pages from docs/ only: docs/results, which git ignores, is made here."""
+    copies = {page.name: _as_page(page.read_text(encoding="utf-8")) for page in _RESULTS.glob("*.md")}
+    folder = _HERE / "results"
+    folder.mkdir(exist_ok=True)
+    for page in folder.glob("*.md"):
+        if page.name not in copies:
+            page.unlink()
+    for name, text in copies.items():
+        page = folder / name
+        if not page.exists() or page.read_text(encoding="utf-8") != text:
+            page.write_text(text, encoding="utf-8")
+
+
+def _as_page(text: str) -> str:
+    """A page of results as it reads below docs/, with a link to its figures."""
+    heading = text.partition("\n")[0].removeprefix("# ")
+    numbers = [number for number, exhibit in enumerate(_results().exhibits, 1) if exhibit.heading == heading]
+    link = f'\n```{{raw}} html\n<p><a href="figures.html#exhibit-{numbers[0]}">Figures</a></p>\n```\n' if numbers else ""
+    return text.replace("](../docs/", "](../") + link
+
+
+def _relocate(app: Any, page: str, source: list[str]) -> None:
+    """Links from docs/ to results/ are written as the repository has them."""
+    source[0] = re.sub(r"\]\(((?:\.\./)*)\.\./results/", r"](\1results/", source[0])
+
+
 def _figures(app: Any, failed: Exception | None) -> None:
     """All results on one page, drawn from the files beside them."""
     if failed is None and app.builder.format == "html":
-        from unifews.report.exhibits import gather
         from unifews.report.page import write_report
 
-        write_report(gather([Path(app.srcdir) / "results"]), Path(app.outdir) / "results" / "figures.html", "unifews: results")
+        write_report(_results(), Path(app.outdir) / "results" / "figures.html", "unifews: results")
 
 
 def setup(app: Any) -> None:
+    app.connect("builder-inited", _copy_results)
+    app.connect("source-read", _relocate)
     app.connect("build-finished", _figures)
     app.connect("autodoc-process-signature", _short)
     app.connect("autodoc-process-docstring", _plain, priority=400)  # before napoleon, which writes markup of its own

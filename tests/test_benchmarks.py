@@ -10,6 +10,7 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 RUNS = {
+    "accelerate": [""],
     "accuracy": ["default", "forms"],
     "batchnorm": [""],
     "certified": ["", "--max-error 0.1"],
@@ -54,10 +55,10 @@ def test_a_generated_graph_of_arxiv_s_size_stands_in_where_there_is_no_real_one(
     monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
     monkeypatch.setenv("UNIFEWS_DATA", str(tmp_path / "nothing"))
     try:
-        script = runpy.run_path(str(FOLDER / "training.py"), run_name="training")
+        script = runpy.run_path(str(FOLDER / "data.py"), run_name="data")
     finally:
         sys.modules.pop("data", None)
-    graph = script["graph"]
-    monkeypatch.setitem(graph.__globals__, "GENERATED", (1_693, 23_154))
-    name, x, y, edges = graph("full")
+    arxiv = script["arxiv"]
+    monkeypatch.setitem(arxiv.__globals__, "GENERATED", (1_693, 23_154))
+    name, x, y, edges = arxiv("full")
     assert name.startswith("a generated graph") and x.shape == (1_693, 128) and edges.shape[0] == 2 and int(y.max()) < 40

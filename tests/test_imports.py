@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1] / "src" / "unifews"
 FILES = sorted(ROOT.rglob("*.py"))
 HEIGHT = dict(
     errors=0,
+    deprecation=1,
     resources=1,
     storage=2,
     kernels=2,

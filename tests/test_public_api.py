@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import inspect
 import re
 import shutil
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 import unifews
-from unifews import _moved
+from unifews import deprecation
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -81,7 +82,11 @@ def test_propagate_takes_what_the_design_says():
         assert isinstance(getattr(unifews.Propagated, name), property)
 
 
-@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))])
+WRITTEN = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("results/*.md")]
+PAGES = ["README.md", "CHANGELOG.md", "SECURITY.md", *(str(page.relative_to(ROOT)) for page in WRITTEN)]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
@@ -105,19 +110,35 @@ def test_the_readme_s_shell_runs(tmp_path):
     data = unifews.powerlaw(200, 2000, num_features=16, seed=31)
     np.save(tmp_path / "x.npy", data.x)
     edges = data.graph.to_edge_index()
-    (tmp_path / "edges.csv").write_text("".join(f"{v},{u}\n" for v, u in edges.T[edges[0] < edges[1]]))
-    commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("unifews propagate")]
-    assert commands
+    text = "".join(f"{v},{u}\n" for v, u in edges.T[edges[0] < edges[1]])
+    (tmp_path / "edges.csv").write_text(text)
+    (tmp_path / "edges.csv.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "y.csv").write_text("".join(f"{label}\n" for label in data.y))
+    runs = ("unifews propagate", "unifews data convert")
+    commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith(runs)]
+    assert len(commands) == 4
     shell = "\n".join(["set -e", f'unifews() {{ "{sys.executable}" -m unifews "$@"; }}', *commands])
     done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("old", _moved.MOVED)
+@pytest.mark.parametrize("old", deprecation.MOVED)
 def test_a_documented_module_is_found_under_its_old_name(old):
     sys.modules.pop(old, None)
-    with pytest.warns(DeprecationWarning, match=f"{old} is now {_moved.MOVED[old]}"):
+    with pytest.warns(DeprecationWarning, match=f"{old} is now {deprecation.MOVED[old]}"):
         module = import_module(old)
-    new = import_module(_moved.MOVED[old])
+    new = import_module(deprecation.MOVED[old])
     names = [name for name, value in vars(new).items() if getattr(value, "__module__", None) == new.__name__]
     assert names and all(getattr(module, name) is getattr(new, name) for name in names)
+
+
+def test_an_argument_is_accepted_by_its_old_name():
+    @deprecation.renamed_arguments(again="restart")
+    def function(x, *, restart=False):
+        return x, restart
+
+    with pytest.warns(DeprecationWarning, match="`again` is now `restart`"):
+        assert function(1, again=True) == (1, True)
+    assert function(2) == (2, False) and inspect.signature(function).parameters.keys() == {"x", "restart"}
+    with pytest.raises(unifews.UnifewsError, match="give `restart` only"):
+        function(1, again=True, restart=True)

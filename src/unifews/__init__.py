@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from unifews import _moved
+from unifews import deprecation
 
 if TYPE_CHECKING:
     from unifews.core.diffusion import Diffusion as Diffusion
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from unifews.experiments.compare import Comparison as Comparison
     from unifews.experiments.compare import compare as compare
     from unifews.io.ids import read_ids as read_ids
+    from unifews.nn.sparsify import accelerate as accelerate
     from unifews.nn.sparsify import desparsify as desparsify
     from unifews.nn.sparsify import set_node_lock as set_node_lock
     from unifews.nn.sparsify import set_schedule as set_schedule
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_moved.install()
+deprecation.install()
 
 _HOME = {
     "About": "unifews.datasets.dataset",
@@ -64,6 +65,7 @@ _HOME = {
     "Split": "unifews.datasets.splits",
     "Trace": "unifews.core.trace",
     "UnifewsError": "unifews.errors",
+    "accelerate": "unifews.nn.sparsify",
     "compare": "unifews.experiments.compare",
     "compress": "unifews.serving.compress",
     "convert_edges": "unifews.datasets.convert",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -13,7 +14,8 @@ import pytest
 import unifews
 import unifews.theory
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS, RESULTS = ROOT / "docs", ROOT / "results"
 
 
 class Page(HTMLParser):
@@ -64,10 +66,23 @@ def test_options_keep_their_dashes(pages):
 
 def test_every_page_is_built(pages):
     built = {path.stem for path in pages}
-    assert {page.stem for page in DOCS.rglob("*.md")} <= built
+    assert {page.stem for page in [*DOCS.rglob("*.md"), *RESULTS.glob("*.md")]} <= built
+
+
+def test_a_page_of_results_leads_to_its_figures(pages):
+    figures = page_of(pages, "figures.html")
+    for path, page in pages.items():
+        if path.parent.name == "results" and path.stem not in ("index", "figures"):
+            anchors = [link.partition("#")[2] for link in page.links if link.startswith("figures.html#")]
+            assert len(anchors) == 1 and anchors[0] in figures.names, path.name
 
 
 def test_the_reference_has_every_public_name(pages):
     wanted = {f"unifews.{name}" for name in unifews.__all__} | {f"unifews.theory.{name}" for name in unifews.theory.__all__}
     missing = wanted - page_of(pages, "api.html").names - {"unifews.__version__"}
     assert not missing, f"add to docs/api.md: {', '.join(sorted(missing))}"
+
+
+def test_tests_that_are_named_exist():
+    named = set(re.findall(r"`((?:\w+/)*test_\w+\.py)", (DOCS / "reliability.md").read_text(encoding="utf-8")))
+    assert named and not [name for name in named if not (ROOT / "tests" / name).exists()]

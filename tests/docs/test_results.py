@@ -11,7 +11,7 @@ from unifews.experiments import definitions
 from unifews.experiments.results import ExperimentResult
 from unifews.report.exhibits import read_exhibit
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 @pytest.mark.parametrize("name", definitions.ids())

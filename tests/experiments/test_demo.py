@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -91,3 +93,12 @@ class TestCora:
         monkeypatch.setenv("UNIFEWS_DATA", "data")
         with pytest.raises(FileFormatError):
             demo.cora(lambda text: None)
+
+
+def test_its_picture_is_drawn(quick):
+    """As docs/pictures/demo.svg is, from what --json prints."""
+    script = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "pictures" / "demo.py"))
+    picture = ElementTree.fromstring(script["drawn"](json.loads(json.dumps(quick.to_dict()))))
+    words = " ".join(text for text in picture.itertext())
+    for record in quick.records:
+        assert f"{record['scores']['test']:.1f} ±" in words

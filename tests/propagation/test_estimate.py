@@ -80,7 +80,7 @@ class Clocks:
         self.wall += 1.0 / threads + self.waits
 
 
-@pytest.mark.parametrize("waits, hop", [(0.0, 0.5), (0.2, 0.7), (50.0, 1.0)])
+@pytest.mark.parametrize("waits, hop", [(0.0, 0.5), (0.2, 0.7), (2.0, 1.0)])
 def test_threads_that_wait_for_each_other_do_not_count(waits, hop, monkeypatch):
     clocks = Clocks(monkeypatch, waits)
     op = operator(threads=2)
@@ -88,10 +88,9 @@ def test_threads_that_wait_for_each_other_do_not_count(waits, hop, monkeypatch):
     assert set(clocks.asked) == {1, 2}
 
 
-def test_one_thread_is_timed_by_what_it_has_run(monkeypatch):
+def test_a_busy_machine_gives_no_estimate(monkeypatch):
     Clocks(monkeypatch, 50.0)
-    op = operator()
-    assert unpruned_seconds(op, 16, np.ones((400, 16), dtype=np.float32)) == pytest.approx(op.hops)
+    assert unpruned_seconds(operator(threads=2), 16, np.ones((400, 16), dtype=np.float32)) is None
 
 
 def trace(seconds, whole):

@@ -40,7 +40,7 @@ def check_page(out: Path) -> None:
         raise MissingFileError(f"cannot write {out}: there is no folder {out.parent}.")
     from unifews.report.tables import check_file
 
-    check_file(out, "page")
+    check_file(out)
 
 
 def note(sentence: str) -> None:

@@ -20,4 +20,5 @@ class PrunedDense(PrunedWeight, Linear):  # type: ignore[misc]
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination[prefix + "keep"] = self.keep  # PyG's layer saves its weight and bias by hand, and no buffer
+        if "keep" not in self._non_persistent_buffers_set:
+            destination[prefix + "keep"] = self.keep  # PyG's layer saves its weight and bias by hand, and no buffer

@@ -1,4 +1,5 @@
-"""`sparsify`: a PyG model that prunes its own messages and weights while it trains, and back."""
+"""`sparsify`: a PyG model that prunes its own messages and weights while it trains, and back; `accelerate`: one that only runs
+faster."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from torch_geometric.nn import Linear as Dense
 from torch_geometric.nn import MessagePassing
 
 from unifews.errors import InputError, unknown_name
+from unifews.nn.acceleration import AcceleratedLayer, AccelerationReport
 from unifews.nn.config import LayerEntries, Phase, PruningConfig, Share
 from unifews.nn.convs import KINDS, PrunedConv
 from unifews.nn.convs.generic import generic
@@ -74,8 +76,6 @@ def sparsify(
     Nothing else has to be called; `set_schedule` restricts what later passes may change. The authors' form is
     ``entries="node", edge_threshold=..., weight_threshold=..., feedback=False``.
     """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"`model` is a {type(model).__name__}; give a torch module that holds PyG layers.")
     pruning = PruningConfig(
         edge_sparsity,
         edge_threshold,
@@ -90,28 +90,17 @@ def sparsify(
         hysteresis,
         norm_momentum,
     )
-    if any(isinstance(module, PrunedConv) for module in model.modules()):
-        raise InputError("this model is sparsified already; call desparsify(model) first to change what it removes.")
-    if not any(isinstance(module, MessagePassing) for module in model.modules()):
-        raise InputError(_nothing_to_send(type(model).__name__, pruning))
-    _check_lazy(model)
+    _check_model(model, pruning)
     model = model if inplace else copy.deepcopy(model)
-    convs: list[PrunedConv] = []
-    session = Session(pruning, convs, [])
+    session = Session(pruning, [], [])
     for module in list(model.modules()):
-        if isinstance(module, nn.Linear | Dense) and type(module) in (nn.Linear, Dense):
-            module.__class__ = PrunedLinear if isinstance(module, nn.Linear) else PrunedDense
-            assert isinstance(module, PrunedWeight)
-            module.begin_pruning()
+        _mask(module)
     for path, module in list(model.named_modules()):
         if isinstance(module, MessagePassing):
             kind = type(module)
             found = KINDS.get(kind)
-            module.__class__ = found if found is not None and found.supports(module) else generic(kind)  # type: ignore[arg-type]
-            assert isinstance(module, PrunedConv)
-            module.begin_pruning(session, path or kind.__name__)
-            module.relation = relation_of(model, path)
-            convs.append(module)
+            by = found if found is not None and found.supports(module) else generic(kind)  # type: ignore[arg-type]
+            _replace(module, by, model, path, session)
     session.weights = [module for module in model.modules() if isinstance(module, PrunedWeight)]
     _check_weights(model, pruning)
     if pruning.prunes_weights and (note := unpruned_weights(model)):
@@ -119,6 +108,81 @@ def sparsify(
         warnings.warn(f"{note}.", UserWarning, stacklevel=2)
     session.attach(model)
     return model
+
+
+def accelerate(model: M, *, inplace: bool = False) -> M:
+    """A copy of a PyG model whose layers run on the CPU kernels of this library, with nothing pruned.
+
+    Args:
+        model: any module with PyG message-passing layers in it.
+        inplace: change `model` itself.
+
+    GCNConv, GATConv, GATv2Conv, SAGEConv (mean or sum), GINConv and GCN2Conv are replaced, forward and backward; every other
+    layer stays PyG's own. ``print(model.unifews_report)`` lists both. Outputs and gradients are those of PyG up to the rounding
+    of float32 sums taken in another order. Signature, parameters, optimizer and ``state_dict`` are those of the PyG model, so
+    checkpoints of either load into the other; `desparsify` gives the PyG layers back.
+
+    Kernels are for float32 on the CPU. Any other precision or device runs the same layers in plain torch operations, and a
+    replaced attention layer that is called with edge features, two sets of nodes or ``return_attention_weights`` runs PyG's own
+    messages: right, and not faster. Half precision and ``torch.autocast`` on the CPU are refused.
+    """
+    _check_model(model, PruningConfig())
+    convs = [module for module in model.modules() if isinstance(module, MessagePassing)]
+    if not any(_kernel(conv) for conv in convs):
+        reasons = "; ".join(sorted({_no_kernel(conv) for conv in convs}))
+        known = ", ".join(kind.__name__ for kind, found in KINDS.items() if found.fused)
+        raise InputError(f"{type(model).__name__} has nothing to accelerate: {reasons}. There are kernels for {known}.")
+    model = model if inplace else copy.deepcopy(model)
+    session, layers = Session(PruningConfig(), [], []), []
+    buffers = {module: set(module._buffers) for module in model.modules()}
+    for path, module in list(model.named_modules()):
+        if isinstance(module, MessagePassing):
+            name, found = type(module).__name__, _kernel(module)
+            if found is None:
+                layers.append(AcceleratedLayer(path or name, name, None, _no_kernel(module)))
+                continue
+            for child in module.children():
+                _mask(child)
+            _replace(module, found, model, path, session)
+            layers.append(AcceleratedLayer(path or name, name, found.__name__))
+    session.weights = [module for conv in session.convs for module in conv.children() if isinstance(module, PrunedWeight)]
+    for module in model.modules():  # masks that remove nothing are not worth saving, and PyG's model has none
+        module._non_persistent_buffers_set |= set(module._buffers) - buffers.get(module, set())
+    session.attach(model)
+    model.unifews_report = AccelerationReport(tuple(layers))  # type: ignore[assignment]
+    return model
+
+
+def _kernel(conv: MessagePassing) -> type[PrunedConv] | None:
+    """The class with a kernel that does what this layer does, if there is one."""
+    found = KINDS.get(type(conv))
+    return found if found is not None and found.fused and found.supports(conv) else None
+
+
+def _no_kernel(conv: MessagePassing) -> str:
+    found = KINDS.get(type(conv))
+    if found is None or not found.fused:
+        return f"no kernel for {type(conv).__name__}"
+    what = "an explainer" if conv.explain else f"aggr={conv.aggr!r}" if conv.aggr else "an aggregation module"
+    return f"no kernel for {type(conv).__name__} with {what}"
+
+
+def _mask(module: nn.Module) -> None:
+    """A linear layer gets a mask of its weights."""
+    if isinstance(module, nn.Linear | Dense) and type(module) in (nn.Linear, Dense):
+        module.__class__ = PrunedLinear if isinstance(module, nn.Linear) else PrunedDense
+        assert isinstance(module, PrunedWeight)
+        module.begin_pruning()
+
+
+def _replace(conv: MessagePassing, kind: type[PrunedConv], model: nn.Module, path: str, session: Session) -> None:
+    """A message-passing layer becomes one of `kind`."""
+    name = type(conv).__name__
+    conv.__class__ = kind
+    assert isinstance(conv, PrunedConv)
+    conv.begin_pruning(session, path or name)
+    conv.relation = relation_of(model, path)
+    session.convs.append(conv)
 
 
 def desparsify(model: M, *, inplace: bool = False) -> M:
@@ -135,6 +199,7 @@ def desparsify(model: M, *, inplace: bool = False) -> M:
             module.end_pruning()
             module.__class__ = nn.Linear if isinstance(module, PrunedLinear) else Dense  # type: ignore[assignment]
     session.detach(model)
+    model.__dict__.pop("unifews_report", None)
     return model
 
 
@@ -177,6 +242,16 @@ def _nothing_to_send(name: str, pruning: PruningConfig) -> str:
         f"{said}, whose passes decide which weights go; for a plain head use uf.train(data, 'mlp', weight_sparsity=...), or "
         f"unifews.nn.mlp.Mlp and `decide` of its layers."
     )
+
+
+def _check_model(model: nn.Module, pruning: PruningConfig) -> None:
+    if not isinstance(model, nn.Module):
+        raise InputError(f"`model` is a {type(model).__name__}; give a torch module that holds PyG layers.")
+    if any(isinstance(module, PrunedConv) for module in model.modules()):
+        raise InputError("this model is sparsified already; call desparsify(model) first to change what it removes.")
+    if not any(isinstance(module, MessagePassing) for module in model.modules()):
+        raise InputError(_nothing_to_send(type(model).__name__, pruning))
+    _check_lazy(model)
 
 
 def _check_lazy(model: nn.Module) -> None:

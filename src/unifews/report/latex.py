@@ -157,7 +157,7 @@ def check_files(figures: Path | None, latex: Path | None) -> None:
     if latex is not None:
         if latex.suffix != ".tex":
             raise InputError(f"--latex {latex} must end in .tex.")
-        check_file(latex, "LaTeX file")
+        check_file(latex)
 
 
 def write_files(shown: Material | Standing, figures: Path | None, latex: Path | None) -> list[Path]:

@@ -237,7 +237,7 @@ def put_file(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def check_file(path: Path, kind: str = "file") -> None:
+def check_file(path: Path) -> None:
     """Fail early if `put_file` may not write here."""
     if path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder.")
@@ -245,4 +245,5 @@ def check_file(path: Path, kind: str = "file") -> None:
         with path.open("rb") as file:
             start = file.read(1024)
             if not any(mark in start for mark in _MARKS):
-                raise InputError(f"{path} exists and is no {kind} of unifews, so it is not replaced; give another name.")
+                what = {".html": "page", ".tex": "LaTeX file"}.get(path.suffix, "file")
+                raise InputError(f"{path} exists and is no {what} of unifews, so it is not replaced; give another name.")

@@ -69,6 +69,11 @@ def _check(model: nn.Module) -> None:
         raise InputError(
             f"{name} has no masks; uf.save is for sparsified models. torch.save(model.state_dict(), ...) keeps a plain one."
         )
+    if any(hasattr(module, "unifews_report") for module in model.modules()):
+        raise InputError(
+            f"{name} is accelerated and has no masks to save; keep it with torch.save(model.state_dict(), ...), which the PyG "
+            f"model loads too."
+        )
 
 
 # --------------------------------------------------------------------------------------------------------------- words

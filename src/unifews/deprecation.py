@@ -1,16 +1,22 @@
-"""Documented modules under their old names: importing one works, with a DeprecationWarning that gives the new name."""
+"""Old names of modules and arguments: they work for two minor versions, with a DeprecationWarning that gives the new name."""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any, TypeVar
 
-REMOVED_IN = "0.4"  # two minor versions after the move
+from unifews.errors import InputError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+REMOVED_IN = "0.4"
 MOVED = {
     "unifews.datasets.tables": "unifews.datasets.user_files",
     "unifews.experiments.rivals": "unifews.experiments.compare",
@@ -36,3 +42,24 @@ def install() -> None:
     """Look up the old names after everything else; called once, when the package is imported."""
     if not any(isinstance(finder, _MovedModules) for finder in sys.meta_path):
         sys.meta_path.append(_MovedModules())
+
+
+def renamed_arguments(**renamed: str) -> Callable[[Function], Function]:
+    """A decorator: keyword arguments `old="new"` of a function are still accepted by their old names."""
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def call(*args: Any, **given: Any) -> Any:
+            for old in renamed.keys() & given.keys():
+                new = renamed[old]
+                if new in given:
+                    raise InputError(f"`{old}` is the old name of `{new}`; give `{new}` only.")
+                warnings.warn(
+                    f"`{old}` is now `{new}`; the old name will be removed in {REMOVED_IN}.", DeprecationWarning, stacklevel=2
+                )
+                given[new] = given.pop(old)
+            return function(*args, **given)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
