@@ -55,6 +55,8 @@ def compare(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="PAGE.html", help="Write a page with pictures and the table.")
     ] = None,
+    figures: Annotated[Path | None, typer.Option("--figures", metavar="DIR", help="Write figures as SVG and PDF.")] = None,
+    latex: Annotated[Path | None, typer.Option("--latex", metavar="FILE.tex", help="Write the table as LaTeX.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print records and differences as JSON.")] = False,
 ) -> None:  # fmt: skip
     """Compare methods: accuracy, operations and cost of training, each at the same shares of removed edges.
@@ -70,8 +72,10 @@ def compare(
     settings = {name: value for name, value in given.items() if value is not None}
     from unifews.experiments.compare import compare as run
     from unifews.report import comparison
+    from unifews.report.latex import check_files, write_files
     from unifews.training.ledger import Ledger
 
+    check_files(figures, latex)
     report_skipped(Ledger(ledger))
     try:
         with live.cells("loading") as progress:
@@ -84,10 +88,14 @@ def compare(
     standing = comparison.Standing(found)
     if out is not None:
         comparison.write_page(standing, out)
+    files = write_files(standing, figures, latex)
     if as_json:
-        output.print_json(standing.to_dict() | {"ledger": str(ledger), "page": None if out is None else str(out)})
+        written = {"page": None if out is None else str(out), "files": [str(path) for path in files]}
+        output.print_json(standing.to_dict() | {"ledger": str(ledger), **written})
     else:
         _show(standing, ledger, out)
+        for path in files:
+            output.console().print(f"wrote {path}", soft_wrap=True, markup=False)
     for reason in comparison.failures(found):
         output.note(reason)
 

@@ -18,6 +18,8 @@ def report(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="PAGE.html", help="Where the page goes.")] = Path("report.html"),
     title: Annotated[str, typer.Option(metavar="TEXT", help="Its heading.")] = "unifews: what was run",
+    figures: Annotated[Path | None, typer.Option("--figures", metavar="DIR", help="Write the figures as SVG and PDF.")] = None,
+    latex: Annotated[Path | None, typer.Option("--latex", metavar="FILE.tex", help="Write the tables as LaTeX.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what the page holds as JSON.")] = False,
 ) -> None:
     """Put runs and reproduced tables and figures on one page that needs no network: plots, sortable tables, downloads.
@@ -27,17 +29,23 @@ def report(
     """
     output.check_page(out)
     from unifews.report.exhibits import gather
+    from unifews.report.latex import check_files, write_files
     from unifews.report.page import write_report
 
+    check_files(figures, latex)
     material = gather(sources)
     for path in material.ignored:
         output.note(f"{path} is neither a ledger nor an exhibit; it is ignored.")
     for ledger in material.ledgers:
         report_skipped(ledger)
     write_report(material, out, title)
+    files = write_files(material, figures, latex)
     if as_json:
         exhibits = [exhibit.id for exhibit in material.exhibits]
         skipped = [{"ledger": str(path), "line": line, "why": why} for path, (line, why) in material.skipped]
-        output.print_json({"page": str(out), "runs": len(material.records), "exhibits": exhibits, "skipped": skipped})
+        more = {"figures": [str(path) for path in files if path != latex], "latex": None if latex is None else str(latex)}
+        output.print_json({"page": str(out), "runs": len(material.records), "exhibits": exhibits, "skipped": skipped, **more})
     else:
-        output.console().print(f"wrote {out}: {material}", soft_wrap=True, markup=False)
+        drawn = "" if figures is None else f"; {figures}: {len(files) - (latex is not None)} files"
+        tables = "" if latex is None else f"; {latex}"
+        output.console().print(f"wrote {out}: {material}{drawn}{tables}", soft_wrap=True, markup=False)
