@@ -182,7 +182,7 @@ def test_the_model_is_the_same_object_by_object():
     (x, edge_index), model = graph(), trained("own")
     model.convs[0].register_forward_hook(lambda *_: None)
     model.norms.eval()
-    values, session = uf.nn.sparsify.state_of(model), dict(vars(model.convs[0].session))
+    values, session = {name: value.clone() for name, value in model.state_dict().items()}, dict(vars(model.convs[0].session))
     before = _state(model)
     uf.compress(model, x, edge_index)
     with pytest.raises(InputError, match="no place for edge weights"):

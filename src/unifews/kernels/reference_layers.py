@@ -105,32 +105,3 @@ def sparse_linear(
         for k in range(int(indptr[j]), int(indptr[j + 1])):
             total += values[k] * x[:, indices[k]]
         out[:, j] = np.maximum(total, np.float32(0)) if relu else total
-
-
-def sparse_linear_gathered(
-    start: Longs, end: Longs, edge_indices: NDArray[Any], weight: Floats | None, blocks: int, columns: Longs | None,
-    table: Floats, y: Floats, loop: Floats | None, indptr: Longs, indices: NDArray[np.int32], values: Floats,
-    bias: Floats | None, out: Floats, relu: bool, threads: int = 1,
-) -> None:  # fmt: skip
-    """`sparse_linear` of the rows that `diffuse` makes, which the compiled one never writes to memory."""
-    rows = np.empty((len(start), y.shape[1]), dtype=np.float32)
-    diffuse(start, end, edge_indices, weight, blocks, columns, table, y, loop, rows)
-    sparse_linear(rows, indptr, indices, values, bias, out, relu)
-
-
-# --------------------------------------------------------------------------------------------------------- one at a time
-
-
-def dropout(x: Floats, seed: int, level: int, scale: float, out: Floats, threads: int = 1) -> None:
-    """out[i] = scale · x[i] where mixed(mixed(i ⊕ seed) ⊕ seed >> 32) ≥ level, else 0; i counts all values, row by row."""
-    at = np.arange(x.size, dtype=np.uint64)
-    high = _mixed((at >> np.uint64(32)).astype(np.uint32)) ^ np.uint32(seed >> 32)
-    drawn = _mixed(_mixed(at.astype(np.uint32) ^ np.uint32(seed & 0xFFFFFFFF)) ^ high)
-    out[...] = np.where(drawn.reshape(x.shape) >= np.uint32(level), np.float32(scale) * x, np.float32(0))
-
-
-def _mixed(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Wellons' lowbias32."""
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x21F0AAAD)
-    x = (x ^ (x >> np.uint32(15))) * np.uint32(0xD35A2D97)
-    return np.asarray(x ^ (x >> np.uint32(15)))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from unifews.errors import GraphError, ShapeError
 
@@ -83,19 +82,8 @@ class Adjacency:
         return ~torch.isin(other.keys, gone)
 
     @classmethod
-    def of(cls, edge_index: Tensor, num_nodes: int) -> Adjacency:
-        """From edge_index [2, m]; row 0 sends, row 1 receives. Kept for as long as the tensor lives and is not written to."""
-        found = _known.get(edge_index)  # type: ignore[no-untyped-call]
-        if found is not None and found[:2] == (edge_index._version, num_nodes):
-            adjacency: Adjacency = found[2]
-            return adjacency
-        made = cls.build(edge_index, num_nodes)
-        _known[edge_index] = (edge_index._version, num_nodes, made)
-        return made
-
-    @classmethod
     def build(cls, edge_index: Tensor, num_nodes: int) -> Adjacency:
-        """`of`, made afresh."""
+        """From edge_index [2, m]; row 0 sends, row 1 receives."""
         if edge_index.ndim != 2 or edge_index.shape[0] != 2:
             raise ShapeError(f"`edge_index` has shape {list(edge_index.shape)}; it is [2, edges], senders and receivers.")
         if num_nodes >= 2**31:
@@ -111,9 +99,6 @@ class Adjacency:
         back_start, back_end = _rows(sender, num_nodes)
         indices, back_indices = sender.int().contiguous(), receiver[back_order].int().contiguous()
         return cls(start, end, indices, order, back_start, back_end, back_indices, back_order, _inverse(back_order))
-
-
-_known = WeakTensorKeyDictionary()
 
 
 def _rows(sorted_ends: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:

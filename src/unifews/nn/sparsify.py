@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn import Linear as Dense
@@ -270,8 +269,3 @@ def _check_weights(model: nn.Module, pruning: PruningConfig) -> None:
             raise InputError(
                 f"weight_sparsity={pruning.weight_sparsity:g} would remove all {matrix.numel():,} weights of {path}; give less."
             )
-
-
-def state_of(model: nn.Module) -> dict[str, Any]:
-    """A copy of everything that belongs to a model, masks included, to come back to with `load_state_dict`."""
-    return {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}

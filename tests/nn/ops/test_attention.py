@@ -21,7 +21,7 @@ def problem(n, m, heads_, channels, seed=0, dtype=torch.float32):
     x, y = (torch.randn(n, heads_ * channels, generator=g).to(dtype).requires_grad_() for _ in range(2))
     att = torch.randn(heads_, channels, generator=g).to(dtype).requires_grad_()
     loop = torch.randint(0, 3, (n,), generator=g).to(dtype)
-    return Adjacency.of(edge_index, n), x, y, att, loop
+    return Adjacency.build(edge_index, n), x, y, att, loop
 
 
 def attended(a, x, y, att, loop, columns=None, at=None, on=None):

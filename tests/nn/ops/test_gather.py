@@ -36,7 +36,7 @@ def plain(x, edge_index, weight, keep=None):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gather_and_its_gradients(shape):
     edge_index, x, weight = problem(*shape)
-    adjacency = Adjacency.of(edge_index, len(x))
+    adjacency = Adjacency.build(edge_index, len(x))
     ours, other = gather.gather(x, adjacency, weight[adjacency.order]), plain(x, edge_index, weight)
     torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-4)
     direction = torch.randn_like(ours)
@@ -47,7 +47,7 @@ def test_gather_and_its_gradients(shape):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gather_without_weights(shape):
     edge_index, x, _ = problem(*shape)
-    ours = gather.gather(x, Adjacency.of(edge_index, len(x)))
+    ours = gather.gather(x, Adjacency.build(edge_index, len(x)))
     torch.testing.assert_close(ours, plain(x, edge_index, torch.ones(edge_index.shape[1])), rtol=1e-4, atol=1e-4)
 
 
@@ -114,7 +114,7 @@ def test_gather_kept_uses_and_differentiates_the_same_entries(shape, level):
     edge_index, x, weight = problem(*shape)
     weight = weight.detach()
     cut = level * torch.rand(len(x), generator=torch.Generator().manual_seed(1))
-    adjacency = Adjacency.of(edge_index, len(x))
+    adjacency = Adjacency.build(edge_index, len(x))
     size = torch.nn.functional.pad(x.detach(), (0, -x.shape[1] % 16)).view(len(x), -1, 16).norm(dim=2)
     keep = weight.abs()[:, None] * size[edge_index[0]] >= cut[edge_index[1], None]
     ours, kept = gather.gather_kept(x, adjacency, cut, weight[adjacency.order])
@@ -128,7 +128,7 @@ def test_gather_kept_uses_and_differentiates_the_same_entries(shape, level):
 
 def test_torch_accepts_the_operators():
     edge_index, x, weight = problem(40, 200, 24)
-    a = Adjacency.of(edge_index, len(x))
+    a = Adjacency.build(edge_index, len(x))
     both = (a.start, a.end, a.indices, a.back_start, a.back_end, a.back_indices, a.back_order, a.forth_order)
     torch.library.opcheck(torch.ops.unifews.gather.default, (x, weight, *both))
     columns, loop = torch.tensor([3, 0, 17]), torch.rand(40)
@@ -139,7 +139,7 @@ def test_torch_accepts_the_operators():
 
 def test_compiled_and_counted():
     edge_index, x, _ = problem(40, 200, 24)
-    a = Adjacency.of(edge_index, len(x))
+    a = Adjacency.build(edge_index, len(x))
     compiled = torch.compile(lambda rows: gather.gather(rows, a).relu(), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x), gather.gather(x, a).relu())
     with FlopCounterMode(display=False) as counter:
@@ -147,20 +147,10 @@ def test_compiled_and_counted():
     assert counter.get_total_flops() == 2 * 200 * 24
 
 
-def test_a_graph_is_laid_out_once_until_it_changes():
-    edge_index, x, _ = problem(40, 200, 24)
-    first = Adjacency.of(edge_index, len(x))
-    assert Adjacency.of(edge_index, len(x)) is first
-    edge_index[1] = edge_index[1].flip(0)
-    changed = Adjacency.of(edge_index, len(x))
-    assert changed is not first
-    torch.testing.assert_close(gather.gather(x, changed), plain(x, edge_index, torch.ones(200)), rtol=1e-4, atol=1e-4)
-
-
 def test_rows_that_do_not_start_on_a_cache_line():
     edge_index = problem(40, 200, 17)[0]
     shifted = torch.randn(40 * 16 + 3)[3:].view(40, 16)
-    ours = gather.gather(shifted, Adjacency.of(edge_index, 40))
+    ours = gather.gather(shifted, Adjacency.build(edge_index, 40))
     torch.testing.assert_close(ours, plain(shifted, edge_index, torch.ones(200)), rtol=1e-4, atol=1e-4)
 
 
@@ -174,12 +164,12 @@ def test_rows_that_do_not_start_on_a_cache_line():
 )
 def test_edges_that_are_none(edge_index, error):
     with pytest.raises(error):
-        Adjacency.of(edge_index, 5)
+        Adjacency.build(edge_index, 5)
 
 
 def test_what_the_kernels_cannot_do_is_told():
     edge_index, x, weight = problem(40, 200, 24)
-    a = Adjacency.of(edge_index, 40)
+    a = Adjacency.build(edge_index, 40)
     with pytest.raises(InputError, match="float32"):
         gather.gather(x.double(), a)
     with pytest.raises(InputError, match="cannot be learnt"):
