@@ -138,8 +138,7 @@ def _parquet():
 def _dataset(sparse=False):
     from scipy.sparse import csr_array
 
-    from unifews.datasets.dataset import About, Dataset
-    from unifews.datasets.splits import Split
+    from unifews.datasets.dataset import About, Dataset, Split
 
     rng = np.random.default_rng(5)
     x = (rng.normal(size=(N, FEATURES)) * (rng.random((N, FEATURES)) < 0.4)).astype(np.float32)

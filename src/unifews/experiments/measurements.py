@@ -30,8 +30,7 @@ from unifews.core.diffusion import Diffusion
 from unifews.core.entry import Entries
 from unifews.core.graph import Graph
 from unifews.core.schemes import Appnp, Scheme, Sgc
-from unifews.datasets.dataset import Dataset
-from unifews.datasets.summary import summarise
+from unifews.datasets.dataset import Dataset, summarise
 from unifews.errors import unknown_name
 from unifews.experiments.runner import Advance, Record, dataset_of, epoch_cost
 from unifews.propagation import propagate
@@ -375,7 +374,7 @@ def first_layer_norms(model: nn.Module, data: Dataset) -> tuple[float, float]:
     """‖τ_0‖_F over the edges that the first layer keeps, without the diagonal, and ‖H_1‖_F."""
     import torch
 
-    from unifews.nn.edges import Edges
+    from unifews.nn.edges import LayerEdges
     from unifews.nn.ops.products import row_sizes
     from unifews.training.layered import features
 
@@ -384,7 +383,7 @@ def first_layer_norms(model: nn.Module, data: Dataset) -> tuple[float, float]:
     with torch.no_grad():
         model.eval()
         y, out = conv.lin(x), conv(x, edge_index)
-        edges = Edges.of(edge_index, None, data.num_nodes, "gcn", loops=1.0)
+        edges = LayerEdges.of(edge_index, None, data.num_nodes, "gcn", loops=1.0)
         size = edges.factor * row_sizes(y)[edges.adjacency.indices.long()]
         kept = ~torch.isin(edges.adjacency.keys, conv.removed)
         return math.sqrt(float((size[kept].double() ** 2).sum())), float(out.double().norm())

@@ -24,7 +24,7 @@ from unifews.datasets.gencat import gencat
 from unifews.datasets.load import load_dataset
 from unifews.datasets.ogb import find_ogb
 from unifews.datasets.powerlaw import powerlaw
-from unifews.datasets.source import Places
+from unifews.datasets.registry import DataFolders
 from unifews.errors import InputError, MissingFileError, UnifewsError, unknown_name
 from unifews.experiments import definitions
 from unifews.experiments.definitions import TRAIN, Experiment, Planned, Scale
@@ -259,7 +259,7 @@ def find_dataset(name: str, scale: Scale, folder: Path) -> SourceDataset:
 
 def _is_present(name: str) -> bool:
     """Whether its files are on this machine."""
-    record, folders = registry.RECORDS[name], Places.of().folders
+    record, folders = registry.RECORDS[name], DataFolders.of().folders
     if any((folder / f"{name}.npz").is_file() or is_dataset(folder / name) for folder in folders):
         return True
     return record.ogb is not None and find_ogb(record.ogb, folders) is not None

@@ -1,4 +1,4 @@
-"""Message-passing layers one after another, as the paper's models are made."""
+"""The networks of `unifews.nn.models`: stacks of message-passing layers, and link prediction on top of one."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch_geometric.nn import MessagePassing
 from unifews.errors import InputError
 from unifews.nn.ops.dropout import dropout
 
-_MOMENTUM = 0.9  # of the running statistics, as the authors have it: they follow the last few passes
+_MOMENTUM = 0.9  # of BatchNorm, as in the authors' code: running statistics follow the last few passes
 
 
 class Network(nn.Module):
-    """What the models here have in common: ``forward(x, edge_index, edge_weight=None)``, scores of all nodes."""
+    """Base class of the models: ``forward(x, edge_index, edge_weight=None)`` returns the scores of all nodes."""
 
     weighted = True
-    """Whether its layers have a place for edge weights."""
+    """Whether its layers take edge weights."""
     built: dict[str, Any] | None = None
-    """What `zoo.build` was given, by name: a folder that holds this model says it, to have it built again."""
+    """Arguments of `models.build` by name; saved with the model, to rebuild it."""
 
     def edge_arguments(self, edge_index: Any, edge_weight: Tensor | None) -> tuple[Any, ...]:
         if edge_weight is None:
             return (edge_index,)
         if not self.weighted:
-            raise InputError(f"{type(self.convs[0]).__name__} has no place for edge weights; leave `edge_weight` out.")  # type: ignore[index]
+            raise InputError(f"{type(self.convs[0]).__name__} takes no edge weights; leave `edge_weight` out.")  # type: ignore[index]
         return edge_index, edge_weight
 
 
@@ -49,7 +49,7 @@ class Stack(Network):
 
 
 class Residual(Network):
-    """Linear → BatchNorm → ReLU = x₀, then convolutions that are given x₀ too, then Linear (GCNII)."""
+    """Linear → BatchNorm → ReLU = x₀, then convolutions that also take x₀, then Linear (GCNII)."""
 
     def __init__(self, convs: Sequence[MessagePassing], inputs: int, outputs: int, width: int, dropout: float) -> None:
         super().__init__()
@@ -70,7 +70,34 @@ class Residual(Network):
 
 
 def _width(conv: MessagePassing) -> int:
-    """Columns of what a layer gives."""
+    """Columns of the result of a layer."""
     if hasattr(conv, "nn"):
         return int([m for m in conv.nn.modules() if isinstance(m, nn.Linear)][-1].out_features)
     return int(conv.out_channels * (getattr(conv, "heads", 1) if getattr(conv, "concat", False) else 1))
+
+
+class LinkPredictor(nn.Module):
+    """logit(i, j) = decoder(z_i ⊙ z_j), z = encoder(x, edges). The decoder is never pruned."""
+
+    def __init__(self, encoder: nn.Module, width: int, dropout: float) -> None:
+        """`encoder`: returns z [n, width]."""
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = nn.Sequential(
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(width, 1),
+        )
+
+    def forward(self, x: Tensor, edge_index: Any, pairs: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        """Logits [k] of the pairs [2, k]."""
+        return self.decode(self.encoder(x, edge_index, edge_weight), pairs)
+
+    def decode(self, z: Tensor, pairs: Tensor) -> Tensor:
+        """Logits [k] of pairs of nodes from their encoding z."""
+        logits: Tensor = self.decoder(z[pairs[0]] * z[pairs[1]])
+        return logits.squeeze(1)

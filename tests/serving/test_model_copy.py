@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from frozen_models import CLASSES, FEATURES, assert_close, graph, judged, trained
+from frozen_models import CLASSES, FEATURES, assert_close, evaluated, graph, trained
 from scipy import sparse
 from torch import nn
 from torch_geometric.nn import GCN, GCNConv, SAGEConv
 
 import unifews as uf
 from unifews.errors import InputError
-from unifews.serving.private import private
+from unifews.serving.model_copy import private_copy
 
 CALL, GETATTR, SQRT = nn.Module.__call__, nn.Module.__getattr__, math.sqrt
 
@@ -93,7 +93,7 @@ def test_an_unrelated_model_runs_in_another_thread():
 @pytest.mark.parametrize("name", ["gcn", "gat", "transformer"])
 def test_the_same_model_is_evaluated_in_another_thread(name):
     (x, edge_index), model = graph(), trained(name).eval()
-    expected = judged(model, x, edge_index)
+    expected = evaluated(model, x, edge_index)
 
     def serve():
         with torch.no_grad():
@@ -147,7 +147,7 @@ def test_threads_compress_different_models_at_once():
     assert not errors
     for name in names:
         for one in found[name]:
-            assert_close(one, judged(models[name], x, edge_index), 1e-5)
+            assert_close(one, evaluated(models[name], x, edge_index), 1e-5)
 
 
 def test_a_layer_with_its_own_code_predicts_in_several_threads():
@@ -185,7 +185,7 @@ def test_the_model_is_the_same_object_by_object():
     values, session = {name: value.clone() for name, value in model.state_dict().items()}, dict(vars(model.convs[0].session))
     before = _state(model)
     uf.compress(model, x, edge_index)
-    with pytest.raises(InputError, match="no place for edge weights"):
+    with pytest.raises(InputError, match="no argument for edge weights"):
         uf.compress(model, x, edge_index, torch.ones(edge_index.shape[1]))
     after = _state(model)
     assert after[:2] == before[:2]
@@ -200,7 +200,7 @@ def test_hooks_run_once_on_values_and_are_not_traced():
     (x, edge_index), model = graph(), trained("own")
     for module in model.modules():
         module.register_forward_hook(lambda module, args, out: shapes.append(tuple(out.detach().numpy().shape)))
-    expected = judged(model, x, edge_index)
+    expected = evaluated(model, x, edge_index)
     shapes.clear()
     assert_close(uf.compress(model, x, edge_index).predict(), expected, 1e-5)
     assert not shapes  # the list that they write to is copied with them
@@ -232,12 +232,12 @@ def test_a_model_that_cannot_be_deep_copied():
     model(x, edge_index).sum().backward()
     last = model.last
     assert last.grad_fn is not None
-    assert_close(uf.compress(model, x, edge_index).predict(), judged(model, x, edge_index), 1e-5)
+    assert_close(uf.compress(model, x, edge_index).predict(), evaluated(model, x, edge_index), 1e-5)
 
 
 def test_a_compiled_model_is_compressed_as_the_model_it_compiles():
     (x, edge_index), model = graph(), trained("gcn")
-    expected = judged(model, x, edge_index)
+    expected = evaluated(model, x, edge_index)
     assert_close(uf.compress(torch.compile(model), x, edge_index).predict(), expected, 1e-5)
     model.convs[0].compile()
     assert_close(uf.compress(model, x, edge_index).predict(), expected, 1e-5)
@@ -254,17 +254,17 @@ def test_a_compiled_part_of_a_model():
 
     x, edge_index = graph()
     model = passed(Net(), x, edge_index)
-    expected = judged(model, x, edge_index)
+    expected = evaluated(model, x, edge_index)
     model.end = torch.compile(model.end)
     assert_close(uf.compress(model, x, edge_index).predict(), expected, 1e-5)
 
 
 def test_wrapped_models():
     (x, edge_index), model = graph(), trained("gcn")
-    expected = judged(model, x, edge_index)
+    expected = evaluated(model, x, edge_index)
     assert_close(uf.compress(nn.DataParallel(model), x, edge_index).predict(), expected, 1e-5)
     wrapped = passed(nn.DataParallel(GCN(FEATURES, 8, 2, CLASSES)), x, edge_index)
-    assert_close(uf.compress(wrapped, x, edge_index).predict(), judged(wrapped.module, x, edge_index), 1e-5)
+    assert_close(uf.compress(wrapped, x, edge_index).predict(), evaluated(wrapped.module, x, edge_index), 1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")  # torch calls TorchScript deprecated
@@ -306,8 +306,8 @@ def test_a_forward_that_is_a_closure():
 
     model.forward = forward
     model(x, edge_index).sum().backward()
-    assert_close(uf.compress(model, x, edge_index).predict(), judged(model, x, edge_index), 1e-5)
-    assert private(model).forward is not forward and model.forward is forward
+    assert_close(uf.compress(model, x, edge_index).predict(), evaluated(model, x, edge_index), 1e-5)
+    assert private_copy(model).forward is not forward and model.forward is forward
 
 
 def test_layers_and_weights_that_are_used_twice():
@@ -325,8 +325,8 @@ def test_layers_and_weights_that_are_used_twice():
 
     x, edge_index = graph()
     model = passed(Net(), x, edge_index, dict(edge_sparsity=0.5))
-    assert_close(uf.compress(model, x, edge_index).predict(), judged(model, x, edge_index), 1e-5)
-    copy = private(model)
+    assert_close(uf.compress(model, x, edge_index).predict(), evaluated(model, x, edge_index), 1e-5)
+    copy = private_copy(model)
     assert copy.conv is copy.same and copy.conv is not model.conv
     assert copy.other.lin_l.weight is copy.conv.lin_l.weight and copy.conv.lin_l.weight is not model.conv.lin_l.weight
     assert copy.conv.session is copy.other.session and copy.conv.session is not model.conv.session
@@ -349,5 +349,5 @@ def test_classes_that_watch_their_subclasses():
 
     x, edge_index = graph()
     model = passed(Net(), x, edge_index)
-    assert_close(uf.compress(model, x, edge_index).predict(), judged(model, x, edge_index), 1e-5)
+    assert_close(uf.compress(model, x, edge_index).predict(), evaluated(model, x, edge_index), 1e-5)
     assert known == ["net"]
