@@ -126,14 +126,14 @@ def accelerate(model: M, *, inplace: bool = False) -> M:
     replaced attention layer that is called with edge features, two sets of nodes or ``return_attention_weights`` runs PyG's own
     messages: right, and not faster. Half precision and ``torch.autocast`` on the CPU are refused.
     """
-    _check_model(model, Pruning())
+    _check_model(model, PruningConfig())
     convs = [module for module in model.modules() if isinstance(module, MessagePassing)]
     if not any(_kernel(conv) for conv in convs):
         reasons = "; ".join(sorted({_no_kernel(conv) for conv in convs}))
         known = ", ".join(kind.__name__ for kind, found in KINDS.items() if found.fused)
         raise InputError(f"{type(model).__name__} has nothing to accelerate: {reasons}. There are kernels for {known}.")
     model = model if inplace else copy.deepcopy(model)
-    session, layers = Session(Pruning(), [], []), []
+    session, layers = Session(PruningConfig(), [], []), []
     buffers = {module: set(module._buffers) for module in model.modules()}
     for path, module in list(model.named_modules()):
         if isinstance(module, MessagePassing):
@@ -244,7 +244,7 @@ def _nothing_to_send(name: str, pruning: PruningConfig) -> str:
     )
 
 
-def _check_model(model: nn.Module, pruning: Pruning) -> None:
+def _check_model(model: nn.Module, pruning: PruningConfig) -> None:
     if not isinstance(model, nn.Module):
         raise InputError(f"`model` is a {type(model).__name__}; give a torch module that holds PyG layers.")
     if any(isinstance(module, PrunedConv) for module in model.modules()):
