@@ -159,6 +159,11 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         self.removed = self.removed.new_zeros(0)
         self.decided.fill_(False)
 
+    @property
+    def _is_saved(self) -> bool:
+        """Whether decisions are part of the state dict; those of an accelerated model are not."""
+        return "nodes" not in self._non_persistent_buffers_set
+
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         super()._apply(fn, recurse)
         self._removed = fn(self._removed)
@@ -167,7 +172,8 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         self.session.discard_stale_edges()
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination[prefix + "removed"] = self.removed
+        if self._is_saved:
+            destination[prefix + "removed"] = self.removed
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str], *args: Any
@@ -182,7 +188,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
             if self.removed_hash.is_meta and not self.nodes.is_meta:  # assigned, not copied
                 self.removed_hash = torch.zeros_like(self.nodes)
             self.removed = removed.detach().to(self.nodes.device, copy=True)
-        elif strict:
+        elif strict and self._is_saved:
             missing_keys.append(prefix + "removed")
         self.chosen = -1 if self.columns.is_meta else int(self.columns.sum())
 
