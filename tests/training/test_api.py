@@ -390,7 +390,7 @@ def test_a_killed_process_goes_on_where_it_was(tmp_path):
 def test_a_damaged_partial_file_says_what_to_do(tmp_path):
     run_id = uf.train(DATA, seeds=2, **HOW).id
     Ledger(tmp_path).save_partial(run_id, [{"seed": 3}])
-    with pytest.raises(FileFormatError, match=r"partial\.json is damaged; delete it to start this run afresh"):
+    with pytest.raises(FileFormatError, match=r"partial\.json is damaged; delete it to restart this run"):
         uf.train(DATA, seeds=2, ledger=tmp_path, **HOW)
 
 

@@ -270,7 +270,7 @@ def test_a_run_that_another_process_is_at_is_waited_for_and_its_record_taken(tmp
 
 def test_who_does_not_wait_is_told_and_other_runs_are_free(tmp_path, other):
     book = Ledger(tmp_path)
-    with pytest.raises(module.Busy, match="run a is carried out by another process"):
+    with pytest.raises(module.Busy, match="another process is training run a"):
         book.once("a", mine(book), wait=False)
     assert book.once("b", mine(book, "b"), wait=False) == record("b", by="me")
 

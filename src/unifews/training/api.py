@@ -147,7 +147,7 @@ def _finished(book: Ledger, run_id: str) -> list[SeedResult]:
     try:
         return [SeedResult.of(seed) for seed in book.partial(run_id)]
     except (KeyError, TypeError) as error:
-        raise FileFormatError(f"{book.partial_file(run_id)} is damaged; delete it to start this run afresh.") from error
+        raise FileFormatError(f"{book.partial_file(run_id)} is damaged; delete it to restart this run.") from error
 
 
 class _Work(Protocol):

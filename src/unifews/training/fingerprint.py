@@ -1,4 +1,4 @@
-"""Which data a run saw: a hash of the arrays themselves, whatever they are called and wherever they came from."""
+"""The identity of data: a hash of the arrays themselves, whatever their name and source."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from unifews.datasets.dataset import Dataset
 
-_WHOLE = 1 << 28  # bytes of an array that are all read; of a larger one this much, in evenly spaced pieces
+_READ = 1 << 28  # bytes read of an array: all of a smaller one, evenly spaced pieces of a larger one
 _PIECE = 1 << 20
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """Hex digits that change with graph, features, labels, stored splits, the split meant by default and the metric."""
+    """Hex digits that change with graph, features, labels, stored splits, the default split and the metric."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(f"{dataset.about.metric} {dataset.about.split} {list(dataset.x.shape)}".encode())
     arrays: list[NDArray[Any] | None] = [dataset.graph.indptr, dataset.graph.indices, dataset.graph.weight, dataset.y]
@@ -30,11 +30,11 @@ def fingerprint(dataset: Dataset) -> str:
 
 def _add(digest: Any, array: NDArray[Any]) -> None:
     digest.update(f"{array.dtype.str} {list(array.shape)}".encode())
-    if array.nbytes <= _WHOLE:
+    if array.nbytes <= _READ:
         digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
         return
-    rows = array.reshape(len(array), -1)  # no copy: what is this large is contiguous
+    rows = array.reshape(len(array), -1)  # no copy: arrays of this size are contiguous
     step = max(1, _PIECE // max(1, rows[:1].nbytes))
-    pieces = max(1, _WHOLE // max(1, rows[:step].nbytes))
+    pieces = max(1, _READ // max(1, rows[:step].nbytes))
     for start in np.linspace(0, len(rows) - step, pieces).astype(np.int64):
         digest.update(np.ascontiguousarray(rows[start : start + step]).data.cast("B"))

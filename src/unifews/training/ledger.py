@@ -1,8 +1,8 @@
 """The ledger: one JSON record per finished run, one line each, appended whole or not at all.
 
-A line is written with a single `write` under a lock and taken back if it did not arrive complete (a full disk). A line that
-holds no complete record, because a crash of the machine cut it off or something else changed it, is skipped by readers, who can
-tell which (`Ledger.skipped`); one that was cut off is closed by the next writer.
+A line is written with a single `write` under a lock and removed again if it is incomplete (a full disk). A line without a
+complete record, truncated by a crash of the machine or changed otherwise, is skipped by readers and listed by `Ledger.skipped`;
+the next writer ends a truncated one with a newline.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 from unifews.errors import FileFormatError, UnifewsError
 from unifews.storage.atomic import atomic_file
-from unifews.training.record import FINISHED, mismatch, problem
+from unifews.training.record import FINISHED, Record, mismatch, problem
 
 
 class Busy(UnifewsError):
-    """A run that another process is at."""
+    """Another process is training this run."""
 
 
 class Skipped(NamedTuple):
@@ -33,11 +33,11 @@ class Skipped(NamedTuple):
     line: int
     """Its number, counted from 1."""
     why: str
-    """What is wrong with it, in words that go on after "line 3"."""
+    """The problem, as it reads after "line 3": "is cut off"."""
 
 
 class Ledger:
-    """Records of finished runs in a file, and beside it what unfinished ones have got so far."""
+    """Records of finished runs in a file, and beside it the finished seeds of unfinished runs."""
 
     def __init__(self, path: str | PathLike[str]) -> None:
         """`path`: a .jsonl file, or the folder that holds `ledger.jsonl`; neither needs to exist yet."""
@@ -46,13 +46,14 @@ class Ledger:
             self.path = self.path / "ledger.jsonl"
 
     def check(self) -> None:
-        """Say now, before hours of training, what would fail at their end: a foreign file, a folder that takes no files."""
+        """Fail before hours of training if a record could not be appended: a file of another format, a folder without write
+        permission."""
         self.records()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=self.path.parent):
             pass
 
-    def append(self, record: dict[str, Any]) -> None:
+    def append(self, record: Record) -> None:
         line = (json.dumps(record, allow_nan=False) + "\n").encode()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
@@ -64,7 +65,7 @@ class Ledger:
                     line = b"\n" + line
                 try:
                     if (written := os.write(descriptor, line)) != len(line):
-                        os.write(descriptor, line[written:])  # which tells why
+                        os.write(descriptor, line[written:])  # raises the actual error
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                     os.fsync(descriptor)
                 except OSError as error:
@@ -73,7 +74,7 @@ class Ledger:
         finally:
             os.close(descriptor)
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[Record]:
         """All complete records, oldest first, each checked (`unifews.training.record`)."""
         return self._read()[0]
 
@@ -81,16 +82,16 @@ class Ledger:
         """The lines that hold no complete record, and so are not among `records`."""
         return self._read()[1]
 
-    def _read(self) -> tuple[list[dict[str, Any]], list[Skipped]]:
+    def _read(self) -> tuple[list[Record], list[Skipped]]:
         if not self.path.exists():
             return [], []
         with self.path.open("rb") as file:
             lines = file.read().split(b"\n")
-        found: list[dict[str, Any]] = []
+        found: list[Record] = []
         skipped: list[Skipped] = []
         ours = False
         for number, line in enumerate(lines, 1):
-            line = line.strip(b" \t\r\0")  # zeros: a crash before the file system had written what it made room for
+            line = line.strip(b" \t\r\0")  # zeros: a crash after the file system had allocated the bytes
             if not line:
                 continue
             record, why = _parsed(line)
@@ -105,35 +106,35 @@ class Ledger:
             )
         return found, skipped
 
-    def find(self, run: str) -> dict[str, Any] | None:
+    def find(self, run: str) -> Record | None:
         """The latest record of a run, by its id or the beginning of it."""
         return next((record for record in reversed(self.records()) if str(record["id"]).startswith(run)), None)
 
     def once(
         self,
         run: str,
-        make: Callable[[], dict[str, Any]],
+        make: Callable[[], Record],
         *,
         again: bool = False,
         wait: bool = True,
         waiting: Callable[[], None] = lambda: None,
-    ) -> dict[str, Any]:
-        """What `make` returns, which carries out a run and appends its record; or the record that another process has made.
+    ) -> Record:
+        """The record of a run: the one in the ledger, else what `make` returns, which trains the run and appends its record.
 
-        One process at a time carries out a run, however many share the ledger: another calls `waiting` and waits until it has
-        ended, or raises `Busy` if it is not to `wait`. A process that is killed lets go of its run. `again`: make it anyway.
+        One process at a time trains a run, however many share the ledger: another one calls `waiting` and waits, or raises
+        `Busy` without `wait`. A process that is killed releases its run. `again`: call `make` in any case.
         """
         with self._claimed(run, wait, waiting):
             return (None if again else self._latest(run)) or make()
 
-    def _latest(self, run: str) -> dict[str, Any] | None:
+    def _latest(self, run: str) -> Record | None:
         if not self.path.exists() or run.encode() not in self.path.read_bytes():
             return None
         return next((record for record in reversed(self.records()) if record["id"] == run), None)
 
     @contextmanager
     def _claimed(self, run: str, wait: bool, waiting: Callable[[], None]) -> Iterator[None]:
-        """This process alone is at a run, by a lock on a file beside the ledger that ends with the process."""
+        """Holds the lock of a run, on a file beside the ledger; the system releases it when the process ends."""
         try:
             from fcntl import LOCK_EX, LOCK_NB, flock
         except ImportError:  # Windows
@@ -148,35 +149,35 @@ class Ledger:
             except BlockingIOError:
                 try:
                     if not wait:
-                        raise Busy(f"run {run} is carried out by another process.") from None
+                        raise Busy(f"another process is training run {run}.") from None
                     waiting()
                     flock(descriptor, LOCK_EX)
                 except BaseException:
                     os.close(descriptor)
                     raise
             except OSError:
-                break  # a file system without locks: each process does all of its runs, as the only one would
+                break  # a file system without locks: every process trains its runs itself
             if file.exists() and os.path.samestat(file.stat(), os.fstat(descriptor)):
                 break
-            os.close(descriptor)  # the one that had it has deleted it
+            os.close(descriptor)  # deleted by the process that held the lock
         try:
             yield
         finally:
             file.unlink(missing_ok=True)
             os.close(descriptor)
 
-    # What an unfinished run has got so far: its finished seeds, in a file of its own beside the ledger.
+    # Finished seeds of an unfinished run, in a file of its own beside the ledger.
 
     def partial_file(self, run: str) -> Path:
         return self.path.parent / f".{run}.partial.json"
 
-    def save_partial(self, run: str, seeds: list[dict[str, Any]]) -> None:
+    def save_partial(self, run: str, seeds: list[Record]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(self.partial_file(run), overwrite=True) as file:
             file.write(json.dumps({"seeds": seeds, "sha256": _checksum(seeds)}).encode())
 
-    def partial(self, run: str) -> list[dict[str, Any]]:
-        """Its finished seeds, each checked."""
+    def partial(self, run: str) -> list[Record]:
+        """The finished seeds of an unfinished run, each checked."""
         file, kept = self.partial_file(run), None
         try:
             kept = json.loads(file.read_bytes())
@@ -187,7 +188,7 @@ class Ledger:
         if isinstance(kept, dict) and kept.get("sha256") == _checksum(kept.get("seeds")):
             kept = kept["seeds"]  # earlier releases wrote the seeds alone
         if not isinstance(kept, list) or any(mismatch(seed, FINISHED) for seed in kept):
-            raise FileFormatError(f"{file} is damaged; delete it to start this run afresh.")
+            raise FileFormatError(f"{file} is damaged; delete it to restart this run.")
         return kept
 
     def drop_partial(self, run: str) -> None:
@@ -195,13 +196,12 @@ class Ledger:
 
 
 def _parsed(line: bytes) -> tuple[Any, str | None]:
-    """The record of a line, or what is wrong with it; None as the record where it is no JSON."""
+    """The record of a line and None, or the value and its problem; the value is None if the line is no JSON."""
     try:
         record = json.loads(line.decode())
     except RecursionError:
         return None, "has values nested too deeply"
     except ValueError:
-        # A crash cuts off the end of a record.
         return None, "is cut off" if line[:1] == b"{" and line[-1:] != b"}" else "holds no JSON record"
     return record, problem(record)
 

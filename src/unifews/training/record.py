@@ -1,4 +1,4 @@
-"""What a record of the ledger must hold, checked once when it is read: whoever reads records behind it can rely on that."""
+"""The format of ledger records, checked when they are read, so that code which uses them can rely on it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from unifews.core.config import Values
 from unifews.training.metrics import NAMES
 
 Rule = tuple[str, Callable[[Any], bool]] | Mapping[str, Any] | list[Any]
-"""What a value is, in words and as a test; or the rules of its keys, "?" after those that may be missing, "*" for any; or
-that of its items."""
+"""A description of a value and its test; or the rules of its keys, "?" after those that may be missing, "*" for any; or the
+rule of its items."""
+Record = Values
+"""A record as JSON holds it."""
 
-_DEPTH = 32  # of values in values
-_LARGEST = 10**30  # of numbers that are computed with
+_DEPTH = 32  # of nested values
+_LARGEST = 10**30  # absolute value of numbers
 
 _TEXT: Rule = "a text", lambda value: isinstance(value, str)
 _NUMBER: Rule = "a number", lambda value: type(value) in (int, float) and abs(value) <= _LARGEST
@@ -25,51 +28,60 @@ _POINT: Rule = "a number or a text", lambda value: isinstance(value, str | int |
 _SEEDS: Rule = "a list of seeds", lambda value: isinstance(value, list) and bool(value)
 _METRIC: Rule = f"one of {', '.join(NAMES)}", lambda value: isinstance(value, str) and value in NAMES
 
-_MADE = {
-    "versions": {"*": _PLAIN},
-    "machine": {"system": _PLAIN, "processor": _PLAIN, "cores": _PLAIN, "kernel": _PLAIN},
-}
+
+def _all(names: str, rule: Rule) -> dict[str, Rule]:
+    """The same rule for several keys."""
+    return dict.fromkeys(names.split(), rule)
+
+
+_MADE: dict[str, Rule] = {"versions": {"*": _PLAIN}, "machine": _all("system processor cores kernel", _PLAIN)}
+_AMOUNTS = _all("edge_sparsity edge_threshold weight_sparsity weight_threshold", _NUMBER_OR_NONE)
 TRAINING: Rule = {
-    "id": _TEXT,
-    "finished": _TEXT,
+    **_all("id finished", _TEXT),
     "metric": _METRIC,
     "spec": {
-        "dataset": _TEXT, "model": _TEXT, "method": _TEXT, "seed": _WHOLE, "edge_sparsity": _NUMBER_OR_NONE,
-        "edge_threshold": _NUMBER_OR_NONE, "weight_sparsity": _NUMBER_OR_NONE, "weight_threshold": _NUMBER_OR_NONE,
-        "task?": _TEXT, "hops?": _WHOLE, "recipe?": {"epochs?": _NUMBER},
+        **_all("dataset model method task?", _TEXT),
+        **_AMOUNTS,
+        **_all("seed hops?", _WHOLE),
+        "recipe?": {"epochs?": _NUMBER},
     },
-    "dataset": {"name": _TEXT, "source": _TEXT, "nodes": _COUNT, "edges": _COUNT, "features": _COUNT, "classes": _COUNT},
-    "scores": {"test": _NUMBER, "test_std": _NUMBER},
+    "dataset": {**_all("name source", _TEXT), **_all("nodes edges features classes", _COUNT)},
+    "scores": _all("test test_std", _NUMBER),
     "seeds": _SEEDS,
-    "seconds": {"propagate": _NUMBER, "train": _NUMBER},
+    "seconds": _all("propagate train", _NUMBER),
     "trace": {
-        "macs": _COUNT, "dense_macs": _COUNT, "basis_macs": _COUNT, "transform_macs": _COUNT, "edge_sparsity": _NUMBER,
-        "weight_sparsity": _NUMBER, "notes": [_TEXT],
+        **_all("macs dense_macs basis_macs transform_macs", _COUNT),
+        **_all("edge_sparsity weight_sparsity", _NUMBER),
+        "notes": [_TEXT],
     },
     **_MADE,
-}  # fmt: skip
-"""Of `Run.to_dict`, as far as it is read again."""
+}
+"""The parts of a training record that are read again."""
 SEED: Rule = {"seed": _WHOLE, "test": _NUMBER}
-"""Of each of its seeds."""
+"""Each of its seeds."""
 MEASUREMENT: Rule = {
-    "id": _TEXT, "measurement": _TEXT, "values": {"*": _NUMBER_OR_NONE}, "curves": {"*": {"x": [_POINT], "y": [_POINT]}},
-    "finished?": _TEXT, **{f"{name}?": rule for name, rule in _MADE.items()},
-}  # fmt: skip
-"""Of `unifews.experiments.measure`."""
+    **_all("id measurement finished?", _TEXT),
+    "values": {"*": _NUMBER_OR_NONE},
+    "curves": {"*": {"x": [_POINT], "y": [_POINT]}},
+    **{f"{name}?": rule for name, rule in _MADE.items()},
+}
+"""A measurement of `unifews.experiments`."""
 FINISHED: Rule = {
-    "seed": _WHOLE, "train": _NUMBER, "val": _NUMBER, "test": _NUMBER, "epoch": _WHOLE, "epochs": _WHOLE, "seconds": _NUMBER,
-    "kept": [_WHOLE], "trace?": ("a trace or null", lambda value: isinstance(value, dict | None)),
-}  # fmt: skip
-"""Of a seed of an unfinished run (`SeedResult`)."""
+    **_all("seed epoch epochs", _WHOLE),
+    **_all("train val test seconds", _NUMBER),
+    "kept": [_WHOLE],
+    "trace?": ("a trace or null", lambda value: isinstance(value, dict | None)),
+}
+"""A seed of an unfinished run (`SeedResult`)."""
 
 
 def is_training(record: Mapping[str, Any]) -> bool:
-    """Whether a record is one of a training, complete or not; a ledger may hold others beside them."""
+    """Whether this is the record of a training, complete or not; a ledger also holds measurements."""
     return not {"spec", "scores", "seeds", "trace"}.isdisjoint(record)
 
 
 def problem(record: Any) -> str | None:
-    """Why something that JSON gave is no record, in words that go on after "line 3"; None for one that is."""
+    """Why a value is no record, as it reads after "line 3"; None if it is one."""
     if not isinstance(record, dict):
         return "is not the record of a run"
     if not isinstance(record.get("id"), str):
@@ -85,16 +97,16 @@ def problem(record: Any) -> str | None:
 
 
 def mismatch(value: Any, rule: Rule, place: str = "") -> str | None:
-    """Where a value is not as its rule says."""
+    """How a value violates its rule; None if it does not."""
     if isinstance(rule, tuple):
         what, fits = rule
-        return None if fits(value) else f"has {_said(value)} in `{place}`, which is {what}"
+        return None if fits(value) else f"has {_short(value)} in `{place}`, which is {what}"
     if isinstance(rule, list):
         if not isinstance(value, list):
-            return f"has {_said(value)} in `{place}`, which is a list"
+            return f"has {_short(value)} in `{place}`, which is a list"
         return next((found for item in value if (found := mismatch(item, rule[0], place))), None)
     if not isinstance(value, dict):
-        return f"has {_said(value)} in `{place or 'it'}`, which has several values by name"
+        return f"has {_short(value)} in `{place or 'it'}`, which has several values by name"
     for key, inner in rule.items():
         names = value if key == "*" else [key.rstrip("?")]
         for name in names:
@@ -107,13 +119,13 @@ def mismatch(value: Any, rule: Rule, place: str = "") -> str | None:
     return None
 
 
-def _said(value: Any) -> str:
+def _short(value: Any) -> str:
     text = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def unreadable(values: Any) -> str | None:
-    """What nothing that this library writes has: values nested without end, numbers that are none, halves of letters."""
+    """Values that this library never writes: deep nesting, NaN, infinity, huge integers, lone surrogates."""
     level: list[Any] = [values]
     for _ in range(_DEPTH):
         inner: list[Any] = []
