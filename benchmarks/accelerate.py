@@ -26,7 +26,7 @@ from torch_geometric.nn import GAT, GCN, GCN2Conv, GraphSAGE
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from unifews import accelerate
-from unifews.experiments.timing import interleave, ratio, summary
+from unifews.experiments.bench import interleave, ratio, summary
 
 HIDDEN, HEADS = 256, 8
 PYG, CSR, OURS, FRESH = "PyG, edge_index", "PyG, torch.sparse CSR", "accelerated", "accelerated, new features"

@@ -21,7 +21,7 @@ from data import SMOKE, Real, arguments, load
 from torch import nn
 
 from unifews import Appnp, Sgc, propagate
-from unifews.datasets.splits import split_stratified
+from unifews.datasets.dataset import split_stratified
 
 SMALL = ["cora-lcc", "citeseer", "pubmed", "photo"]
 WIDE = ["cs", "physics"]

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GCN
 
 import unifews as uf
-from unifews.datasets.splits import split_stratified
+from unifews.datasets.dataset import split_stratified
 
 PRUNED = {"edge_sparsity": 0.8, "weight_sparsity": 0.9}
 MODELS: dict[str, tuple[dict[str, object] | None, float]] = {  # what `sparsify` is given, and the momentum of BatchNorm

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from unifews import propagate
-from unifews.experiments.timing import interleave
+from unifews.experiments.bench import interleave
 
 SMALL = "cora-lcc,citeseer,pubmed,photo,actor,chameleon-filtered,squirrel-filtered,cornell,texas,wisconsin,minesweeper"
 

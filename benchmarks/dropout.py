@@ -12,7 +12,7 @@ import torch
 from data import arguments
 from rich.console import Console
 
-from unifews.experiments.timing import interleave, ratio, summary
+from unifews.experiments.bench import interleave, ratio, summary
 from unifews.nn.ops.dropout import dropout
 
 

@@ -35,12 +35,12 @@ from rich.console import Console
 
 import unifews as uf
 from unifews.datasets.dataset import Dataset
-from unifews.experiments.timing import interleave, ratio, summary
+from unifews.experiments.bench import interleave, ratio, summary
 from unifews.kernels import aligned, describe, threads_to_use
 from unifews.kernels.packed_weight import PackedWeight, sparse_linear, worth
-from unifews.nn.decoupled import Decoupled
+from unifews.nn.decoupled import DecoupledModel
 from unifews.nn.models import build
-from unifews.serving.portable import Indexed
+from unifews.serving.portable import PortableProgram
 
 SHAPES = "512x512,128x256,256x40,1433x512,500x512"
 SPARSITIES = "0.5,0.7,0.9,0.95"
@@ -99,8 +99,8 @@ class Bench:
     def head(self, rows: torch.Tensor) -> uf.FrozenModel:
         """The classifier alone."""
 
-        def make() -> Decoupled:
-            return Decoupled(self._train("appnp", 0.95, head="embedding", hops=20, batch=8192).model.head, None, None)
+        def make() -> DecoupledModel:
+            return DecoupledModel(self._train("appnp", 0.95, head="embedding", hops=20, batch=8192).model.head, None, None)
 
         fast = self._kept("head", make, rows, self.data.graph)
         fast.threads = self.threads
@@ -203,7 +203,7 @@ def whole_model(bench: Bench) -> dict[str, Any]:
 def head(bench: Bench) -> dict[str, Any]:
     rows = bench.rows()
     fast = bench.head(rows)
-    dense, none = Indexed(fast.program).eval(), torch.zeros(2, 0, dtype=torch.int64)
+    dense, none = PortableProgram(fast.program).eval(), torch.zeros(2, 0, dtype=torch.int64)
     with torch.no_grad():
         torch.testing.assert_close(fast(rows, none), dense(rows), rtol=1e-3, atol=1e-3)
     times = bench.race({"compressed": lambda: fast(rows, none), "torch": lambda: dense(rows)})

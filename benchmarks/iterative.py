@@ -17,7 +17,7 @@ from typing import Any
 from data import SMOKE, arguments, dataset
 
 import unifews
-from unifews.report.compare import Gain
+from unifews.report.runs import Gain
 from unifews.resources import keep_freed
 from unifews.training.ledger import Ledger
 from unifews.training.spec import TrainSpec, paper_form

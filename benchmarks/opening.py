@@ -14,7 +14,7 @@ from rich.console import Console
 
 import unifews as uf
 from unifews.core import csr
-from unifews.experiments.timing import interleave, ratio, summary
+from unifews.experiments.bench import interleave, ratio, summary
 
 HOPS = 10
 

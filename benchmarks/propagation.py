@@ -13,8 +13,7 @@ from data import arguments, folder, load
 from rich.console import Console
 
 from unifews import propagate
-from unifews.experiments.bench import measure, render, run
-from unifews.experiments.timing import interleave, ratio
+from unifews.experiments.bench import interleave, measure, ratio, render, run
 
 
 def wide(name: str, trials: int, console: Console) -> dict[str, object]:

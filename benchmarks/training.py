@@ -24,7 +24,7 @@ from torch_geometric.nn import GATv2Conv, GCN2Conv, GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from unifews import sparsify, trace
-from unifews.experiments.timing import interleave, peak_bytes, ratio, summary
+from unifews.experiments.bench import interleave, peak_bytes, ratio, summary
 
 HIDDEN, HEADS = 256, 8
 DROPOUT = 0.0  # as PyG's ready models; drawing 43 M random numbers would cost every contestant the same quarter second

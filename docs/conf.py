@@ -71,7 +71,7 @@ _RESULTS = _HERE.parent / "results"
 @cache
 def _results() -> Any:
     """The tables and figures in results/."""
-    from unifews.report.gather import gather
+    from unifews.report.exhibits import gather
 
     return gather([_RESULTS])
 
@@ -106,9 +106,9 @@ def _relocate(app: Any, page: str, source: list[str]) -> None:
 def _figures(app: Any, failed: Exception | None) -> None:
     """All results on one page, drawn from the files beside them."""
     if failed is None and app.builder.format == "html":
-        from unifews.report.book import write_book
+        from unifews.report.page import write_report
 
-        write_book(_results(), Path(app.outdir) / "results" / "figures.html", "unifews: results")
+        write_report(_results(), Path(app.outdir) / "results" / "figures.html", "unifews: results")
 
 
 def setup(app: Any) -> None:

@@ -145,8 +145,8 @@ def trained(name="gcn", form="unit", x=None, edge_index=None, *rest):
 
 
 @torch.no_grad()
-def judged(model, *given):
-    """Scores of the model as it is judged."""
+def evaluated(model, *given):
+    """Scores of the model in evaluation mode."""
     was = model.training
     out = model.eval()(*given)
     model.train(was)

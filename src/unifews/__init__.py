@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from unifews.datasets.convert import convert_edges as convert_edges
     from unifews.datasets.dataset import About as About
     from unifews.datasets.dataset import Dataset as Dataset
+    from unifews.datasets.dataset import Split as Split
     from unifews.datasets.folder import open_dataset as open_dataset
     from unifews.datasets.folder import save_dataset as save_dataset
     from unifews.datasets.load import load_dataset as load_dataset
     from unifews.datasets.powerlaw import powerlaw as powerlaw
     from unifews.datasets.powerlaw_files import write_powerlaw as write_powerlaw
     from unifews.datasets.read import read_edges as read_edges
-    from unifews.datasets.splits import Split as Split
     from unifews.errors import UnifewsError as UnifewsError
     from unifews.experiments.compare import Comparison as Comparison
     from unifews.experiments.compare import compare as compare
@@ -62,7 +62,7 @@ _HOME = {
     "Polynomial": "unifews.core.schemes",
     "Propagated": "unifews.propagation.result",
     "Sgc": "unifews.core.schemes",
-    "Split": "unifews.datasets.splits",
+    "Split": "unifews.datasets.dataset",
     "Trace": "unifews.core.trace",
     "UnifewsError": "unifews.errors",
     "accelerate": "unifews.nn.sparsify",

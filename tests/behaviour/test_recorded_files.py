@@ -10,7 +10,7 @@ import torch_geometric.nn as pyg
 from calls import DATA, WIDTH, directed, edges
 
 import unifews as uf
-from unifews.report import exhibit
+from unifews.report.exhibits import read_exhibit
 from unifews.training.ledger import Ledger
 from unifews.training.spec import TrainSpec, read_toml
 
@@ -51,4 +51,4 @@ def test_run_file_ledger_and_exhibit():
     assert spec.model == "gcn" and spec.edge_sparsity == 0.5
     ledger = Ledger(FILES / "ledger.jsonl")
     assert len(ledger.records()) > 1 and not ledger.skipped()
-    assert exhibit.read(FILES / "exhibit.json").rows
+    assert read_exhibit(FILES / "exhibit.json").rows

@@ -18,8 +18,8 @@ from unifews.cli import live
 from unifews.datasets.folder import save_dataset
 from unifews.datasets.gencat import gencat
 from unifews.errors import InputError
-from unifews.experiments.compare import able, split_names
-from unifews.report.rivals import BEST, NEAR, Standing, accuracy_figure, cost_figure, page
+from unifews.experiments.compare import split_names, supported_methods
+from unifews.report.comparison import BEST, NEAR, Standing, accuracy_plot, cost_plot, page
 from unifews.training import api
 from unifews.training.ledger import Ledger
 from unifews.training.spec import paper_form
@@ -58,7 +58,7 @@ def told(*arguments):
 class TestTheLibrary:
     def test_every_method_runs_at_every_share(self, found):
         entries = [(entry.method, entry.edge_sparsity) for entry in found.entries]
-        assert entries == [(name, share) for share in (0.5, 0.8) for name in able("gcn", weights=False)]
+        assert entries == [(name, share) for share in (0.5, 0.8) for name in supported_methods("gcn", weights=False)]
         for entry in found.entries:
             assert entry.record["spec"]["method"] == entry.method
             if entry.method != "unifews":  # whose units are 16 features of 300 nodes here
@@ -80,7 +80,7 @@ class TestTheLibrary:
         own = uf.compare(DATA, "sgc", "ndls:epsilon=0.05,own=0.2", edge_sparsity=0.5, hops=3, **SETTINGS)
         assert [entry.method for entry in own.entries] == ["ndls:epsilon=0.05,own=0.2"] * 2
 
-    def test_rivals_that_propagate_once_are_shown_by_their_own_settings_too(self):
+    def test_baselines_that_propagate_once_are_shown_by_their_own_settings_too(self):
         own = uf.compare(DATA, "appnp", edge_sparsity=[0.5], hops=3, **SETTINGS)
         entries = [(entry.method, entry.edge_sparsity) for entry in own.entries]
         assert entries == [
@@ -118,23 +118,23 @@ class TestStanding:
         for share in (0.5, 0.8):
             lines = [line for line in standing.lines if line.entry.edge_sparsity == share]
             best = max(line.row.score for line in lines)
-            assert [line.row.score for line in lines if line.place == BEST] == [best]
-            winner = next(line.entry.record for line in lines if line.place == BEST)
+            assert [line.row.score for line in lines if line.rank == BEST] == [best]
+            winner = next(line.entry.record for line in lines if line.rank == BEST)
             for line in lines:
                 apart = [a["test"] - b["test"] for a, b in zip(winner["seeds"], line.entry.record["seeds"], strict=True)]
                 mean = sum(apart) / len(apart)
                 spread = (sum((value - mean) ** 2 for value in apart) / len(apart)) ** 0.5
-                if line.place != BEST:
-                    assert (line.place == NEAR) == (mean <= spread)
+                if line.rank != BEST:
+                    assert (line.rank == NEAR) == (mean <= spread)
 
     def test_the_pictures_show_every_run(self, found):
         standing = Standing(found)
-        curves = {curve.name: curve for curve in accuracy_figure(standing).data}
-        assert set(curves) == {"unpruned", *able("gcn", weights=False)}
+        curves = {curve.name: curve for curve in accuracy_plot(standing).marks}
+        assert set(curves) == {"unpruned", *supported_methods("gcn", weights=False)}
         random = [e.record for e in found.entries if e.method == "random"]
         assert sorted(curves["random"].x) == sorted(record["trace"]["macs"] for record in random)
         assert list(curves["random"].x) == sorted(curves["random"].x)
-        bars = cost_figure(standing).data[0]
+        bars = cost_plot(standing).marks[0]
         assert bars.x[0] == "unpruned" and len(bars.x) == 7 and all(height > 0 for height in bars.y)
 
     def test_the_page_needs_no_network_and_has_both_pictures(self, found):
@@ -219,7 +219,7 @@ class TestMistakes:
             (["--edge-sparsity", "half"], "'half'"),
             (["--edge-sparsity", ""], "--edge-sparsity"),
             (["--edge-sparsity", "0"], "removes nothing"),
-            (["--methods", ","], "names none"),
+            (["--methods", ","], "is empty"),
             (["--seeds", 0], "--seeds"),
             (["--jobs", 0], "--jobs"),
             (["--hops", 3], "--hops"),

@@ -12,10 +12,9 @@ import pytest
 from commands import call, fine, spawn, wrong
 
 import unifews as uf
-from unifews.datasets.dataset import About, Dataset
+from unifews.datasets.dataset import About, Dataset, homophily
 from unifews.datasets.folder import open_dataset, save_dataset
 from unifews.datasets.registry import RECORDS
-from unifews.datasets.summary import homophily
 
 OPTIONS = ["--edges", "edges.csv", "--features", "x.csv", "--labels", "y.csv"]
 
@@ -150,7 +149,7 @@ class TestConvertThroughFiles:
         wrong("data", "convert", "--edges", "edges.csv", "--out", "ring", "--directed", says=["begun with", "--again"])
         wrong("propagate", "ring", "--features", "x.npy", "--out", "p.npy", says=["ring is not finished", "ring.work"])
         wrong("data", "info", "ring", says=["ring is not finished", "ring.work"])
-        wrong("data", "info", "ring.work", says="the working folder of a dataset that is not finished")
+        wrong("data", "info", "ring.work", says="the working folder of an unfinished dataset")
         fine("data", "convert", "--edges", "edges.csv", "--out", "ring", "--directed", "--again")
         assert uf.Graph.open("ring").num_edges == 12 and not Path("ring.work").exists()
 

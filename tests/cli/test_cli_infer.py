@@ -151,7 +151,7 @@ class TestMistakes:
         wrong("infer", "nothing", "mine", "--out", "p.csv", says="nothing")
         wrong("infer", "mine", "mine", "--out", "p.csv", says="mine")
         uf.save(uf.sparsify(build("gcn", 12, 3, width=8)), "training")
-        wrong("infer", "training", "mine", "--out", "p.csv", says=["training holds a model that still trains", "uf.compress"])
+        wrong("infer", "training", "mine", "--out", "p.csv", says=["training holds a model in training", "uf.compress"])
         tensors = Path("model/model.safetensors")
         tensors.write_bytes(tensors.read_bytes()[:-1])
         wrong("infer", "model", "mine", "--out", "p.csv", says=["model.safetensors", "truncated"])

@@ -15,11 +15,10 @@ from commands import call, fine, spawn, work_in, wrong
 
 import unifews as uf
 from unifews.cli import live
-from unifews.datasets.dataset import About, Dataset
+from unifews.datasets.dataset import About, Dataset, Split
 from unifews.datasets.folder import save_dataset
 from unifews.datasets.gencat import gencat
-from unifews.datasets.splits import Split
-from unifews.experiments.grid import Status
+from unifews.experiments.runner import Status
 from unifews.training.api import train
 from unifews.training.layered import OnGraph
 from unifews.training.ledger import Ledger

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import unifews as uf
 from unifews.core.graph import Graph
-from unifews.datasets import convert, powerlaw_files
+from unifews.datasets import powerlaw_files
 from unifews.datasets.convert import convert_dataset, convert_edges
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.folder import open_dataset, save_dataset
@@ -28,7 +28,7 @@ from unifews.datasets.powerlaw_files import write_powerlaw
 from unifews.datasets.user_files import read_dataset
 from unifews.errors import FileFormatError, GraphError, InputError, MissingFileError, ShapeError
 from unifews.io.graphs import read_graph
-from unifews.storage import journal as working
+from unifews.storage import journal
 
 RNG = np.random.default_rng(53)
 EDGES = RNG.integers(0, 70, (2, 500))
@@ -89,7 +89,7 @@ FORMATS = {
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_gives_the_graph_of_memory(monkeypatch, name, weight, undirected):
-    monkeypatch.setattr(convert.Memory, "chunk", 64)
+    monkeypatch.setattr("unifews.resources.Memory.chunk", 64)
     FORMATS[name](Path(name), weight)
     graph = convert_edges(name, "g", undirected=undirected)
     read = read_graph(name)
@@ -219,10 +219,10 @@ def test_too_little_disk_is_told_before_anything_is_written(monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**6, 10**6, 1_000))
     for name in ("e.npy", "e.csv", "e.npz"):
         with pytest.raises(
-            InputError, match=r"of disk while it works, and .* has 1.0 kB free: [67].* kB more are needed there"
+            InputError, match=r"of disk while it runs, and .* has 1.0 kB free: [67].* kB more are needed there"
         ):
             convert_edges(name, "g")
-    with pytest.raises(InputError, match=r"takes about 16 kB of disk while it works"):  # 8 of them to unpack it
+    with pytest.raises(InputError, match=r"takes about 16 kB of disk while it runs"):  # 8 of them to unpack it
         convert_edges("packed.npz", "g")
     with pytest.raises(InputError, match=r"generating 400 edges and 100 nodes of 128 features takes about 5. kB of disk"):
         write_powerlaw("p", 100, 400)
@@ -234,14 +234,11 @@ def test_too_little_disk_is_told_before_anything_is_written(monkeypatch):
 
 SLOWLY = """
 import sys, os
-from unifews.io import edge_buckets
-from unifews.io import external_sort
 from unifews import resources
-from unifews.datasets import convert
-from unifews.io import node_numbering
-from unifews.io import edge_sources
-from unifews.datasets import powerlaw_files
-external_sort._OFTEN = edge_sources._OFTEN = node_numbering._OFTEN = powerlaw_files._OFTEN = 0
+from unifews.datasets import convert, powerlaw_files
+from unifews.io import edge_buckets
+from unifews.storage import journal
+journal.SAVE_INTERVAL = 0
 resources._CHUNK = (256, 256)
 edge_buckets.cut, cut = lambda counts, n, share, per_key: cut(counts, n, share // 40, per_key), edge_buckets.cut
 os.fsync = lambda descriptor: None
@@ -281,7 +278,7 @@ def test_a_killed_conversion_goes_on_and_ends_with_the_same_bytes(seed):
     assert all(killed(CONVERT, int(moment)) for moment in moments[:1])
     with pytest.raises(FileFormatError, match=r"g is not finished: .*g.work"):
         Graph.open("g")
-    with pytest.raises(FileFormatError, match=r"g.work is the working folder of a graph that is not finished"):
+    with pytest.raises(FileFormatError, match=r"g.work is the working folder of an unfinished graph"):
         Graph.open("g.work")
     for moment in moments[1:]:
         killed(CONVERT, int(moment))
@@ -321,8 +318,8 @@ def stopped(monkeypatch, step, call):
 @pytest.fixture
 def begun(monkeypatch):
     """A conversion that was interrupted half-way."""
-    monkeypatch.setattr(convert.Memory, "chunk", 64)
-    monkeypatch.setattr("unifews.io.external_sort._OFTEN", 0)
+    monkeypatch.setattr("unifews.resources.Memory.chunk", 64)
+    monkeypatch.setattr("unifews.storage.journal.SAVE_INTERVAL", 0)
     Path("e.csv").write_text(lines())
     stopped(monkeypatch, 5, lambda tell: convert_edges("e.csv", "g", progress=tell))
     assert Path("g.work/manifest.json").is_file()
@@ -358,15 +355,15 @@ def test_damage_to_what_was_kept_is_told(begun):
         with pytest.raises(FileFormatError, match=sentence):
             convert_edges("e.csv", "g")
     Path("g.work/manifest.json").write_text("{")
-    with pytest.raises(InputError, match=r"g.work is in the way"):
+    with pytest.raises(InputError, match=r"g.work exists and is no working folder"):
         convert_edges("e.csv", "g")
 
 
 def test_two_processes_do_not_work_on_one_thing(begun):
     with (
-        working.working(Path("h"), {}),
-        pytest.raises(InputError, match=r"another process is at work in h.work"),
-        working.working(Path("h"), {}),
+        journal.open_journal(Path("h"), {}),
+        pytest.raises(InputError, match=r"another process is working in h.work"),
+        journal.open_journal(Path("h"), {}),
     ):
         pass
 
@@ -389,7 +386,7 @@ def test_interrupted_when_all_was_done_but_for_clearing_up(monkeypatch):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(working.Work, "remove", stop)
+        patch.setattr(journal.Journal, "remove", stop)
         convert_edges("e.npy", "g")
     assert Path("g.work").exists() and Graph.open("g").num_edges
     convert_edges("e.npy", "g")
@@ -464,7 +461,7 @@ def test_a_number_of_nodes_that_is_given_is_not_questioned():
 
 
 def test_the_line_is_told_from_the_start_of_the_file(monkeypatch):
-    monkeypatch.setattr(convert.Memory, "chunk", 64)
+    monkeypatch.setattr("unifews.resources.Memory.chunk", 64)
     Path("e.csv").write_text(lines() + "7,8,9\n")
     with pytest.raises(FileFormatError, match="line 501 has 3 values"):
         convert_edges("e.csv", "g")
@@ -520,7 +517,7 @@ def test_a_dataset_through_files_is_that_of_memory(files, undirected):
 
 
 def test_an_interrupted_dataset_goes_on(files, monkeypatch):
-    monkeypatch.setattr("unifews.io.external_sort._OFTEN", 0)
+    monkeypatch.setattr("unifews.storage.journal.SAVE_INTERVAL", 0)
     stopped(monkeypatch, 2, lambda tell: convert_dataset(*files, "d", progress=tell))
     with pytest.raises(FileFormatError, match=r"d is not finished: .*d.work"):
         open_dataset("d")
@@ -553,7 +550,7 @@ def test_what_is_written_as_it_is_drawn_is_what_memory_gives(n, m, f, classes, m
     told = []
     write_powerlaw("p", n, m, num_features=f, num_classes=classes, seed=31, progress=lambda *event: told.append(event))
     assert contents("p") == contents("expected")
-    assert {"dealing edges", "sorting edges", "features"} <= {stage for stage, _, _ in told}
+    assert {"distributing edges", "sorting edges", "features"} <= {stage for stage, _, _ in told}
 
 
 def test_too_few_distinct_draws_are_topped_up_as_in_memory(monkeypatch):
@@ -580,7 +577,7 @@ def test_the_features_fit_the_memory_too():
 
 
 def test_damaged_features_of_an_interrupted_generator_are_told(tmp_path, monkeypatch):
-    keep = powerlaw_files.Work.keep
+    keep = powerlaw_files.Journal.record
 
     def stop(self, **done):
         keep(self, **done)
@@ -588,13 +585,13 @@ def test_damaged_features_of_an_interrupted_generator_are_told(tmp_path, monkeyp
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(powerlaw_files.Work, "keep", stop)
+        patch.setattr(powerlaw_files.Journal, "record", stop)
         write_powerlaw("p", 300, 2000, num_features=5, seed=7)
     file = Path("p.work/dataset/x.npy")
     whole = file.read_bytes()
     for damage in (whole[:-4] + b"\0\0\0\1", whole[:-4], None):
         file.unlink() if damage is None else file.write_bytes(damage)
-        with pytest.raises(FileFormatError, match=r"x.npy is not as it was left by the interrupted call.*--again"):
+        with pytest.raises(FileFormatError, match=r"x.npy has changed since the interrupted call.*--again"):
             write_powerlaw("p", 300, 2000, num_features=5, seed=7)
     file.write_bytes(b"\0" * 128 + whole[128:])  # the header is written anew
     assert write_powerlaw("p", 300, 2000, num_features=5, seed=7).num_features == 5

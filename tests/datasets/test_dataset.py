@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from tiny import tiny
 
-from unifews.datasets.dataset import About, Dataset
-from unifews.datasets.splits import Split
+from unifews.datasets.dataset import About, Dataset, Split
 from unifews.errors import InputError, ShapeError
 
 TINY = tiny()

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 from unifews.datasets.download import check_reachable, download
-from unifews.datasets.source import Unavailable
+from unifews.datasets.registry import Unavailable
 
 CONTENT = bytes(range(256)) * 20_000  # several chunks
 

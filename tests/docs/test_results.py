@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from unifews.experiments import definitions
-from unifews.experiments.outcome import Outcome
-from unifews.report import exhibit
+from unifews.experiments.results import ExperimentResult
+from unifews.report.exhibits import read_exhibit
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -28,13 +28,13 @@ class TestResults:
         experiment = definitions.find(name)
         with (RESULTS / f"{experiment.file}.csv").open() as file:
             head = next(csv.reader(file))
-        wanted = Outcome(experiment, "small", ()).columns()
+        wanted = ExperimentResult(experiment, "small", ()).columns()
         assert [column for column in head if column in wanted] == wanted
         assert all(column in wanted or column.endswith(" ±") or column == "note" for column in head)
 
     def test_its_figures_are_there(self, name):
         experiment = definitions.find(name)
-        found = [exhibit.read(path) for path in RESULTS.glob(f"{experiment.file}*.json")]
+        found = [read_exhibit(path) for path in RESULTS.glob(f"{experiment.file}*.json")]
         mine = [one for one in found if one.id.partition(".")[0] == name]
         assert len(mine) == len(experiment.figures) and {one.experiment for one in mine} == {experiment.title}
         assert all(one.kind == "table" or one.series for one in mine)

@@ -47,7 +47,7 @@ def test_three_models_on_the_same_data(quick):
 
 def test_what_a_person_sees(quick):
     out = fine("demo").out
-    for part in ["paper's form,", "edges .9, weights .9", "against", "wrote unifews-demo.html", "20 hops on a generated one"]:
+    for part in ["paper's form,", "edges .9, weights .9", "against", "wrote unifews-demo.html", "20 hops on a generated graph"]:
         assert part in out
     assert out.count("\n  unifews ") == 3  # the next commands to try
     assert "Plotly" in Path("unifews-demo.html").read_text()
@@ -76,7 +76,7 @@ class TestCora:
         Path("cache").mkdir()
         save_dataset(Dataset("cora-lcc", stand_in.graph, stand_in.x, stand_in.y), "cache/cora-lcc")
         data, real, sentence = demo.cora(lambda text: None)
-        assert real and data.num_nodes == cora.nodes and "Cora itself" in sentence
+        assert real and data.num_nodes == cora.nodes and "Cora, its largest component" in sentence
 
     def test_else_the_stand_in_says_what_it_is(self, monkeypatch):
         def nowhere(name):
@@ -85,7 +85,7 @@ class TestCora:
         monkeypatch.setattr(demo, "load_dataset", nowhere)
         data, real, sentence = demo.cora(lambda text: None)
         assert not real and data.name == "cora-like" and data.num_nodes == 2485
-        assert "stand-in" in sentence and "easier than Cora" in sentence and "cora-lcc is not on this machine" in sentence
+        assert "generated graph" in sentence and "easier" in sentence and "cora-lcc is not on this machine" in sentence
 
     def test_a_damaged_file_is_not_passed_over(self, monkeypatch):
         Path("data").mkdir()

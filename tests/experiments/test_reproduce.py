@@ -14,30 +14,41 @@ import unifews as uf
 from unifews.datasets.folder import save_dataset
 from unifews.datasets.gencat import gencat
 from unifews.errors import FileFormatError, MissingFileError, UnknownNameError
-from unifews.experiments import definitions, measure, reproduce, sources
-from unifews.experiments.certified import certified
-from unifews.experiments.counts import histogram
+from unifews.experiments import definitions, measurements, reproduce
 from unifews.experiments.definitions import TRAIN, Experiment, Figure, Planned, Published
-from unifews.experiments.distance import distance, limit
-from unifews.experiments.drawing import drawing
-from unifews.experiments.measure import Measurement, kind_of
-from unifews.experiments.norms import norms
-from unifews.experiments.outcome import Done, Outcome
-from unifews.experiments.quantities import OF_TRAININGS, printed_edges, quantity, value
-from unifews.experiments.sources import Found
-from unifews.report import exhibit
+from unifews.experiments.measurements import Measurement, certified, distance, histogram, kind_of, limit, norms
+from unifews.experiments.reproduce import SourceDataset
+from unifews.experiments.results import OF_TRAININGS, CellResult, ExperimentResult, printed_edges, quantity, value
+from unifews.report.exhibits import read_exhibit
 from unifews.training.ledger import Ledger
 from unifews.training.spec import TrainSpec
 
 PAPER = [
-    "tab:dec", "tab:dataset", "res_iter", "res_iter_full", "res_dec", "iter_joint", "flop", "spar", "thr", "proc",
-    "res_iter_ds", "res_iter_md", "res_var", "hm", "lay", "gencat",
-]  # fmt: skip
+    "tab:dec",
+    "tab:dataset",
+    "res_iter",
+    "res_iter_full",
+    "res_dec",
+    "iter_joint",
+    "flop",
+    "spar",
+    "thr",
+    "proc",
+    "res_iter_ds",
+    "res_iter_md",
+    "res_var",
+    "hm",
+    "lay",
+    "gencat",
+]
 DATA = gencat(200, 600, features=24, classes=3, seed=11, name="small")
 OWN = ["certified", "clock", "heterophily", "shapes"]
-NOT_REPEATED = {  # printed rows that no run answers to: rivals on graphs where the paper's own ran out of memory, or is slow
-    ("sgc", "ndls", "products"), ("sgc", "ndls", "papers100m"), ("sgc", "nigcn", "products"), ("sgc", "nigcn", "papers100m"),
-}  # fmt: skip
+NOT_REPEATED = {  # printed rows that no run answers to: baselines on graphs where the paper's own ran out of memory, or is slow
+    ("sgc", "ndls", "products"),
+    ("sgc", "ndls", "papers100m"),
+    ("sgc", "nigcn", "products"),
+    ("sgc", "nigcn", "papers100m"),
+}
 
 
 # ------------------------------------------------------------------------------------------------------------------ files
@@ -130,7 +141,9 @@ def test_the_papers_form_of_sgc_keeps_a_nodes_own_value_whole():
         definitions.expanded({"model": "gcn", "form": "papr"})
 
 
-@pytest.mark.parametrize("text, says", [("id = 3 = 4", "is no experiment"), ('id = "x"', "lacks"), ('titel = "x"', "titel")])
+@pytest.mark.parametrize(
+    "text, says", [("id = 3 = 4", "is not an experiment"), ('id = "x"', "is missing"), ('titel = "x"', "titel")]
+)
 def test_a_file_that_is_no_experiment_is_told(tmp_path, text, says):
     (tmp_path / "x.toml").write_text(text + "\n")
     with pytest.raises(FileFormatError, match=says):
@@ -164,12 +177,12 @@ def test_unpruned_operations_by_the_papers_count_are_the_printed_ones():
 def outcome(*runs, quantities=("accuracy", "seconds", "printed_gmacs"), figure=Figure(), datasets=()):  # noqa: B008
     table = Published("tab:x", ("case",), ("case", *quantities), (("a", 85.8, 0.13, 0.36), ("b", "OOM", "OOM", "OOM")))
     experiment = Experiment("x", "T", "S", ("dataset", "case"), quantities, ({},), {"": figure}, published=table)
-    return Outcome(experiment, "small", runs, datasets=datasets)
+    return ExperimentResult(experiment, "small", runs, datasets=datasets)
 
 
 def done(case, found, comparable="all"):
     planned = Planned(TRAIN, {}, {"case": case, "panel": "", "dataset": "d"})
-    return Done(planned, found, "" if found else "no data", "d", comparable)
+    return CellResult(planned, found, "" if found else "no data", "d", comparable)
 
 
 def test_a_row_has_our_value_its_spread_the_papers_and_the_difference():
@@ -211,8 +224,8 @@ def test_a_run_of_two_panels_has_one_row_and_small_numbers_keep_their_digits():
 
 def test_printed_values_are_series_of_their_own():
     told = outcome(done("a", record(86.0)), figure=Figure("lines", ("printed_gmacs",), ("accuracy",), ("case",)))
-    lines = drawing(told, "")["series"]
-    told = [(line["name"], line["y"], line["published"]) for line in lines]
+    lines = told.exhibit("").series
+    told = [(line.name, line.y, line.published) for line in lines]
     assert told == [("a", [86.0], False), ("a, paper", [85.8], True)]
 
 
@@ -220,28 +233,31 @@ def test_printed_values_are_series_of_their_own():
     "x, y, axes", [("printed_gmacs", "accuracy", ["x"]), ("case", "printed_gmacs", ["y"]), ("case", "accuracy", [])]
 )
 def test_axes_that_count_operations_are_said_to(x, y, axes):
-    assert drawing(outcome(done("a", record(86.0)), figure=Figure("lines", (x,), (y,), ("case",))), "")["operations"] == axes
+    assert outcome(done("a", record(86.0)), figure=Figure("lines", (x,), (y,), ("case",))).exhibit("").operations == axes
 
 
-@pytest.mark.parametrize("kind, names, quantities", [
-    ("lines", ["a", "a", "a, paper", "a, paper"], ["test score, %", "propagation, s"] * 2),
-    ("bars", ["a test score, %", "a propagation, s", "a test score, %, paper", "a propagation, s, paper"], [""] * 4),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "kind, names, quantities",
+    [
+        ("lines", ["a", "a", "a, paper", "a, paper"], ["test score, %", "propagation, s"] * 2),
+        ("bars", ["a test score, %", "a propagation, s", "a test score, %, paper", "a propagation, s, paper"], [""] * 4),
+    ],
+)
 def test_quantities_of_lines_have_axes_of_their_own_and_bars_share_one(kind, names, quantities):
     told = outcome(done("a", record(86.0)), figure=Figure(kind, ("case",), ("accuracy", "seconds"), ("case",)))
-    series = drawing(told, "")["series"]
-    assert [line["name"] for line in series] == names and [line["quantity"] for line in series] == quantities
+    series = told.exhibit("").series
+    assert [line.name for line in series] == names and [line.quantity for line in series] == quantities
 
 
 def test_files_say_the_command_the_machine_and_how_numbers_are_told():
     made = {"machine": {"system": "Linux", "processor": "x", "cores": 2, "kernel": "avx2"}, "versions": {"unifews": "1.2"}}
     told = outcome(done("a", record(86.0) | made), datasets=("cora-lcc", "citeseer"))
     command = "unifews reproduce x --scale small --datasets cora-lcc,citeseer"
-    drawn = drawing(told, "")
-    assert drawn["command"] == command and f"`{command}`" in told.markdown()
-    assert drawn["machines"] == ["Linux x, 2 cores, avx2"] and drawn["versions"] == ["unifews 1.2"]
+    drawn = told.exhibit("")
+    assert drawn.command == command and f"`{command}`" in told.markdown()
+    assert drawn.machines == ["Linux x, 2 cores, avx2"] and drawn.versions == ["unifews 1.2"]
     assert "- Run on Linux x, 2 cores, avx2." in told.markdown() and "- Only the runs on cora-lcc, citeseer." in told.markdown()
-    digits = dict(zip(drawn["columns"], drawn["digits"], strict=True))
+    digits = dict(zip(drawn.columns, drawn.digits, strict=True))
     assert digits["case"] is None and digits["test score, % ±"] == 1 and digits["propagation, s, paper"] == 2
 
 
@@ -251,7 +267,7 @@ def test_a_measurement_with_other_defaults_is_another(monkeypatch):
     def measured(trials):
         def function(data, *, hops, trials=trials): ...
 
-        monkeypatch.setitem(measure._KINDS, "toy", measure.Kind(function, 1.0, False))
+        monkeypatch.setitem(measurements._KINDS, "toy", measurements.MeasurementKind(function, 1.0, False))
         return [Measurement.of("toy", {"dataset": DATA, "hops": 3} | more).id for more in ({}, {"trials": 5})]
 
     (three, five), (now_five, same) = measured(3), measured(5)
@@ -272,7 +288,9 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def quick(monkeypatch, folder):
     """Every dataset is a small one, and of every panel there is one run."""
-    monkeypatch.setattr(sources, "find", lambda name, scale, where: Found(str(folder), f"small for {name}", "none", "small"))
+    monkeypatch.setattr(
+        reproduce, "find_dataset", lambda name, scale, where: SourceDataset(str(folder), f"small for {name}", "none", "small")
+    )
     every = Experiment.runs
 
     def few(self, scale):
@@ -297,7 +315,7 @@ def test_a_run_of_every_panel_becomes_a_table_and_its_figures(quick, tmp_path, n
     assert all(run.record is not None for run in told.runs)
     files = sorted((tmp_path / "out").iterdir())
     assert [path.suffix for path in files].count(".json") == len(experiment.figures)
-    shown = [exhibit.read(path) for path in files if path.suffix == ".json"]
+    shown = [read_exhibit(path) for path in files if path.suffix == ".json"]
     assert all(each.is_drawn == (each.kind != "table") and each.rows and each.notes for each in shown)
     table = (tmp_path / "out" / f"{experiment.file}.md").read_text()
     assert table.startswith(f"# {experiment.title}\n") and table.count("\n| ") == 1 + len(told.rows())
@@ -308,7 +326,7 @@ def test_a_run_of_every_panel_becomes_a_table_and_its_figures(quick, tmp_path, n
 
 @pytest.mark.parametrize("name", ["res_iter", "res_dec"])
 def test_every_method_of_a_figure_can_do_its_smoke_run(tmp_path, monkeypatch, folder, name):
-    monkeypatch.setattr(sources, "find", lambda name, scale, where: Found(str(folder), name, "none"))
+    monkeypatch.setattr(reproduce, "find_dataset", lambda name, scale, where: SourceDataset(str(folder), name, "none"))
     every = Experiment.runs
     one_each = lambda self, scale: list({(r.labels["case"], r.labels["model"]): r for r in every(self, scale)}.values())  # noqa: E731
     monkeypatch.setattr(Experiment, "runs", one_each)
@@ -360,19 +378,19 @@ def test_progress_counts_the_runs_of_all_experiments_once(quick, tmp_path):
 
 
 def test_a_dataset_that_cannot_be_had_leaves_its_rows_out_and_says_why(quick, tmp_path, monkeypatch):
-    found = sources.find
+    found = reproduce.find_dataset
 
     def some(name, scale, where):
         if name == "citeseer":
             raise MissingFileError("citeseer is nowhere.")
         return found(name, scale, where)
 
-    monkeypatch.setattr(sources, "find", some)
+    monkeypatch.setattr(reproduce, "find_dataset", some)
     ledger = Ledger(tmp_path / "runs")
     (told,) = reproduce.reproduce(["res_dec"], ledger=ledger, out=tmp_path)
     assert {run.planned.settings["dataset"] for run in told.runs if run.record is None} == {"citeseer"}
     assert "not run: citeseer is nowhere." in told.markdown()
-    monkeypatch.setattr(sources, "find", lambda *a: (_ for _ in ()).throw(MissingFileError("nothing is here.")))
+    monkeypatch.setattr(reproduce, "find_dataset", lambda *a: (_ for _ in ()).throw(MissingFileError("nothing is here.")))
     with pytest.raises(MissingFileError, match="none of these experiments can be run: nothing is here"):
         reproduce.reproduce(["res_dec"], ledger=ledger, out=tmp_path)
 
@@ -391,33 +409,33 @@ def test_only_some_datasets_may_be_asked_for(quick, tmp_path):
 
 
 def test_graphs_too_large_to_be_here_are_generated_at_a_stated_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "_is_here", lambda name: False)
-    monkeypatch.setitem(sources._SHARES, "products", {"smoke": 1 / 20_000})
-    found = sources.find("products", "smoke", tmp_path)
+    monkeypatch.setattr(reproduce, "_is_present", lambda name: False)
+    monkeypatch.setitem(reproduce._FRACTIONS, "products", {"smoke": 1 / 20_000})
+    found = reproduce.find_dataset("products", "smoke", tmp_path)
     assert found.comparable == "none" and "generated: 122 nodes" in found.label and "stands in" in found.note
-    data = reproduce.trainings([{"dataset": found.source, "model": "mlp"}])[0]
+    data = reproduce.training_cells([{"dataset": found.source, "model": "mlp"}])[0]
     assert data.spec.dataset == "products-generated-122"
     with pytest.raises(MissingFileError, match="papers100m is not on this machine"):
-        sources.find("papers100m", "paper", tmp_path)
-    monkeypatch.setattr(sources, "_is_here", lambda name: True)
-    monkeypatch.setattr(sources, "load_dataset", lambda name: None)
-    monkeypatch.setattr(sources, "installed", lambda: 24 << 30)
+        reproduce.find_dataset("papers100m", "paper", tmp_path)
+    monkeypatch.setattr(reproduce, "_is_present", lambda name: True)
+    monkeypatch.setattr(reproduce, "load_dataset", lambda name: None)
+    monkeypatch.setattr(reproduce, "installed", lambda: 24 << 30)
     with pytest.raises(MissingFileError, match=r"takes about 2\d\d GB of memory .* has 26 GB; .*--embedding"):
-        sources.find("papers100m", "paper", tmp_path)
-    monkeypatch.setattr(sources, "installed", lambda: 512 << 30)
-    assert sources.find("papers100m", "paper", tmp_path) == Found("papers100m", "papers100m", "all")
-    assert sources.find("products", "smoke", tmp_path).note.endswith("at this scale")
+        reproduce.find_dataset("papers100m", "paper", tmp_path)
+    monkeypatch.setattr(reproduce, "installed", lambda: 512 << 30)
+    assert reproduce.find_dataset("papers100m", "paper", tmp_path) == SourceDataset("papers100m", "papers100m", "all")
+    assert reproduce.find_dataset("products", "smoke", tmp_path).note.endswith("at this scale")
 
 
 def test_arxiv_with_other_features_is_good_for_cost_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "_is_here", lambda name: name == "arxiv-sub")
-    found = sources.find("arxiv", "small", tmp_path)
+    monkeypatch.setattr(reproduce, "_is_present", lambda name: name == "arxiv-sub")
+    found = reproduce.find_dataset("arxiv", "small", tmp_path)
     assert (found.source, found.comparable) == ("arxiv-sub", "cost") and "substitute features" in found.note
 
 
 def test_gencat_graphs_are_made_by_their_name_and_once(tmp_path):
-    found = sources.find("gencat:2.1,0.1", "smoke", tmp_path)
-    assert found.label == "GenCAT(2.1, 0.1)" and sources.find("gencat:2.1,0.1", "paper", tmp_path) == found
+    found = reproduce.find_dataset("gencat:2.1,0.1", "smoke", tmp_path)
+    assert found.label == "GenCAT(2.1, 0.1)" and reproduce.find_dataset("gencat:2.1,0.1", "paper", tmp_path) == found
 
 
 # ----------------------------------------------------------------------------------------------------------- measurements
@@ -495,6 +513,6 @@ def test_mistakes_are_told_before_anything_runs(tmp_path):
 def test_a_smoke_run_is_headed_by_its_own_sizes():
     record = {"spec": {"recipe": {"layers": 2, "width": 16, "epochs": 4}}}
     experiment = definitions.find("res_iter")
-    runs = [Done(planned=None, record=record), Done(planned=None, record=None)]
-    assert Outcome(experiment, "smoke", runs).shows.endswith("and Unifews; 2 layers of width 16, 4 epochs.")
-    assert Outcome(experiment, "small", runs).shows == experiment.shows
+    runs = [CellResult(planned=None, record=record), CellResult(planned=None, record=None)]
+    assert ExperimentResult(experiment, "smoke", runs).shows.endswith("and Unifews; 2 layers of width 16, 4 epochs.")
+    assert ExperimentResult(experiment, "small", runs).shows == experiment.shows

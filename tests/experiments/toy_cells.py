@@ -21,8 +21,8 @@ class Toy:
     def what(self):
         return f"toy {self.id}"
 
-    def run(self, ledger, tell):
-        tell(0.0, "starting")
+    def run(self, ledger, advance):
+        advance(0.0, "starting")
         sleep(self.seconds)
         if self.id == "impossible":
             raise InputError("this cannot be done; ask for something else.")
@@ -30,7 +30,7 @@ class Toy:
             raise ZeroDivisionError("a mistake of ours")
         if self.id == "dies":
             os._exit(9)
-        tell(0.5, "halfway")
+        advance(0.5, "halfway")
         record = {"id": self.id, "process": os.getpid(), "threads": os.environ.get("OMP_NUM_THREADS")}
         ledger.append(record)
         return record

@@ -138,8 +138,7 @@ def _parquet():
 def _dataset(sparse=False):
     from scipy.sparse import csr_array
 
-    from unifews.datasets.dataset import About, Dataset
-    from unifews.datasets.splits import Split
+    from unifews.datasets.dataset import About, Dataset, Split
 
     rng = np.random.default_rng(5)
     x = (rng.normal(size=(N, FEATURES)) * (rng.random((N, FEATURES)) < 0.4)).astype(np.float32)
@@ -250,11 +249,11 @@ def _run_file():
 
 def _ledger():
     def read(place):
-        from unifews.report.book import book
-        from unifews.report.gather import gather
+        from unifews.report.exhibits import gather
+        from unifews.report.page import report
 
         material = gather([place / "ledger.jsonl"])
-        book(material, "damaged")
+        report(material, "damaged")
         return digest(json.dumps(material.records))
 
     return Format(lambda place: shutil.copy(_LEDGER, place), read)

@@ -18,8 +18,7 @@ from frozen_models import CLASSES, FEATURES, MODELS, graph, trained
 from torch_geometric.nn import GAT
 
 import unifews as uf
-from unifews.nn.decoupled import Decoupled
-from unifews.nn.mlp import Mlp
+from unifews.nn.decoupled import DecoupledModel, Mlp
 from unifews.serving.model import FrozenModel
 
 CONFIG, TENSORS = "config.json", "model.safetensors"
@@ -34,7 +33,7 @@ def write(place: Path) -> None:
 
 def _decoupled():
     head = Mlp(FEATURES, CLASSES, width=8)
-    return head, Decoupled(head, torch.eye(FEATURES), {"scheme": uf.Appnp(alpha=0.2), "hops": 3, "edge_sparsity": 0.5})
+    return head, DecoupledModel(head, torch.eye(FEATURES), {"scheme": uf.Appnp(alpha=0.2), "hops": 3, "edge_sparsity": 0.5})
 
 
 def _frozen():

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from unifews.core import csr
 from unifews.core.graph import Graph
 from unifews.errors import FileFormatError, GraphError, InputError
-from unifews.io import external_sort as building
 from unifews.io.edge_lists import EdgeList
 from unifews.io.external_sort import build
 from unifews.resources import Memory, format_bytes, in_order, parse_bytes, parse_count
-from unifews.storage import state_files
-from unifews.storage.journal import working
+from unifews.storage import journal, state_files
+from unifews.storage.journal import open_journal
 
 
 class Given:
@@ -85,7 +84,7 @@ def lists(draw):
 def test_the_bytes_are_those_of_memory(tmp_path_factory, case, undirected, share, chunk, threads):
     n, edges, weight = case
     tmp = tmp_path_factory.mktemp("build")
-    with working(tmp / "g", {}) as work:
+    with open_journal(tmp / "g", {}) as work:
         source = Given(edges, weight, chunk)
         try:
             place = build(work, "graph", source, Memory(10**9, threads, share), num_nodes=n, undirected=undirected)
@@ -103,20 +102,20 @@ def test_a_node_with_more_neighbours_than_fit_memory(tmp_path, weighted, kind):
     edges = np.stack([rng.permutation(6_000), np.full(6_000, 17)])
     edges = np.concatenate([edges, rng.integers(0, 6_000, (2, 3_000))], axis=1)
     weight = rng.random(9_000).astype(np.float32) if weighted else None
-    with working(tmp_path / "g", {}) as work:
+    with open_journal(tmp_path / "g", {}) as work:
         place = build(work, "graph", kind(edges, weight, 500), Memory(10**9, 2, 50_000), num_nodes=6_000, undirected=True)
         assert_same(place, in_memory(edges, 6_000, weight, True), tmp_path)
 
 
 def test_an_edge_listed_more_often_than_fits_memory(tmp_path):
     edges = np.tile(np.array([[0, 1], [1, 2]]), 5_000)
-    with working(tmp_path / "g", {}) as work:
+    with open_journal(tmp_path / "g", {}) as work:
         place = build(work, "graph", Given(edges, None, 500), Memory(10**9, 1, 20_000), undirected=True)
         assert_same(place, in_memory(edges, None, None, True), tmp_path)
         assert Graph.open(place).merged_duplicates == 9_998
     with (
         pytest.raises(InputError, match=r"listed so often, up to 5,000 times, that its weights do not fit memory=1.0 GB. Give"),
-        working(tmp_path / "w", {}) as work,
+        open_journal(tmp_path / "w", {}) as work,
     ):
         build(work, "graph", Given(edges, np.ones(10_000, np.float32), 500), Memory(10**9, 1, 20_000))
 
@@ -125,7 +124,7 @@ def test_numbers_beyond_31_bits_take_8_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(csr, "index_dtype", lambda n: np.int64 if n > 100 else np.int32)
     rng = np.random.default_rng(37)
     edges = rng.integers(0, 300, (2, 900))
-    with working(tmp_path / "g", {}) as work:
+    with open_journal(tmp_path / "g", {}) as work:
         place = build(work, "graph", Given(edges), Memory(10**9, 2, 9_000), num_nodes=300, undirected=True)
         assert np.load(place / "indices.npy").dtype == np.int64
         assert_same(place, in_memory(edges, 300, None, True), tmp_path)
@@ -156,10 +155,10 @@ def test_wherever_it_is_interrupted_the_next_call_gives_the_same_bytes(tmp_path,
     edges = rng.integers(0, 60, (2, 90))
     weight = rng.random(90).astype(np.float32) if weighted else None
     expected = in_memory(edges, None, weight, undirected)
-    monkeypatch.setattr(building, "_OFTEN", 0)
+    monkeypatch.setattr(journal, "SAVE_INTERVAL", 0)
 
     def run(name):
-        with working(tmp_path / name, {}) as work:
+        with open_journal(tmp_path / name, {}) as work:
             memory = Memory(10**9, 1, 2_000 if weighted else 1_000)
             place = build(work, "graph", Given(edges, weight, 30), memory, undirected=undirected)
             assert_same(place, expected, tmp_path)
@@ -172,7 +171,7 @@ def test_wherever_it_is_interrupted_the_next_call_gives_the_same_bytes(tmp_path,
     for after in range(total):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "fsync", lambda descriptor: None)
-            patch.setattr(building, "_OFTEN", 0)
+            patch.setattr(journal, "SAVE_INTERVAL", 0)
             interrupted(patch, after)
             with pytest.raises(Stop):
                 run(f"{after}")
@@ -180,10 +179,10 @@ def test_wherever_it_is_interrupted_the_next_call_gives_the_same_bytes(tmp_path,
 
 
 def begun(tmp_path, monkeypatch, after=14):
-    """A working folder in which dealing is done, or nearly."""
+    """A working folder in which the edges are distributed, or nearly so."""
     edges = np.random.default_rng(43).integers(0, 60, (2, 90))
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stop), working(tmp_path / "g", {}) as work:
-        patch.setattr(building, "_OFTEN", 0)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stop), open_journal(tmp_path / "g", {}) as work:
+        patch.setattr(journal, "SAVE_INTERVAL", 0)
         interrupted(patch, after)
         build(work, "graph", Given(edges, None, 30), Memory(10**9, 1, 800))
     return Given(edges, None, 30)
@@ -193,23 +192,23 @@ def test_what_something_else_wrote_is_not_gone_on_with(tmp_path, monkeypatch):
     source = begun(tmp_path, monkeypatch)
     file = next(iter(sorted((tmp_path / "g.work" / "graph-buckets").glob("*.keys"))))
     file.write_bytes(bytes(len(file.read_bytes())))
-    with pytest.raises(FileFormatError, match=r"keys is not as it was left.*--again"), working(tmp_path / "g", {}) as work:
+    with pytest.raises(FileFormatError, match=r"keys has changed since.*--again"), open_journal(tmp_path / "g", {}) as work:
         build(work, "graph", source, Memory(10**9, 1, 800))
-    with working(tmp_path / "g", {}, again=True) as work:
+    with open_journal(tmp_path / "g", {}, again=True) as work:
         assert_same(build(work, "graph", source, Memory(10**9, 1, 800)), in_memory(source.edges, None, None, False), tmp_path)
 
 
 def test_less_memory_than_it_was_planned_for_is_told(tmp_path, monkeypatch):
     source = begun(tmp_path, monkeypatch)
-    with pytest.raises(InputError, match="planned for more than"), working(tmp_path / "g", {}) as work:
+    with pytest.raises(InputError, match="planned for more than"), open_journal(tmp_path / "g", {}) as work:
         build(work, "graph", source, Memory(10**9, 1, 100))
-    with working(tmp_path / "g", {}) as work:  # more is fine
+    with open_journal(tmp_path / "g", {}) as work:  # more is fine
         assert_same(build(work, "graph", source, Memory(10**9, 2, 10**6)), in_memory(source.edges, None, None, False), tmp_path)
 
 
 def test_a_full_disk_is_told_and_destroys_nothing(tmp_path, monkeypatch):
     source = Given(np.random.default_rng(47).integers(0, 60, (2, 90)))
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Exception, match=r"disk of .*g.work is full.*goes on where"):
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Exception, match=r"disk of .*g.work is full.*continues where"):
         append = state_files.append
 
         def full(file, array, crc):
@@ -218,9 +217,9 @@ def test_a_full_disk_is_told_and_destroys_nothing(tmp_path, monkeypatch):
             return append(file, array, crc)
 
         patch.setattr(state_files, "append", full)
-        with working(tmp_path / "g", {}) as work:
+        with open_journal(tmp_path / "g", {}) as work:
             build(work, "graph", source, Memory(10**9, 1, 800))
-    with working(tmp_path / "g", {}) as work:
+    with open_journal(tmp_path / "g", {}) as work:
         assert_same(build(work, "graph", source, Memory(10**9, 1, 800)), in_memory(source.edges, None, None, False), tmp_path)
 
 
@@ -236,14 +235,14 @@ def test_a_full_disk_is_told_and_destroys_nothing(tmp_path, monkeypatch):
     ],
 )
 def test_edges_that_make_no_graph(tmp_path, edges, n, message):
-    with pytest.raises((GraphError, InputError), match=message), working(tmp_path / "g", {}) as work:
+    with pytest.raises((GraphError, InputError), match=message), open_journal(tmp_path / "g", {}) as work:
         build(work, "graph", Given(edges), Memory(10**9, 1, 10**6), num_nodes=n)
     assert not list(tmp_path.iterdir())
 
 
 def test_weights_that_overflow(tmp_path):
     weight = np.full(2, 3e38, dtype=np.float32)
-    with pytest.raises(GraphError, match="more than float32 can hold"), working(tmp_path / "g", {}) as work:
+    with pytest.raises(GraphError, match="more than float32 can hold"), open_journal(tmp_path / "g", {}) as work:
         build(work, "graph", Given(np.array([[0, 0], [1, 1]]), weight), Memory(10**9, 1, 10**6))
 
 

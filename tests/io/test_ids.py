@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 import unifews as uf
 from unifews.core.graph import Graph
-from unifews.datasets import convert
 from unifews.datasets.convert import convert_dataset, convert_edges
 from unifews.errors import FileFormatError, GraphError, InputError, MissingFileError
 from unifews.io import node_numbering
@@ -42,7 +41,7 @@ def swift(monkeypatch, tmp_path):
 @pytest.fixture
 def small(monkeypatch):
     """Many chunks, and many ranges."""
-    monkeypatch.setattr(convert.Memory, "chunk", 64)
+    monkeypatch.setattr("unifews.resources.Memory.chunk", 64)
     monkeypatch.setattr(node_numbering, "_PER_TEXT", 10_000_000)
     monkeypatch.setattr(node_numbering, "_PER_INTEGER", 10_000_000)
 
@@ -199,7 +198,7 @@ def test_any_list(tmp_path_factory, pairs, undirected, mark, end):
     if all(str(value).isascii() and str(value).lstrip("-").isdigit() for value in texts) and isinstance(source[0], str):
         return  # text that is integers is read as such
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(convert.Memory, "chunk", 16)
+        patch.setattr("unifews.resources.Memory.chunk", 16)
         patch.setattr(node_numbering, "_PER_TEXT", 10_000_000)
         patch.setattr(node_numbering, "_PER_INTEGER", 10_000_000)
         patch.setattr("unifews.resources.resident", lambda: 60_000_000)
@@ -346,12 +345,11 @@ def test_numbers_of_identifiers():
 
 SLOWLY = """
 import os
-from unifews.io import external_sort
 from unifews import resources
 from unifews.datasets import convert
 from unifews.io import node_numbering
-from unifews.io import edge_sources
-external_sort._OFTEN = edge_sources._OFTEN = node_numbering._OFTEN = 0
+from unifews.storage import journal
+journal.SAVE_INTERVAL = 0
 resources._CHUNK = (1024, 1024)
 node_numbering._PER_TEXT = node_numbering._PER_INTEGER = 300_000
 os.fsync = lambda descriptor: None
@@ -411,7 +409,7 @@ def test_work_that_was_planned_for_more_memory(monkeypatch):
     with pytest.raises(InputError, match="begun with ids True and not False"):
         convert_edges("f.csv", "h")
     Path("h.work/pieces/0.run").write_bytes(b"x")
-    with pytest.raises(FileFormatError, match=r"0.run is not as it was left by the interrupted call"):
+    with pytest.raises(FileFormatError, match=r"0.run has changed since the interrupted call"):
         convert_edges("f.csv", "h", ids=True)
 
 

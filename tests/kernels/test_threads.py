@@ -46,13 +46,13 @@ def test_what_the_environment_means(monkeypatch, said, meant):
 @pytest.mark.parametrize("said", ["0", "-1", "two", "1.5", "²", ",4", "9" * 5000])
 def test_an_environment_that_names_no_number_of_threads(monkeypatch, said):
     monkeypatch.setenv("OMP_NUM_THREADS", said)
-    with pytest.raises(InputError, match=r"^OMP_NUM_THREADS is .* no number of threads; unset it"):
+    with pytest.raises(InputError, match=r"^OMP_NUM_THREADS is .* not a number of threads; unset it"):
         threads_to_use(None)
 
 
 def test_an_environment_that_asks_for_too_many(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "50000")
-    with pytest.raises(InputError, match=rf"^OMP_NUM_THREADS is 50,000, but at most 1,024 are started.* {CORES:,} cores"):
+    with pytest.raises(InputError, match=rf"^OMP_NUM_THREADS is 50,000, but at most 1,024 are supported.* {CORES:,} cores"):
         threads_to_use(None)
 
 

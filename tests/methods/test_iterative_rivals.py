@@ -25,7 +25,7 @@ from unifews.methods.random import Random
 from unifews.methods.stages import Asked, Trains, pairs
 from unifews.nn.masked import Thinned
 from unifews.nn.models import build
-from unifews.report.compare import label_of
+from unifews.report.runs import label_of
 from unifews.training.spec import TrainSpec
 
 RIVALS = [name for name in CARDS if hasattr(registry.find(name), "prepare")]

@@ -149,9 +149,9 @@ def test_in_other_precisions_it_is_right_too(graph):
         (pyg.TransformerConv(4, 4), "nothing to accelerate: no kernel for TransformerConv. There are kernels for .*GCNConv"),
         (pyg.SAGEConv(4, 4, aggr="max"), "no kernel for SAGEConv with aggr='max'"),
         (pyg.RGCNConv(4, 4, 2), "no kernel for RGCNConv"),
-        (nn.Linear(4, 4), "holds no PyG message-passing layer"),
+        (nn.Linear(4, 4), "has no PyG message-passing layer"),
         ("gcn", "`model` is a str"),
-        (uf.sparsify(pyg.GCNConv(4, 4), edge_sparsity=0.5), "sparsified already"),
+        (uf.sparsify(pyg.GCNConv(4, 4), edge_sparsity=0.5), "already sparsified"),
     ],
 )
 def test_mistakes(model, message):

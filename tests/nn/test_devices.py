@@ -15,7 +15,7 @@ from torch_geometric.nn import GATConv, GATv2Conv, GCN2Conv, GCNConv, GINConv, G
 
 import unifews as uf
 from unifews.nn.masked import Thinned
-from unifews.serving.portable import Indexed
+from unifews.serving.portable import PortableProgram
 
 N, WIDTH = 30, 20
 
@@ -158,8 +158,8 @@ def test_what_is_exported(kind, entries):
     model = uf.sparsify(KINDS[kind](), edge_sparsity=0.5, entries=entries)
     model(x, edge_index)
     frozen = uf.compress(model.eval(), x, edge_index)
-    expected = Indexed(frozen.program)(x, edge_index)
+    expected = PortableProgram(frozen.program)(x, edge_index)
     with Place():
-        found = move(Indexed(frozen.program))(move(x), move(edge_index))
+        found = move(PortableProgram(frozen.program))(move(x), move(edge_index))
     assert isinstance(found, Elsewhere)
     torch.testing.assert_close(back(found), expected)

@@ -27,7 +27,7 @@ DICTS = {"a": X, "b": X.clone()}, {("a", "r", "b"): EDGES, ("b", "s", "a"): EDGE
 
 # Layer, what it is called with, matrices with a mask, products of one call, and matrices without a mask.
 CASES = {
-    "SimpleConv": (lambda: pyg.SimpleConv(), (X, EDGES), 0, 1, ["SimpleConv has no matrix of weights"]),
+    "SimpleConv": (lambda: pyg.SimpleConv(), (X, EDGES), 0, 1, ["SimpleConv has no weight matrix"]),
     "GCNConv": (lambda: pyg.GCNConv(F, 6), (X, EDGES), 1, 1, []),
     "ChebConv": (lambda: pyg.ChebConv(F, 6, 3), (X, EDGES), 3, 2, []),
     "SAGEConv": (lambda: pyg.SAGEConv(F, 6), (X, EDGES), 2, 1, []),
@@ -38,15 +38,15 @@ CASES = {
     "GATConv": (lambda: pyg.GATConv(F, 6, heads=2), (X, EDGES), 1, 1, []),
     "GATv2Conv": (lambda: pyg.GATv2Conv(F, 6, heads=2), (X, EDGES), 2, 1, []),
     "TransformerConv": (lambda: pyg.TransformerConv(F, 6, heads=2), (X, EDGES), 4, 1, []),
-    "AGNNConv": (lambda: pyg.AGNNConv(), (X, EDGES), 0, 1, ["AGNNConv has no matrix of weights"]),
+    "AGNNConv": (lambda: pyg.AGNNConv(), (X, EDGES), 0, 1, ["AGNNConv has no weight matrix"]),
     "TAGConv": (lambda: pyg.TAGConv(F, 6), (X, EDGES), 4, 3, []),
     "GINConv": (lambda: pyg.GINConv(nn.Linear(F, 6)), (X, EDGES), 1, 1, []),
     "GINEConv": (lambda: pyg.GINEConv(nn.Linear(F, 6), edge_dim=3), (X, EDGES, ATTR), 2, 1, []),
     "ARMAConv": (lambda: pyg.ARMAConv(F, 6, num_stacks=2, num_layers=2), (X, EDGES), 0, 2, ["init_weight of ARMAConv"]),
     "SGConv": (lambda: pyg.SGConv(F, 6, K=2), (X, EDGES), 1, 2, []),
     "SSGConv": (lambda: pyg.SSGConv(F, 6, alpha=0.1, K=2), (X, EDGES), 1, 2, []),
-    "APPNP": (lambda: pyg.APPNP(3, 0.1), (X, EDGES), 0, 3, ["APPNP has no matrix of weights"]),
-    "MFConv": (lambda: pyg.MFConv(F, 6), (X, EDGES), 22, 1, ["of 22 matrices have had no input rows"]),
+    "APPNP": (lambda: pyg.APPNP(3, 0.1), (X, EDGES), 0, 3, ["APPNP has no weight matrix"]),
+    "MFConv": (lambda: pyg.MFConv(F, 6), (X, EDGES), 22, 1, ["of 22 matrices have had no input"]),
     "RGCNConv": (lambda: pyg.RGCNConv(F, 6, 3), (X, EDGES, TYPE), 2, 3, []),
     "RGCNConv-bases": (lambda: pyg.RGCNConv(F, 6, 3, num_bases=2), (X, EDGES, TYPE), 2, 3, ["comp of RGCNConv (3 x 2)"]),
     "RGCNConv-blocks": (lambda: pyg.RGCNConv(F, 6, 3, num_blocks=2), (X, EDGES, TYPE), 2, 3, []),
@@ -68,7 +68,7 @@ CASES = {
     "ClusterGCNConv": (lambda: pyg.ClusterGCNConv(F, 6), (X, EDGES), 2, 1, []),
     "GENConv": (lambda: pyg.GENConv(F, 6), (X, EDGES), 4, 1, []),
     "GCN2Conv": (lambda: pyg.GCN2Conv(F, 0.1), (X, X, EDGES), 1, 1, []),
-    "WLConvContinuous": (lambda: pyg.WLConvContinuous(), (X, EDGES), 0, 1, ["no matrix of weights"]),
+    "WLConvContinuous": (lambda: pyg.WLConvContinuous(), (X, EDGES), 0, 1, ["no weight matrix"]),
     "FiLMConv": (lambda: pyg.FiLMConv(F, 6, num_relations=3), (X, EDGES, TYPE), 8, 3, []),
     "SuperGATConv": (lambda: pyg.SuperGATConv(F, 6, heads=2), (X, EDGES), 1, 1, []),
     "FAConv": (lambda: pyg.FAConv(F), (X, X, EDGES), 2, 1, []),
@@ -79,7 +79,7 @@ CASES = {
     "HEATConv": (lambda: pyg.HEATConv(F, 6, 2, 3, 4, 3, 4), (X, EDGES, torch.arange(N) % 2, TYPE, ATTR), 3, 1, ["hetero_lin"]),
     "HeteroConv": (lambda: pyg.HeteroConv({e: pyg.SAGEConv((F, F), 6) for e in DICT[1]}), DICTS, 4, 2, []),
     "HANConv": (lambda: pyg.HANConv(F, 6, DICT, heads=2), DICTS, 3, 2, ["lin_src.a__r__b"]),
-    "LGConv": (lambda: pyg.LGConv(), (X, EDGES), 0, 1, ["no matrix of weights"]),
+    "LGConv": (lambda: pyg.LGConv(), (X, EDGES), 0, 1, ["no weight matrix"]),
     "PointGNNConv": (
         lambda: pyg.PointGNNConv(nn.Linear(F, 3), nn.Linear(F + 3, 6), nn.Linear(6, F)), (X, POS, EDGES), 3, 1, []
     ),
@@ -124,11 +124,11 @@ def test_a_layer_is_pruned_or_says_what_is_not(name, entries):
     trained = uf.trace(model)
     with torch.no_grad():
         model.eval()(*inputs)
-    judged = uf.trace(model)
+    evaluated = uf.trace(model)
     assert len(trained.layers) == matrices and len(trained.hops) == products
-    for found in (trained, judged):  # what is evaluated is what was trained
+    for found in (trained, evaluated):  # what is evaluated is what was trained
         assert found.edge_sparsity == pytest.approx(0.5, abs=0.04)
-    waiting = any("no input rows" in note for note in trained.notes)
+    waiting = any("had no input" in note for note in trained.notes)
     assert trained.weight_sparsity == pytest.approx(0.5 if matrices else 0.0, abs=0.5 if waiting else 0.03)
     said = " ".join(note for note in trained.notes if "generic path" not in note)
     assert all(part in said for part in unpruned) and bool(said) == bool(unpruned)
@@ -159,11 +159,11 @@ def test_weights_that_are_not_pruned_are_warned_of_once(name):
         assert not caught
         uf.sparsify(model, weight_sparsity=0.5)
     said = [str(one.message) for one in caught]
-    assert len(said) == bool([part for part in unpruned if "no input rows" not in part])
+    assert len(said) == bool([part for part in unpruned if "had no input" not in part])
 
 
 def test_a_layer_that_sends_no_messages_is_refused():
-    with pytest.raises(InputError, match="WLConv holds no PyG message-passing layer"):
+    with pytest.raises(InputError, match="WLConv has no PyG message-passing layer"):
         uf.sparsify(pyg.WLConv(), edge_sparsity=0.5)
 
 
@@ -248,7 +248,7 @@ def test_every_product_of_a_layer_has_its_own_decision(entries):
 def test_one_threshold_for_several_products_is_noted(entries):
     model = uf.sparsify(pyg.TAGConv(F, 16), edge_sparsity=0.5, entries=entries)
     model(X, EDGES)
-    assert any("makes several products" in note for note in uf.trace(model).notes)
+    assert any("computes several products" in note for note in uf.trace(model).notes)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -12,9 +12,9 @@ from torch_geometric.nn import GATv2Conv, GCNConv, GraphConv, HeteroConv, SAGECo
 
 import unifews as uf
 from unifews.errors import InputError
-from unifews.nn.adjacency import Adjacency
 from unifews.nn.config import nested_share
 from unifews.nn.convs import PrunedConv
+from unifews.nn.edges import Adjacency
 
 N = 50
 

@@ -8,7 +8,7 @@ import torch
 
 from unifews.core.trace import LayerTrace
 from unifews.errors import InputError
-from unifews.nn.mlp import Mlp
+from unifews.nn.decoupled import Mlp
 
 
 def mlp(*sizes, seed=223, **options):

@@ -88,11 +88,11 @@ def test_sparse_features_give_what_dense_ones_give():
     "arguments, sentence",
     [
         (dict(name="gcnn"), "no model named 'gcnn'. Did you mean 'gcn'?"),
-        (dict(name="gcn", layers=0), "`layers` of a model is a whole number of at least 1; got 0"),
+        (dict(name="gcn", layers=0), "`layers` of a model is an integer of at least 1; got 0"),
         (dict(name="gcn", dropout=1.0), "`dropout` is a number from 0 to below 1"),
-        (dict(name="gcn", heads=4), "`heads` is no setting of gcn; it has none of its own"),
-        (dict(name="gcnii", heads=4), "`heads` is no setting of gcnii; its own settings are alpha, theta"),
-        (dict(name="gat", width=20), "8 heads cannot share a width of 20 evenly"),
+        (dict(name="gcn", heads=4), "`heads` is not a setting of gcn; it has none of its own"),
+        (dict(name="gcnii", heads=4), "`heads` is not a setting of gcnii; its own settings are alpha, theta"),
+        (dict(name="gat", width=20), "8 heads do not divide a width of 20"),
     ],
 )
 def test_what_cannot_be_built(arguments, sentence):
@@ -108,7 +108,7 @@ def test_an_unknown_model_is_an_unknown_name():
 
 @pytest.mark.parametrize("name", ["gat", "sage", "gin"])
 def test_weights_that_have_no_place(name):
-    with pytest.raises(InputError, match="has no place for edge weights; leave `edge_weight` out"):
+    with pytest.raises(InputError, match="takes no edge weights; leave `edge_weight` out"):
         build(name, 6, 4, width=16)(X, EDGES, torch.ones(60))
 
 

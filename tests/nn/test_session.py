@@ -358,7 +358,7 @@ def test_an_average_that_has_not_run_yet_is_saved_undecided(tmp_path):
     _, average, x, edge_index = averaged()
     state = copy.deepcopy(average.module.state_dict())
     assert not bool(state["first.decided"]) and not len(state["first.removed"])
-    with pytest.raises(InputError, match=r"nothing has been decided; train it \(an average of models: call it once"):
+    with pytest.raises(InputError, match=r"no decisions are stored; train it \(an average of models: call it once"):
         uf.compress(average.module, x, edge_index)
     uf.save(average.module, tmp_path / "m")
     again = made(Called, entries="node")

@@ -541,7 +541,7 @@ def test_pairs_that_need_messages_are_reported(kind):
     (sent, own), edge_index = pair("gin", 10)
     model = uf.sparsify(SAGEConv((20, 20), 16) if kind == "sage-mean" else PAIRED[kind](), edge_sparsity=0.5)
     assert model((sent, None), edge_index, size=(60, 10)).shape == (10, 16)
-    assert "called with features of one side only: all its messages are made" in uf.trace(model).notes[0]
+    assert "called with features of one side only: all its messages are computed" in uf.trace(model).notes[0]
     model((sent, own), edge_index)
     assert not uf.trace(model).notes
 
@@ -634,11 +634,11 @@ def test_counts_do_not_wrap():
         (lambda: uf.desparsify(net(GCNConv)), "not sparsified"),
         (lambda: uf.set_schedule(uf.sparsify(net(GCNConv)), "grow"), "regrow"),
         (lambda: uf.sparsify(net(GCNConv))(graph()[0].half(), graph()[1]), "x.float"),
-        (lambda: uf.sparsify(net(GCNConv))(graph()[0], graph()[1].float()), "whole numbers"),
+        (lambda: uf.sparsify(net(GCNConv))(graph()[0], graph()[1].float()), "are integers"),
         (lambda: uf.sparsify(net(GCNConv))(graph()[0], graph()[1].T), r"\[2, edges\]"),
         (lambda: uf.sparsify(net(GCNConv))(graph()[0], [1, 2]), "list"),
         (lambda: uf.sparsify(net(GCNConv))(graph()[0], graph()[1] + 50), "names node"),
-        (lambda: uf.sparsify(net(GCNConv))(graph()[0], graph()[1], torch.ones(3)), "one each"),
+        (lambda: uf.sparsify(net(GCNConv))(graph()[0], graph()[1], torch.ones(3)), "one per edge"),
         (lambda: uf.sparsify(net(GCNConv))(graph()[0], torch.eye(3).to_sparse_csr()), "60 rows"),
         (lambda: uf.sparsify(net(KINDS["gin"]))(graph()[0].to_sparse_csr(), graph()[1]), r"x\.to_dense\(\)"),
     ],
@@ -650,11 +650,11 @@ def test_mistakes_are_told_in_a_sentence(act, message):
 
 FEATURES = {
     "wide": (lambda x: torch.cat([x, x[:, :1]], 1), r"features of 21 columns and its weights take 20; give x \[nodes, 20\]"),
-    "whole numbers": (lambda x: x.long(), r"int64 features.*x\.float\(\)"),
+    "are integers": (lambda x: x.long(), r"int64 features.*x\.float\(\)"),
     "flags": (lambda x: x > 0, r"bool features.*x\.float\(\)"),
-    "numpy": (lambda x: x.numpy(), r"a ndarray for its features.*from_numpy"),
-    "list": (lambda x: x.tolist(), "a list for its features"),
-    "two numbers": (lambda x: [1, 2], "a list for its features"),
+    "numpy": (lambda x: x.numpy(), r"a ndarray as features.*from_numpy"),
+    "list": (lambda x: x.tolist(), "a list as features"),
+    "two numbers": (lambda x: [1, 2], "a list as features"),
     "a column": (lambda x: x[:, 0], r"features of shape \[60\]; give a matrix x \[nodes, 20\]"),
     "a batch": (lambda x: x[None], r"features of shape \[1, 60, 20\]"),
     "nothing": (lambda x: None, "no features"),
@@ -684,7 +684,7 @@ def test_features_that_no_generic_layer_takes(wrong):
     model = uf.sparsify(net(GraphConv), edge_sparsity=0.5)
     with pytest.raises(InputError, match=rf"^first \S+ .*{message}".replace("20", "columns")):
         model(make(x), edge_index)
-    with pytest.raises(InputError, match=r"GraphConv\)? is given"):
+    with pytest.raises(InputError, match=r"GraphConv\)? is called with"):
         uf.sparsify(GraphConv((20, 20), 4), edge_sparsity=0.5)((x, make(x)), edge_index)
 
 
@@ -698,13 +698,13 @@ def test_a_layer_may_take_the_number_of_a_node_for_its_features():
 
 def test_features_that_a_residual_layer_cannot_take():
     layer = uf.sparsify(GCN2Conv(8, 0.1))
-    with pytest.raises(ShapeError, match="GCN2Conv is given features of 9 columns and its weights take 8"):
+    with pytest.raises(ShapeError, match="GCN2Conv is called with features of 9 columns and its weights take 8"):
         layer(torch.ones(60, 9), torch.ones(60, 9), graph()[1])
 
 
 @pytest.mark.parametrize("rows", [torch.ones(5, 3), torch.ones(5, 4, dtype=torch.long), torch.ones(())])
 def test_rows_that_a_linear_layer_cannot_take(rows):
-    with pytest.raises(ShapeError, match=r"a linear layer of 4 inputs is given torch\.\w+ rows of shape .*\[rows, 4\]"):
+    with pytest.raises(ShapeError, match=r"a linear layer of 4 inputs is called with torch\.\w+ rows of shape .*\[rows, 4\]"):
         PrunedLinear(4, 2)(rows)
 
 
@@ -720,7 +720,7 @@ def test_features_of_a_lazy_layer_and_of_a_double_model(kind):
     if kind != "gin":
         model = net(lambda a, b: KINDS[kind](-1, b))
         model(x, edge_index)
-        with pytest.raises(ShapeError, match="first is given features of 5 columns and its weights take 20"):
+        with pytest.raises(ShapeError, match="first is called with features of 5 columns and its weights take 20"):
             uf.sparsify(model)(x[:, :5], edge_index)
         uf.sparsify(model)(x, edge_index)
     double = uf.sparsify(net(KINDS[kind]), edge_sparsity=0.5).double()
@@ -740,10 +740,10 @@ def test_what_a_gin_is_made_of_may_take_any_features():
 
     x, edge_index = graph()
     assert uf.sparsify(GINConv(Wide()))(x, edge_index).shape == (60, 3)
-    with pytest.raises(ShapeError, match=r"GINConv is given features of shape \[60\]; give a matrix x \[nodes, columns\]"):
+    with pytest.raises(ShapeError, match=r"GINConv is called with features of shape \[60\]; give a matrix"):
         uf.sparsify(GINConv(Wide()))(x[:, 0], edge_index)
     ready = uf.sparsify(GIN(20, 8, 2, 3))
-    with pytest.raises(ShapeError, match=r"convs\.0 is given features of 5 columns and its weights take 20"):
+    with pytest.raises(ShapeError, match=r"convs\.0 is called with features of 5 columns and its weights take 20"):
         ready(x[:, :5], edge_index)
 
 
@@ -762,11 +762,11 @@ def test_masks_of_another_graph():
     x, edge_index = graph()
     model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, entries="node")
     train(model, x, edge_index, 1)
-    with pytest.raises(GraphError, match="chosen on a graph of 60 nodes and this one has 40"):
+    with pytest.raises(GraphError, match="selected on a graph of 60 nodes and this one has 40"):
         model.eval()(*graph(40, 100))
 
 
-UNSEEN = r"first: about (\d+)% of these edges were not there when it was trained, and such edges are all used"
+UNSEEN = r"first: about (\d+)% of these edges were not in the training graph, and such edges are all kept"
 
 
 def notes_on(model, x, edge_index):
@@ -780,8 +780,8 @@ def test_edges_never_seen_in_training_are_told(kind):
     x, edge_index = graph()
     model = uf.sparsify(net(KINDS[kind]), edge_sparsity=0.5, entries="node")
     train(model.train(), x, edge_index, 1)
-    assert "not there" not in notes_on(model, x, edge_index)
-    assert "not there" not in notes_on(model, x, edge_index[:, :100])  # some of them: all were seen
+    assert "not in the training graph" not in notes_on(model, x, edge_index)
+    assert "not in the training graph" not in notes_on(model, x, edge_index[:, :100])  # some of them: all were seen
     other = torch.randperm(len(x))[edge_index]
     found = re.search(UNSEEN, notes_on(model, x, other))
     assert found and int(found[1]) > 70
@@ -789,7 +789,7 @@ def test_edges_never_seen_in_training_are_told(kind):
     found = re.search(UNSEEN, notes_on(model, x, more))
     assert found and 50 < int(found[1]) < 75
     train(model.train(), x, other, 1)
-    assert "not there" not in notes_on(model, x, other)
+    assert "not in the training graph" not in notes_on(model, x, other)
 
 
 def test_edges_never_seen_are_told_after_loading_too(tmp_path):
@@ -798,7 +798,7 @@ def test_edges_never_seen_are_told_after_loading_too(tmp_path):
     train(model, x, edge_index, 1)
     uf.save(model, tmp_path / "m")
     again = uf.load(tmp_path / "m", into=net(GCNConv))
-    assert "not there" not in notes_on(again, x, edge_index)
+    assert "not in the training graph" not in notes_on(again, x, edge_index)
     assert re.search(UNSEEN, notes_on(again, x, torch.randperm(len(x))[edge_index]))
 
 
@@ -807,4 +807,4 @@ def test_forms_that_know_no_edges_do_not_tell_of_them(entries):
     x, edge_index = graph()
     model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, entries=entries)
     train(model, x, edge_index, 1)
-    assert "not there" not in notes_on(model, x, torch.randperm(len(x))[edge_index])
+    assert "not in the training graph" not in notes_on(model, x, torch.randperm(len(x))[edge_index])

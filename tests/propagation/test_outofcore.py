@@ -192,14 +192,14 @@ outofcore._OFTEN = 0.0
 os.fsync = lambda descriptor: None
 import unifews.propagation.features as features
 features._CHUNK_BYTES = 50 * 4 * 70
-keep = outofcore.Work.keep
+keep = outofcore.Journal.record
 
 def told(self, **done):
     print("before", *done, flush=True)
     keep(self, **done)
     print("after", *done, flush=True)
 
-outofcore.Work.keep = told
+outofcore.Journal.record = told
 how = eval(sys.argv[1])
 propagate(Graph.open("graph"), np.load("x.npy", mmap_mode="r"), out="p.npy", memory="2MB", careful=True, **how)
 """
@@ -331,7 +331,7 @@ def test_a_damaged_working_file_is_told(folder, by_block, name):
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
-    with pytest.raises(FileFormatError, match=f"{file.name} is not as it was left by the interrupted call"):
+    with pytest.raises(FileFormatError, match=f"{file.name} has changed since the interrupted call"):
         propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
     assert not Path("p.npy").exists()
 
@@ -342,7 +342,7 @@ def test_damage_after_the_hops_is_told(folder, by_block, monkeypatch, name, step
     """While rows are rotated back, and when all of them are."""
     monkeypatch.setattr(outofcore, "_OFTEN", 0.0)
     monkeypatch.setattr(features, "_CHUNK_BYTES", 50 * 4 * 70)
-    keep = outofcore.Work.keep
+    keep = outofcore.Journal.record
 
     def stop(self, **done):
         keep(self, **done)
@@ -350,13 +350,13 @@ def test_damage_after_the_hops_is_told(folder, by_block, monkeypatch, name, step
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(outofcore.Work, "keep", stop)
+        patch.setattr(outofcore.Journal, "record", stop)
         propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
     file = folder / "p.npy.work" / name
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
-    with pytest.raises(FileFormatError, match=f"{name} is not as it was left by the interrupted call"):
+    with pytest.raises(FileFormatError, match=f"{name} has changed since the interrupted call"):
         propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
     assert not Path("p.npy").exists()
 
@@ -366,7 +366,7 @@ def test_a_missing_working_file_is_told(folder, by_block, name):
     stopped(MANY, 10)
     for file in (folder / "p.npy.work").glob(f"{name}*"):
         file.unlink()
-    with pytest.raises(FileFormatError, match=f"{name}.* is not as it was left by the interrupted call"):
+    with pytest.raises(FileFormatError, match=f"{name}.* has changed since the interrupted call"):
         propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
 
 
@@ -384,7 +384,7 @@ def test_one_number_changed_in_the_manifest_is_told(folder, by_block):
 
 def test_a_small_disk_is_told_before(folder, by_block, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=10_000))
-    with pytest.raises(InputError, match=r"takes about .* of disk while it works, and .* has 10 kB free: .* more are needed"):
+    with pytest.raises(InputError, match=r"takes about .* of disk while it runs, and .* has 10 kB free: .* more are needed"):
         propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
     assert not Path("p.npy.work").exists()
 
@@ -429,7 +429,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost(folder, by_block, monkeypatch):
         (dict(x=np.zeros((700, 1025), dtype=np.float32)), r"up to 1,024 features, and `x` has 1,025; write basis='input'"),
         (dict(out="graph.npy"), r"graph.npy already exists"),
         (dict(out="nowhere/p.npy"), r"there is no folder nowhere"),
-        (dict(out="taken.npy"), r"taken.npy.work is in the way"),
+        (dict(out="taken.npy"), r"taken.npy.work exists and is no working folder"),
     ],
 )
 def test_what_cannot_work_is_one_sentence(folder, how, says):

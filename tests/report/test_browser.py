@@ -7,15 +7,16 @@ import re
 import shutil
 import subprocess
 from html import unescape
+from typing import get_args
 
 import pytest
-from test_book import LINES
 from test_compare import PRUNED, UNPRUNED
+from test_report import LINES
 
-from unifews.report import exhibit
-from unifews.report.book import book
-from unifews.report.gather import Material
-from unifews.report.page import page
+from unifews.experiments.definitions import FigureKind
+from unifews.experiments.results import Exhibit
+from unifews.report.exhibits import Material, from_json
+from unifews.report.page import page, report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this mac
 EXHIBITS = [
     {**LINES, "id": kind, "kind": kind, "title": kind}
     | ({"series": [{"name": str(i), "x": ["a", "b"], "y": [i, 2 * i]} for i in (1, 2, 3)]} if kind == "heatmap" else {})
-    for kind in exhibit.KINDS
+    for kind in get_args(FigureKind)
 ]
 # What the page is asked is put into a copy of it, not into the page that people get.
 WATCH = """<script>
@@ -67,9 +68,16 @@ def asked(html, folder, *options):
     path = folder / "page.html"
     path.write_text(html.replace("<style>", WATCH + "<style>", 1).replace("</body>", ASK + "</body>", 1), encoding="utf-8")
     command = [
-        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}",
-        "--virtual-time-budget=30000", *options, "--dump-dom", path.as_uri(),
-    ]  # fmt: skip
+        BROWSER,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={folder / 'profile'}",
+        "--virtual-time-budget=30000",
+        *options,
+        "--dump-dom",
+        path.as_uri(),
+    ]
     dom = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
     found = re.search(r'<pre id="told">(.*?)</pre>', dom, flags=re.DOTALL)
     assert found, "the page did not answer"
@@ -77,13 +85,13 @@ def asked(html, folder, *options):
 
 
 @pytest.fixture(scope="module")
-def report():
-    return book(Material([UNPRUNED, PRUNED], [exhibit.of(values) for values in EXHIBITS], []), "everything")
+def everything():
+    return report(Material([UNPRUNED, PRUNED], [from_json(Exhibit, values) for values in EXHIBITS], []), "everything")
 
 
 @pytest.fixture(scope="module")
-def light(report, tmp_path_factory):
-    return asked(report, tmp_path_factory.mktemp("light"), "--window-size=1200,900")
+def light(everything, tmp_path_factory):
+    return asked(everything, tmp_path_factory.mktemp("light"), "--window-size=1200,900")
 
 
 def test_nothing_goes_wrong_and_nothing_is_fetched(light):
@@ -111,8 +119,8 @@ def test_pictures_can_be_taken_away(light):
     assert all(head == "data:image/png;base64," and length > 10_000 for head, length in light["png"])
 
 
-def test_dark_and_narrow(report, light, tmp_path):
-    dark = asked(report, tmp_path, "--window-size=500,900", "--blink-settings=preferredColorScheme=0")
+def test_dark_and_narrow(everything, light, tmp_path):
+    dark = asked(everything, tmp_path, "--window-size=500,900", "--blink-settings=preferredColorScheme=0")
     assert dark["wrong"] == []
     assert dark["wide"] <= dark["inner"] and all(plot["right"] <= dark["inner"] for plot in dark["plots"])
     assert {plot["ink"] for plot in dark["plots"]}.isdisjoint({plot["ink"] for plot in light["plots"]})

@@ -12,20 +12,49 @@ from commands import fine, wrong
 from test_compare import PRUNED, UNPRUNED
 
 from unifews.errors import UnifewsError
-from unifews.report.book import book
-from unifews.report.gather import gather
+from unifews.report.exhibits import gather
+from unifews.report.page import report
 from unifews.training import record
 
 MEASURED = {
-    "format": 1, "id": "cafe", "finished": "2026-11-18T00:00:00+00:00", "measurement": "clock", "settings": {"dataset": "mine"},
-    "values": {"seconds": 0.5, "bound": None}, "curves": {"degrees": {"x": [1, 2], "y": [0.5, 0.25]}},
-    "seconds": {"measure": 1.0}, "versions": UNPRUNED["versions"], "machine": UNPRUNED["machine"],
-}  # fmt: skip
+    "format": 1,
+    "id": "cafe",
+    "finished": "2026-11-18T00:00:00+00:00",
+    "measurement": "clock",
+    "settings": {"dataset": "mine"},
+    "values": {"seconds": 0.5, "bound": None},
+    "curves": {"degrees": {"x": [1, 2], "y": [0.5, 0.25]}},
+    "seconds": {"measure": 1.0},
+    "versions": UNPRUNED["versions"],
+    "machine": UNPRUNED["machine"],
+}
 RECORDS = [UNPRUNED, PRUNED, MEASURED]
 OTHERS = (
-    None, True, False, 0, -1, 1, 10**40, 2**63, -0.5, 1e308, float("nan"), float("inf"), "", "x", "=1+1", "\ud800", "\x00", [],
-    {}, [[]], [1, "a"], {"a": {}}, "9" * 50, "<script>",
-)  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    10**40,
+    2**63,
+    -0.5,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "=1+1",
+    "\ud800",
+    "\x00",
+    [],
+    {},
+    [[]],
+    [1, "a"],
+    {"a": {}},
+    "9" * 50,
+    "<script>",
+)
 
 
 def places(value, at=()):
@@ -101,7 +130,7 @@ def test_hundreds_of_damaged_ledgers_give_a_page_each(tmp_path, light):
         material = gather([tmp_path])
         assert {UNPRUNED["id"], PRUNED["id"]} <= {one["id"] for one in material.records}
         if any(one not in RECORDS for one in material.records):
-            book(material, "title").encode()
+            report(material, "title").encode()
         skipped += bool(material.skipped)
     assert skipped > 150
 
@@ -122,22 +151,29 @@ def test_whatever_a_record_lacks_or_has_instead(tmp_path, light):
                 holder[place[-1]] = other
             lines.append(json.dumps(found))
         (tmp_path / "ledger.jsonl").write_text("\n".join(lines))
-        book(gather([tmp_path]), "title").encode()
+        report(gather([tmp_path]), "title").encode()
 
 
 def test_a_hundred_damaged_exhibits_are_shown_or_refused(tmp_path, light):
     series = {"name": "s", "x": [1, 10, 100_000], "y": [1.0, 2.0, None], "error": [0.1, 0.2, 0.3], "quantity": "q"}
     whole = {
-        "id": "a", "title": "T", "columns": ["a", "b ±", "b"], "rows": [["x", 1.0, 2], ["y", None, 3]], "digits": [None, 1, 1],
-        "place": [0, 1], "series": [series, series | {"published": True}], "operations": ["x"], "guide": "diagonal",
-    }  # fmt: skip
+        "id": "a",
+        "title": "T",
+        "columns": ["a", "b ±", "b"],
+        "rows": [["x", 1.0, 2], ["y", None, 3]],
+        "digits": [None, 1, 1],
+        "place": [0, 1],
+        "series": [series, series | {"published": True}],
+        "operations": ["x"],
+        "guide": "diagonal",
+    }
     path, shown = tmp_path / "a.json", 0
     for seed in range(120):
         rng = random.Random(seed)
         one = whole | {"kind": rng.choice(["lines", "bars", "scatter", "heatmap", "table"])}
         path.write_bytes(changed(one, rng) if seed % 5 else spoiled(json.dumps(one).encode(), rng))
         with suppress(UnifewsError):
-            book(gather([path]), "title").encode()
+            report(gather([path]), "title").encode()
             shown += 1
     assert 10 < shown < 110
 
@@ -145,7 +181,7 @@ def test_a_hundred_damaged_exhibits_are_shown_or_refused(tmp_path, light):
 @pytest.mark.parametrize(
     "change, says",
     [
-        ({"digits": [99]}, "`digits` are at most 20"),
+        ({"digits": [99]}, "`digits` must not be negative or exceed 20"),
         ({"guide": "diagonal", "series": [{"name": "s", "x": ["a", 1], "y": [1, 2]}]}, "some x are texts"),
         ({"title": "\ud800"}, "half of a surrogate pair"),
     ],
@@ -183,7 +219,7 @@ class TestCommand:
     def test_nothing_but_bad_lines(self):
         self.path.write_text('{"id": "a", "metric": 3}\n{"id"\n')
         with pytest.raises(UnifewsError, match="nothing to report"):
-            book(gather([Path("runs")]), "title")
+            report(gather([Path("runs")]), "title")
 
     def test_a_foreign_file_in_a_folder_is_left_out(self):
         self.path.write_text(json.dumps(UNPRUNED) + "\n")

@@ -11,10 +11,9 @@ import pytest
 from test_compare import PRUNED, UNPRUNED
 
 from unifews.errors import InputError, MissingFileError
-from unifews.report.figure import figure
+from unifews.report.figures import log_ticks, plotly_figure, runs_plot
 from unifews.report.page import page, write_page
-from unifews.report.plot import round_numbers
-from unifews.report.table import short
+from unifews.report.tables import short
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
 
@@ -52,11 +51,21 @@ def test_it_is_well_formed_and_says_everything(html):
     assert read.open == [] and html.startswith("<!doctype html>")
     trace = PRUNED["trace"]
     for part in [
-        "two runs", "of which one is pruned", "unpruned", "edges .75, weights .5", "against unpruned",
-        f"{trace['edge_sparsity']:.1%}", short(trace["macs"]), short(trace["basis_macs"]),
-        f"{PRUNED['scores']['test']:.1f}", PRUNED["id"], UNPRUNED["id"], "200 nodes",
-        PRUNED["versions"]["torch"], PRUNED["machine"]["kernel"],
-    ]:  # fmt: skip
+        "two runs",
+        "of which one is pruned",
+        "unpruned",
+        "edges .75, weights .5",
+        "against unpruned",
+        f"{trace['edge_sparsity']:.1%}",
+        short(trace["macs"]),
+        short(trace["basis_macs"]),
+        f"{PRUNED['scores']['test']:.1f}",
+        PRUNED["id"],
+        UNPRUNED["id"],
+        "200 nodes",
+        PRUNED["versions"]["torch"],
+        PRUNED["machine"]["kernel"],
+    ]:
         assert part in read.text
 
 
@@ -86,12 +95,12 @@ def test_everything_is_escaped():
         and read.tags.count("script") == Reader(page([UNPRUNED], "")).tags.count("script")
     )
     assert EVIL not in text and EVIL in read.text
-    names = [trace.name for trace in figure([UNPRUNED, evil]).data]
+    names = [trace.name for trace in plotly_figure(runs_plot([UNPRUNED, evil])).data]
     assert "<" not in names[1] and "&lt;" in names[1]  # plotly would take tags for markup
 
 
 def test_the_picture_has_the_numbers_of_the_table():
-    unpruned, pruned = figure([UNPRUNED, PRUNED]).data
+    unpruned, pruned = plotly_figure(runs_plot([UNPRUNED, PRUNED])).data
     assert unpruned.marker.symbol == "circle-open" and pruned.marker.symbol != "circle-open"
     trace = PRUNED["trace"]
     assert pruned.x == (trace["macs"] + trace["basis_macs"] + trace["transform_macs"],)
@@ -99,8 +108,8 @@ def test_the_picture_has_the_numbers_of_the_table():
 
 
 def test_ticks_are_round_and_inside():
-    assert round_numbers(8.2, 9.5) == [200_000_000, 500_000_000, 1_000_000_000, 2_000_000_000]
-    assert round_numbers(3.1, 8.9) == [10**power for power in range(4, 9)]
+    assert log_ticks(8.2, 9.5) == [200_000_000, 500_000_000, 1_000_000_000, 2_000_000_000]
+    assert log_ticks(3.1, 8.9) == [10**power for power in range(4, 9)]
 
 
 def test_only_a_page_of_ours_is_replaced(tmp_path):

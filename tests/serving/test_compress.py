@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from frozen_models import CLASSES, CODE, FEATURES, FORMS, HOPS, MODELS, Two, assert_close, graph, judged, trained
+from frozen_models import CLASSES, CODE, FEATURES, FORMS, HOPS, MODELS, Two, assert_close, evaluated, graph, trained
 from scipy import sparse
 from torch import nn
 from torch_geometric.nn import GCN, GCNConv, GraphConv
@@ -15,10 +15,9 @@ from torch_geometric.nn import GCN, GCNConv, GraphConv
 import unifews as uf
 from unifews.core.schemes import Appnp, Polynomial, Sgc
 from unifews.errors import InputError, ShapeError
-from unifews.nn.decoupled import Decoupled
-from unifews.nn.mlp import Mlp
+from unifews.nn.decoupled import DecoupledModel, Mlp
 from unifews.nn.models import build
-from unifews.serving import stream
+from unifews.serving import rows as row_steps
 from unifews.serving.program import OPS
 
 # ----------------------------------------------------------------------------------------------------------- same scores
@@ -30,11 +29,11 @@ def test_it_gives_what_the_masked_model_gives(name, form):
     x, edge_index = graph()
     model = trained(name, form)
     if name in CODE and form in ("node", "block", "feature"):  # these inherit edges
-        with pytest.raises(InputError, match=r"TransformerConv, which is frozen with its own code.*inherit=False"):
+        with pytest.raises(InputError, match=r"TransformerConv, which runs with its own code.*inherit=False"):
             uf.compress(model, x, edge_index)
         return
     fast = uf.compress(model, x, edge_index)
-    expected = judged(model, x, edge_index)
+    expected = evaluated(model, x, edge_index)
     assert_close(fast(x, edge_index), expected, 1e-5)
     nodes = [3, 399, 7, 3, 120]  # one twice, one isolated
     assert_close(fast.predict(nodes), expected[nodes], 1e-5)
@@ -49,10 +48,10 @@ def test_edge_weights(name, form):
     weight = torch.rand(edge_index.shape[1], generator=torch.Generator().manual_seed(1))
     model = trained(name, form, x, edge_index, weight)
     fast = uf.compress(model, x, edge_index, weight)
-    expected = judged(model, x, edge_index, weight)
+    expected = evaluated(model, x, edge_index, weight)
     assert_close(fast(x, edge_index, weight), expected, 1e-5)
     assert_close(fast.predict([1, 2]), expected[[1, 2]], 1e-5)
-    assert_close(fast(x, edge_index), judged(model, x, edge_index), 1e-5)
+    assert_close(fast(x, edge_index), evaluated(model, x, edge_index), 1e-5)
 
 
 def test_a_model_compressed_without_weights_takes_them_later():
@@ -60,13 +59,13 @@ def test_a_model_compressed_without_weights_takes_them_later():
     weight = torch.rand(edge_index.shape[1])
     model = trained("gcn")
     fast = uf.compress(model, x, edge_index)
-    assert_close(fast(x, edge_index, weight), judged(model, x, edge_index, weight), 1e-5)
+    assert_close(fast(x, edge_index, weight), evaluated(model, x, edge_index, weight), 1e-5)
 
 
 def test_a_layer_without_a_place_for_weights_says_so():
     x, edge_index = graph()
     fast = uf.compress(trained("sage"), x, edge_index)
-    with pytest.raises(InputError, match="no place for edge weights"):
+    with pytest.raises(InputError, match="takes no edge weights"):
         fast(x, edge_index, torch.rand(edge_index.shape[1]))
 
 
@@ -104,10 +103,10 @@ def test_rows_go_through_a_few_at_a_time(name, form, monkeypatch):
     x, edge_index = graph()
     model = trained(name, form)
     fast = uf.compress(model, x, edge_index)
-    monkeypatch.setattr(stream, "_FLOATS", 1)
-    monkeypatch.setattr(stream, "_FEWEST", 37)
+    monkeypatch.setattr(row_steps, "_FLOATS", 1)
+    monkeypatch.setattr(row_steps, "_MIN_ROWS", 37)
     for rows in (x, x.to_sparse_csr()):
-        assert_close(fast(rows, edge_index), judged(model, x, edge_index), 1e-5)
+        assert_close(fast(rows, edge_index), evaluated(model, x, edge_index), 1e-5)
 
 
 # ------------------------------------------------------------------------------------------------ layers without a fused path
@@ -120,7 +119,7 @@ def test_layers_that_sum_over_neighbours_become_steps(name, tmp_path):
     fast.save(tmp_path / "m")
     x, edge_index = graph(n=530, m=900, seed=5)
     model = trained(name)
-    assert_close(uf.load(tmp_path / "m")(x, edge_index), judged(model, x, edge_index), 1e-5)
+    assert_close(uf.load(tmp_path / "m")(x, edge_index), evaluated(model, x, edge_index), 1e-5)
 
 
 @pytest.mark.parametrize("aggr, op", [("mean", "diffuse"), ("max", "layer")])
@@ -130,7 +129,7 @@ def test_other_sums_of_messages(aggr, op):
     model(x, edge_index).sum().backward()
     fast = uf.compress(model, x, edge_index)
     assert sum(step.op == op for step in fast.program.steps) == 2
-    assert_close(fast.predict([3, 7]), judged(model, x, edge_index)[[3, 7]], 1e-5)
+    assert_close(fast.predict([3, 7]), evaluated(model, x, edge_index)[[3, 7]], 1e-5)
 
 
 def test_any_other_layer_keeps_its_own_code_and_is_made_once_for_a_graph(tmp_path):
@@ -138,7 +137,7 @@ def test_any_other_layer_keeps_its_own_code_and_is_made_once_for_a_graph(tmp_pat
     model = trained("transformer")
     fast = uf.compress(model, x, edge_index)
     assert [step.op for step in fast.program.steps] == ["layer", "activate", "linear", "diffuse"]
-    expected = judged(model, x, edge_index)
+    expected = evaluated(model, x, edge_index)
     kept, whole = fast.weights
     assert kept == pytest.approx(0.2 * whole, rel=0.05)  # those of the layer are counted
     layer, calls = fast.program.steps[0].settings["layer"], []
@@ -148,14 +147,14 @@ def test_any_other_layer_keeps_its_own_code_and_is_made_once_for_a_graph(tmp_pat
         assert_close(fast.predict(node), expected[[node]], 1e-5)
     assert len(calls) == 1
     other = graph(n=530, m=900, seed=5)
-    assert_close(fast(*other), judged(model, *other), 1e-5)
+    assert_close(fast(*other), evaluated(model, *other), 1e-5)
     with torch.no_grad():
         for value in model.parameters():
             value.zero_()
     assert_close(fast(x, edge_index), expected, 1e-5)  # what it holds is its own
-    with pytest.raises(InputError, match=r"first is a TransformerConv, which is frozen with its own code.*uf\.save"):
+    with pytest.raises(InputError, match=r"first is a TransformerConv, which runs with its own code.*uf\.save"):
         fast.save(tmp_path / "m")
-    with pytest.raises(InputError, match=r"first is a TransformerConv, which has only PyG's code"):
+    with pytest.raises(InputError, match=r"first is a TransformerConv, which runs with its own code"):
         uf.export(fast, tmp_path / "m.pt2")
     assert not list(tmp_path.iterdir())
 
@@ -167,17 +166,17 @@ def test_a_layer_that_holds_on_to_a_graph_is_refused():
     x, edge_index = graph()
     model = uf.sparsify(Two(Held), edge_sparsity=0.5)
     model(x, edge_index).sum().backward()
-    with pytest.raises(InputError, match="first is a Held that holds on to the graph it saw first"):
+    with pytest.raises(InputError, match="first is a Held that caches the first graph"):
         uf.compress(model, x, edge_index)
 
 
 def test_what_a_level_makes_is_written_only_where_a_later_one_needs_it():
     fast = uf.compress(trained("sage"), *graph())  # linear, diffuse, linear, sum, linear, diffuse, linear, sum
-    inside = stream.taken_in(fast.program)
-    order = stream.levels(fast.program, set(), inside)
+    inside = row_steps.fused_linears(fast.program)
+    order = row_steps.levels(fast.program, set(), inside)
     assert inside == {2: 1}
     assert [level.parts for level in order] == [[2, 3, 4, 5, 7], [6, 8]]
-    assert stream.needed_later(fast.program, order) == [{5, 7}, {8}]
+    assert row_steps.needed_later(fast.program, order) == [{5, 7}, {8}]
 
 
 # ------------------------------------------------------------------------------------------------------------ new graphs
@@ -189,7 +188,7 @@ def test_a_graph_it_never_saw(name, form):
     model = trained(name, form)
     fast = uf.compress(model, *graph())
     x, edge_index = graph(n=530, m=900, seed=5)
-    expected = judged(model, x, edge_index)
+    expected = evaluated(model, x, edge_index)
     assert_close(fast(x, edge_index), expected, 1e-5)
     assert_close(fast.bind(x, edge_index).predict([0, 9, 400]), expected[[0, 9, 400]], 1e-5)
 
@@ -200,8 +199,8 @@ def test_chosen_edges_on_another_graph_of_as_many_nodes_leaves_new_edges_in(name
     model = trained(name, "node")
     fast = uf.compress(model, x, edge_index)
     other = torch.cat([edge_index[:, ::2], graph(seed=9)[1]], dim=1)
-    assert_close(fast(x, other), judged(model, x, other), 1e-5)
-    assert_close(fast.bind(x, other).predict([4]), judged(model, x, other)[[4]], 1e-5)
+    assert_close(fast(x, other), evaluated(model, x, other), 1e-5)
+    assert_close(fast.bind(x, other).predict([4]), evaluated(model, x, other)[[4]], 1e-5)
 
 
 @pytest.mark.parametrize("name", ["gcn", "gat", "gat one"])
@@ -230,7 +229,7 @@ def decoupled(propagation, width=16, rank=None):
         layer.decide(torch.rand(layer.in_features) + 0.1, sparsity=0.7)
     head.norms[0].running_mean.uniform_(-1, 1)
     head.norms[0].running_var.uniform_(0.5, 2)
-    return Decoupled(head, axes, propagation).eval(), x, edge_index
+    return DecoupledModel(head, axes, propagation).eval(), x, edge_index
 
 
 @pytest.mark.parametrize(
@@ -339,7 +338,7 @@ def test_edges_written_to_are_read_again():
     fast = uf.compress(model, x, edge_index)
     fast(x, edge_index)
     edge_index[0] = edge_index[0].flip(0)
-    assert_close(fast(x, edge_index), judged(model, x, edge_index), 1e-5)
+    assert_close(fast(x, edge_index), evaluated(model, x, edge_index), 1e-5)
 
 
 def test_its_words():

@@ -14,8 +14,7 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 import unifews as uf
 from unifews.errors import InputError, ShapeError, UnifewsError
-from unifews.nn.decoupled import Decoupled
-from unifews.nn.mlp import Mlp
+from unifews.nn.decoupled import DecoupledModel, Mlp
 
 F, C, N, M = 8, 4, 60, 150
 _DRAW = torch.Generator().manual_seed(0)
@@ -202,10 +201,10 @@ def test_pooling(pool):
     refused(model, X, EDGES, BATCH, match="one value per node as `batch` has")
     model = sparsified(net(lambda self, x, edge_index, batch=None: self.lin(pool(self.conv(x, edge_index), batch)), **parts),
                        X, EDGES, BATCH)  # fmt: skip
-    refused(model, X, EDGES, match="gives 1 rows for 60 nodes, as a pooling does")
+    refused(model, X, EDGES, match="returns 1 rows for 60 nodes, as a pooling does")
     data = Data(X, EDGES, batch=BATCH)
     model = sparsified(net(lambda self, data: pool(self.conv(data.x, data.edge_index), data.batch), **parts), data)
-    refused(model, data, match="gives 3 rows for 60 nodes")
+    refused(model, data, match="returns 3 rows for 60 nodes")
 
 
 # ----------------------------------------------------------------------------------------------------------- Data objects
@@ -278,8 +277,8 @@ def test_a_data_object_for_a_forward_that_takes_its_parts():
     model = sparsified(pyg.GCN(F, 16, 2, C), X, EDGES)
     for data, args in ((PLAIN, ()), (WEIGHTED, (WEIGHT,)), (FULL, ())):
         assert_close(uf.compress(model, data).predict(), evaluated(model, X, EDGES, *args), 1e-5)
-    refused(model, ATTRIBUTED, match=r"not clear whether data\.edge_attr is meant")
-    refused(model, PLAIN, EDGES, match="holds its edges itself")
+    refused(model, ATTRIBUTED, match=r"ambiguous whether data\.edge_attr is meant")
+    refused(model, PLAIN, EDGES, match="has its own edges")
     refused(model, Data(edge_index=EDGES), match="needs `x`, and the Data object has none")
     refused(model, Data(X), match="needs `edge_index`")
     fast = uf.compress(model, PLAIN)
@@ -316,11 +315,11 @@ def test_arguments_in_other_orders(forward, order):
         (lambda self, x, edge_attr: self.conv(x, edge_attr), (X, EDGES), (X, EDGES), "not clear which are the features"),
         (lambda self, x, batch, edge_index: self.conv(x, edge_index), (X, BATCH, EDGES), (X, EDGES), "needs `batch`"),
         (lambda self, x, edge_index, edge_weight: self.conv(x, edge_index, edge_weight), (X, EDGES, WEIGHT), (X, EDGES),
-         "needs `edge_weight`; give it to compress"),
+         "needs `edge_weight`; pass it to compress"),
         (lambda self, x, edge_index, edge_attr=None: self.conv(x, edge_index, edge_attr), (X, EDGES, WEIGHT),
-         (X, EDGES, WEIGHT), "no place for edge weights.*if `edge_attr` is for weights, name it edge_weight"),
+         (X, EDGES, WEIGHT), "no argument for edge weights.*if `edge_attr` is for weights, name it edge_weight"),
         (lambda self, x, edge_index, mask: self.conv(x, edge_index), (X, EDGES, None), (X, EDGES), "needs `mask`"),
-        (lambda self, x, edge_index: {"out": self.conv(x, edge_index)}, (X, EDGES), (X, EDGES), "no matrix of scores"),
+        (lambda self, x, edge_index: {"out": self.conv(x, edge_index)}, (X, EDGES), (X, EDGES), "not return a matrix"),
     ],
 )  # fmt: skip
 def test_arguments_without_a_clear_role(forward, args, given, match):
@@ -346,9 +345,9 @@ def _damaged(kind, **arrays):
         ((X[:0], EDGES[:, :0]), "no rows"),
         ((None, EDGES), "needs `x`"),
         ((X,), "needs `edge_index`"),
-        (("x", EDGES), "holds no numbers"),
+        (("x", EDGES), "without numeric values"),
         (([[1.0], [1.0, 2.0]], EDGES), "not a matrix"),
-        ((np.array([[None]]), EDGES), "holds no numbers"),
+        ((np.array([[None]]), EDGES), "without numeric values"),
         ((X.numpy().astype(complex), EDGES), "real numbers"),
         (((X, X), EDGES), "tuple of 2 parts"),
         ((X.long(), EDGES), "floating-point"),
@@ -357,16 +356,16 @@ def _damaged(kind, **arrays):
         ((_damaged(sparse.csr_array, indptr=(3, 10**6)), EDGES), "`x` is a damaged csr matrix: its indptr"),
         ((_damaged(sparse.csr_array, indices=(3, F)), EDGES), "`x` is a damaged csr matrix: index 8"),
         ((_damaged(sparse.csc_array, indices=(3, 10**6)), EDGES), "`x` is a damaged csc matrix: index"),
-        ((X, "edges"), "no tensor can be made of"),
-        ((X, [[1], [1, 2]]), "no tensor can be made of"),
-        ((X, [EDGES, EDGES]), "no tensor can be made of"),
+        ((X, "edges"), "not a tensor; give"),
+        ((X, [[1], [1, 2]]), "not a tensor; give"),
+        ((X, [EDGES, EDGES]), "not a tensor; give"),
         ((X, EDGES.T), r"shape \[150, 2\]"),
-        ((X, EDGES.float()), "whole numbers"),
+        ((X, EDGES.float()), "are integers"),
         ((X, EDGES + 50), "names node"),
-        ((X, EDGES, "weights"), "no tensor can be made of"),
+        ((X, EDGES, "weights"), "not a tensor; give"),
         ((X, EDGES, WEIGHT[:5]), r"shape \[5\], and there are 150 edges"),
         ((X, EDGES, WEIGHT * torch.nan), "scores are finite"),
-        ((X, uf.Graph.from_edge_index(EDGES, N), WEIGHT), "holds its weights itself"),
+        ((X, uf.Graph.from_edge_index(EDGES, N), WEIGHT), "has its own weights"),
     ],
 )
 def test_values_that_cannot_work(given, match):
@@ -378,11 +377,11 @@ def test_a_decoupled_model_and_a_data_object():
     head = Mlp(F, C, width=8)
     for layer in head.linears():
         layer.decide(torch.rand(layer.in_features) + 0.1, sparsity=0.5)
-    model = Decoupled(head, None, {"scheme": "appnp", "hops": 2}).eval()
+    model = DecoupledModel(head, None, {"scheme": "appnp", "hops": 2}).eval()
     assert_close(uf.compress(model, PLAIN).predict(), model(X, EDGES), 1e-5)
     weighted = uf.Graph.from_edge_index(EDGES, N, edge_weight=WEIGHT)
     assert_close(uf.compress(model, WEIGHTED).predict(), model(X, weighted), 1e-5)
-    refused(model, ATTRIBUTED, match=r"not clear whether data\.edge_attr is meant")
+    refused(model, ATTRIBUTED, match=r"ambiguous whether data\.edge_attr is meant")
     refused(model, {"a": X}, EDGES, match="`x` is a dict")
     refused(model, "x", EDGES, match="cannot be evaluated")
     refused(model, X, EDGES + 50)

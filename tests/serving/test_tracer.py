@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from frozen_models import CLASSES, FEATURES, assert_close, graph, judged
+from frozen_models import CLASSES, FEATURES, assert_close, evaluated, graph
 from torch import nn
 from torch.nn import functional
 from torch_geometric.nn import GCNConv, LayerNorm
@@ -66,8 +66,8 @@ PARTS = dict(
 def test_what_people_write(end):
     model, x, edge_index = model_of(ENDS[end], **PARTS)
     fast = uf.compress(model, x, edge_index)
-    assert_close(fast(x, edge_index), judged(model, x, edge_index), 1e-5)
-    assert_close(fast.predict([3, 30]), judged(model, x, edge_index)[[3, 30]], 1e-5)
+    assert_close(fast(x, edge_index), evaluated(model, x, edge_index), 1e-5)
+    assert_close(fast.predict([3, 30]), evaluated(model, x, edge_index)[[3, 30]], 1e-5)
 
 
 def _by_values(self, x):
@@ -77,12 +77,12 @@ def _by_values(self, x):
 REFUSED = {
     "sorting": (lambda self, x: x.sort(dim=1).values, r"sort\(…\).*\(test_tracer\.py, line \d+\)"),
     "other rows": (lambda self, x: x - x.mean(dim=0), r"mean\(…\)"),
-    "rows joined": (lambda self, x: torch.cat([x, x], dim=0)[: len(x)], "cannot be followed|cat"),
-    "by values": (_by_values, "decides by the values"),
+    "rows joined": (lambda self, x: torch.cat([x, x], dim=0)[: len(x)], "cannot be traced|cat"),
+    "by values": (_by_values, "branches on the values"),
     "softmax over nodes": (lambda self, x: x.softmax(dim=0), r"softmax\(…\) in a way"),
     "dropout for ever": (lambda self, x: functional.dropout(x), r"dropout\(…\) in a way"),
     "another module": (lambda self, x: self.other(x[:, None])[:, 0], "getitem|GRU|Conv1d"),
-    "a tuple": (lambda self, x: (x, x), "no matrix of scores"),
+    "a tuple": (lambda self, x: (x, x), "not return a matrix of scores"),
     "graph norm": (lambda self, x: self.norm(x), r"norm, a LayerNorm over all nodes.*\(test_tracer\.py, line \d+\)"),
     "batch statistics": (lambda self, x: self.still(x), "without running statistics"),
 }

@@ -10,7 +10,7 @@ from things import got, put
 
 from unifews.errors import FileFormatError, InputError, UnifewsError
 from unifews.storage import atomic, journal
-from unifews.storage.journal import working
+from unifews.storage.journal import open_journal
 
 TASK = {"task": "test", "hops": 3}
 DONE = {
@@ -25,14 +25,14 @@ def begun(tmp_path, monkeypatch):
     """The manifest of interrupted work."""
     monkeypatch.chdir(tmp_path)
     Path("input").write_text("input")
-    with pytest.raises(KeyboardInterrupt), working(Path("out"), TASK, [Path("input")]) as task:
-        task.keep(**DONE)
+    with pytest.raises(KeyboardInterrupt), open_journal(Path("out"), TASK, [Path("input")]) as task:
+        task.record(**DONE)
         raise KeyboardInterrupt
     return json.loads(Path("out.work/manifest.json").read_text())
 
 
 def resumed(**how):
-    with working(Path("out"), TASK, [Path("input")], **how) as task:
+    with open_journal(Path("out"), TASK, [Path("input")], **how) as task:
         return {name: task.get(name) for name in DONE}
 
 
@@ -68,7 +68,7 @@ def test_whatever_is_changed_in_a_manifest_is_one_clear_error(begun):
     tried = 0
     for path, other in changes(begun):
         Path("out.work/manifest.json").write_text(json.dumps(changed(begun, path, other)))
-        with pytest.raises(UnifewsError, match=r"damaged|of a later release|an earlier release|in the way") as error:
+        with pytest.raises(UnifewsError, match=r"damaged|of a later release|an earlier release|no working folder") as error:
             resumed()
         assert "elet" in str(error.value)
         tried += 1
@@ -77,11 +77,11 @@ def test_whatever_is_changed_in_a_manifest_is_one_clear_error(begun):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", "\x00", "[" * 100_000, '{"format": "unifews-work"}', '{"format": "unifews-work", "version": 2}'],
+    ["", "{", "[]", "null", "\x00", "[" * 100_000, '{"format": "unifews-work"}', '{"format": "unifews-work", "version": 3}'],
 )
 def test_a_manifest_that_is_none_is_one_clear_error(begun, text):
     Path("out.work/manifest.json").write_text(text)
-    with pytest.raises(UnifewsError, match=r"out.work.* (damaged|in the way).*delet"):
+    with pytest.raises(UnifewsError, match=r"out.work.* (damaged|no working folder).*delet"):
         resumed()
 
 
@@ -110,14 +110,14 @@ def test_a_folder_is_put_in_its_place_once(tmp_path, monkeypatch, way, there, st
                 pass
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), working(Path("out"), TASK) as task:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), open_journal(Path("out"), TASK) as task:
         patch.setattr(journal, "put_folder", stopped)
         put("out.work/new", 2)
-        task.put("new", Path("out"))
-    with working(Path("out"), TASK) as task:
-        assert task.is_placed(Path("out")) is (stop == "after")
+        task.publish("new", Path("out"))
+    with open_journal(Path("out"), TASK) as task:
+        assert task.is_published(Path("out")) is (stop == "after")
         if stop == "before":
-            task.put("new", Path("out"))
+            task.publish("new", Path("out"))
         task.remove()
     assert got("out") == 2 and sorted(path.name for path in Path().iterdir()) == ["out"]
 
@@ -125,18 +125,18 @@ def test_a_folder_is_put_in_its_place_once(tmp_path, monkeypatch, way, there, st
 def test_a_folder_that_cannot_be_told_from_another_is_not_put_anywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     put("out", 1)
-    with pytest.raises(KeyboardInterrupt), working(Path("out"), TASK) as task:
+    with pytest.raises(KeyboardInterrupt), open_journal(Path("out"), TASK) as task:
         put("out.work/new", 2)
-        task.keep(placing={"folder": "new", "number": 0})
+        task.record(published={"folder": "new", "inode": 0})
         raise KeyboardInterrupt
-    with working(Path("out"), TASK) as task, pytest.raises(FileFormatError, match=r"out.work/manifest.json is damaged"):
-        task.is_placed(Path("out"))
+    with open_journal(Path("out"), TASK) as task, pytest.raises(FileFormatError, match=r"out.work/manifest.json is damaged"):
+        task.is_published(Path("out"))
     assert got("out") == 1
 
 
 def test_two_processes_do_not_work_in_one_folder(begun):
     with (
-        working(Path("out"), TASK, [Path("input")]),
-        pytest.raises(InputError, match=r"another process is at work in out.work"),
+        open_journal(Path("out"), TASK, [Path("input")]),
+        pytest.raises(InputError, match=r"another process is working in out.work"),
     ):
         resumed()

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from unifews.storage.atomic import atomic_folder, steady
-from unifews.storage.folder_format import Kind
+from unifews.storage.folder_format import FolderFormat
 
-KIND = Kind("thing", "unifews-thing", 1, "meta.json", "put")
+KIND = FolderFormat("thing", "unifews-thing", 1, "meta.json", "put")
 FILES = 3
 
 

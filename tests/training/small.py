@@ -8,8 +8,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from unifews.core.graph import Graph
-from unifews.datasets.dataset import About, Dataset
-from unifews.datasets.splits import split_stratified
+from unifews.datasets.dataset import About, Dataset, split_stratified
 from unifews.training.recipe import Recipe
 
 NODES, FEATURES, CLASSES = 120, 12, 3

@@ -15,8 +15,7 @@ from small import QUICK, small, with_test_labels, without_times
 
 import unifews as uf
 from unifews.core.graph import Graph
-from unifews.datasets.dataset import About, Dataset
-from unifews.datasets.splits import Split
+from unifews.datasets.dataset import About, Dataset, Split
 from unifews.errors import FileFormatError, InputError, UnknownNameError
 from unifews.training import api
 from unifews.training.ledger import Ledger

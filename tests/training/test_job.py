@@ -10,7 +10,7 @@ from small import QUICK, small
 
 import unifews as uf
 from unifews.datasets.dataset import Dataset
-from unifews.experiments.grid import run_cells
+from unifews.experiments.runner import run_cells
 from unifews.training import job as jobs
 from unifews.training.job import TrainingJob
 from unifews.training.ledger import Ledger

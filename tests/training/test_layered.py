@@ -210,7 +210,7 @@ def test_an_interrupted_run_goes_on_with_the_next_seed(tmp_path):
 @pytest.mark.parametrize("model", ["sage", "gat", "gin"])
 def test_edge_weights_that_a_model_has_no_place_for(model):
     weighted = replace(DATA, graph=Graph.from_scipy(DATA.graph.to_scipy() * 2))
-    with pytest.raises(InputError, match="has no place for edge weights"):
+    with pytest.raises(InputError, match="takes no edge weights"):
         uf.train(weighted, model, **HOW)
     assert uf.train(weighted, "gcn", **HOW).accuracy.test > 50
 

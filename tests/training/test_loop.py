@@ -10,9 +10,9 @@ import pytest
 import torch
 from small import QUICK, small, with_test_labels
 
-from unifews.datasets.splits import Split
+from unifews.datasets.dataset import Split
 from unifews.errors import InputError
-from unifews.nn.mlp import Mlp
+from unifews.nn.decoupled import Mlp
 from unifews.training.loop import climb, fit, predict
 from unifews.training.metrics import judge
 from unifews.training.recipe import Recipe, WeightPruning

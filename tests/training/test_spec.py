@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from small import small
 
-from unifews.datasets.dataset import About
+from unifews.datasets.dataset import About, Split
 from unifews.datasets.folder import open_dataset, save_dataset
-from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError, InputError, MissingFileError, UnknownNameError
 from unifews.methods import registry
 from unifews.training import spec

@@ -14,7 +14,7 @@ from unifews.cli.run import Interrupted, own_process
 from unifews.errors import InputError
 
 if TYPE_CHECKING:
-    from unifews.report.rivals import Standing
+    from unifews.report.comparison import Standing
 
 
 def compare(
@@ -69,7 +69,7 @@ def compare(
     given = {"seed": seed, "split": split, "hops": hops, "width": width, "layers": layers, "epochs": epochs}
     settings = {name: value for name, value in given.items() if value is not None}
     from unifews.experiments.compare import compare as run
-    from unifews.report import rivals
+    from unifews.report import comparison
     from unifews.training.ledger import Ledger
 
     report_skipped(Ledger(ledger))
@@ -81,21 +81,21 @@ def compare(
             )  # fmt: skip
     except KeyboardInterrupt as error:
         raise Interrupted(f"interrupted; what was finished is in {ledger}, and the same command goes on from there.") from error
-    standing = rivals.Standing(found)
+    standing = comparison.Standing(found)
     if out is not None:
-        rivals.write_page(standing, out)
+        comparison.write_page(standing, out)
     if as_json:
         output.print_json(standing.to_dict() | {"ledger": str(ledger), "page": None if out is None else str(out)})
     else:
         _show(standing, ledger, out)
-    for reason in rivals.failures(found):
+    for reason in comparison.failures(found):
         output.note(reason)
 
 
 def _show(standing: Standing, ledger: Path, out: Path | None) -> None:
-    from unifews.report.rivals import legend, notes, table_of
+    from unifews.report.comparison import legend, notes, terminal_table
 
-    table = table_of(standing)
+    table = terminal_table(standing)
     console = output.console(table)
     record, seeds = standing.found.unpruned, standing.unpruned.seeds
     data: dict[str, Any] = record["dataset"]

@@ -13,8 +13,7 @@ from unifews.errors import InputError
 
 if TYPE_CHECKING:
     from unifews.datasets.dataset import Dataset
-    from unifews.datasets.registry import Record
-    from unifews.datasets.source import Places
+    from unifews.datasets.registry import DataFolders, Record
 
 app = group()
 app.add_typer(generate.app, name="generate", help="Make up a dataset.")
@@ -40,10 +39,9 @@ def data(context: typer.Context) -> None:
 @app.command("list")
 def list_known(cache: _Cache = None, as_json: _Json = False) -> None:
     """The datasets known by name, and whether they are on this machine."""
-    from unifews.datasets.registry import RECORDS
-    from unifews.datasets.source import Places
+    from unifews.datasets.registry import RECORDS, DataFolders
 
-    places = Places.of(cache)
+    places = DataFolders.of(cache)
     rows = [_row(record, places) for record in RECORDS.values()]
     if as_json:
         output.print_json({"data": str(places.data) if places.data else None, "cache": str(places.cache), "datasets": rows})
@@ -69,7 +67,7 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def _row(record: Record, places: Places) -> dict[str, Any]:
+def _row(record: Record, places: DataFolders) -> dict[str, Any]:
     here = _here(record, places)
     return {
         "name": record.name,
@@ -91,7 +89,7 @@ def _where(row: dict[str, Any]) -> str:
     return "here" if row["here"] else f"from {', '.join(row['from'])}" if row["from"] else "by hand"
 
 
-def _here(record: Record, places: Places) -> Path | None:
+def _here(record: Record, places: DataFolders) -> Path | None:
     """Where a dataset lies on this machine, in whatever form it can be loaded from."""
     from unifews.datasets.folder import is_dataset
     from unifews.datasets.ogb import find_ogb
@@ -128,7 +126,7 @@ def info(
     as_json: _Json = False,
 ) -> None:
     """Load a dataset and say what is in it: counts, conventions, degrees, homophily, notes."""
-    from unifews.datasets.summary import summarise
+    from unifews.datasets.dataset import summarise
 
     summary = summarise(_loaded(name, source, cache))
     if as_json:
@@ -145,10 +143,9 @@ def fetch(
     as_json: _Json = False,
 ) -> None:
     """Bring datasets to this machine, unless they are here, and check what they hold."""
-    from unifews.datasets.registry import record_of
-    from unifews.datasets.source import Places
+    from unifews.datasets.registry import DataFolders, record_of
 
-    places = Places.of(cache)
+    places = DataFolders.of(cache)
     known = [record_of(name) for name in names]  # a misspelt name should not come to light after the first download
     found = []
     for record in known:

@@ -29,14 +29,14 @@ def demo(
     output.check_page(out)
     from unifews.experiments import demo as module
     from unifews.report.page import write_page
-    from unifews.report.table import legend, table_of
+    from unifews.report.tables import legend, terminal_table
 
     result = module.run(output.stage, live.training, seeds=seeds)
     write_page(result.records, out, "unifews: accuracy against operations", (result.data, str(result.speed)))
     if as_json:
         output.print_json({**result.to_dict(), "page": str(out)})
         return
-    table = table_of(result.records)
+    table = terminal_table(result.records)
     console = output.console(table)
     console.print(f"APPNP, 20 hops, {seeds} seeds. {result.data}", soft_wrap=True, markup=False)
     console.print(table)

@@ -16,8 +16,7 @@ from unifews.cli.run import Interrupted, group, help_if_alone
 from unifews.errors import InputError, MissingFileError
 
 if TYPE_CHECKING:
-    from unifews.datasets.dataset import Dataset
-    from unifews.datasets.summary import Summary
+    from unifews.datasets.dataset import Dataset, Summary
 
 app = group()
 
@@ -155,7 +154,7 @@ def write(dataset: Dataset, out: Path, overwrite: bool, as_json: bool) -> None:
 
 def tell(dataset: Dataset, out: Path, as_json: bool) -> None:
     """Say what is in a dataset that was written: a summary, or the counts alone of one that is too large to look through."""
-    from unifews.datasets.summary import summarise
+    from unifews.datasets.dataset import summarise
 
     if dataset.graph.num_edges + dataset.num_nodes * dataset.num_features > _SUMMED_UP:
         counts = {

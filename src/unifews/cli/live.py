@@ -12,8 +12,8 @@ from unifews.cli.output import note
 from unifews.resources import Progress
 
 if TYPE_CHECKING:
-    from unifews.experiments.grid import Progress as CellsProgress
-    from unifews.experiments.grid import Status
+    from unifews.experiments.runner import Progress as CellsProgress
+    from unifews.experiments.runner import Status
     from unifews.training.api import Watch
     from unifews.training.loop import Epoch
 

@@ -26,15 +26,15 @@ def report(
     that the paper prints, where it prints one.
     """
     output.check_page(out)
-    from unifews.report.book import write_book
-    from unifews.report.gather import gather
+    from unifews.report.exhibits import gather
+    from unifews.report.page import write_report
 
     material = gather(sources)
-    for path in material.passed_over:
-        output.note(f"{path} is neither a ledger nor an exhibit; it is left out.")
+    for path in material.ignored:
+        output.note(f"{path} is neither a ledger nor an exhibit; it is ignored.")
     for ledger in material.ledgers:
         report_skipped(ledger)
-    write_book(material, out, title)
+    write_report(material, out, title)
     if as_json:
         exhibits = [exhibit.id for exhibit in material.exhibits]
         skipped = [{"ledger": str(path), "line": line, "why": why} for path, (line, why) in material.skipped]

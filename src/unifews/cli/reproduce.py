@@ -14,7 +14,7 @@ from unifews.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from unifews.experiments.definitions import Scale
-    from unifews.experiments.outcome import Outcome
+    from unifews.experiments.results import ExperimentResult
 
 
 def reproduce(
@@ -74,7 +74,7 @@ def _run(
 
     files: dict[str, list[Path]] = {}
 
-    def wrote(outcome: Outcome, paths: list[Path]) -> None:
+    def wrote(outcome: ExperimentResult, paths: list[Path]) -> None:
         files[outcome.experiment.id] = paths
         if not as_json:
             output.note(f"{outcome.experiment.id} is done: {paths[0]}")
@@ -95,7 +95,7 @@ def _run(
         _show(outcomes, out, ledger)
 
 
-def _told(outcome: Outcome, files: list[Path]) -> dict[str, Any]:
+def _told(outcome: ExperimentResult, files: list[Path]) -> dict[str, Any]:
     return {
         "id": outcome.experiment.id,
         "columns": outcome.columns(),
@@ -105,7 +105,7 @@ def _told(outcome: Outcome, files: list[Path]) -> dict[str, Any]:
     }
 
 
-def _show(outcomes: list[Outcome], out: Path, ledger: Path) -> None:
+def _show(outcomes: list[ExperimentResult], out: Path, ledger: Path) -> None:
     console = output.console()
     for outcome in outcomes:
         missing = sum(run.record is None for run in outcome.runs)

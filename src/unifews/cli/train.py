@@ -360,7 +360,7 @@ def _load(name: str) -> Dataset:
 
 
 def _report(records: list[dict[str, Any]], desk: Desk) -> dict[str, Any]:
-    from unifews.report.compare import Gain
+    from unifews.report.runs import Gain
 
     return {
         "runs": records,
@@ -371,9 +371,9 @@ def _report(records: list[dict[str, Any]], desk: Desk) -> dict[str, Any]:
 
 
 def _show(data: Dataset, records: list[dict[str, Any]], desk: Desk) -> None:
-    from unifews.report.table import legend, table_of
+    from unifews.report.tables import legend, terminal_table
 
-    table = table_of(records)
+    table = terminal_table(records)
     console = output.console(table)
     spec = records[-1]["spec"]
     depth = "" if spec["model"] == "mlp" else f", {spec['hops']} hops" if "hops" in spec else f", {_layers(spec)}"

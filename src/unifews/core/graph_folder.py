@@ -15,12 +15,12 @@ from unifews.core.csr import MAX_NODES, Examined
 from unifews.errors import FileFormatError, InputError
 from unifews.storage import journal
 from unifews.storage.atomic import atomic_folder, steady
-from unifews.storage.folder_format import Kind
+from unifews.storage.folder_format import FolderFormat
 from unifews.storage.npy import open_array, write_array
 
 SMALL = 64_000_000  # bytes whose checksums are compared without being asked: a few hundredths of a second
 
-KIND = Kind("graph", "unifews-graph", 1, "meta.json", "Graph.save")
+KIND = FolderFormat("graph", "unifews-graph", 1, "meta.json", "Graph.save")
 
 
 class Stored(NamedTuple):

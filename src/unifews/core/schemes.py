@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -198,3 +198,38 @@ def resolve(scheme: str | Scheme, hops: int | None) -> tuple[Scheme, int]:
     if not isinstance(hops, int | np.integer) or isinstance(hops, bool) or not 1 <= hops <= 60_000:
         raise InputError(f"`hops` is the number of propagation steps, a whole number from 1 to 60,000; got {hops!r}.")
     return scheme, int(hops)
+
+
+def scheme_from_plain(value: Any) -> str | Scheme:
+    """A scheme from its name, or from the mapping that `scheme_to_plain` returns."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, dict):
+        raise InputError(f"a propagation scheme is a name or a mapping with `name`; got {str(value)[:40]!r}.")
+    settings = dict(value)
+    name = settings.pop("name", None)
+    try:
+        if name == "appnp":
+            return Appnp(**settings)
+        if name == "sgc":
+            return Sgc(**settings)
+        if name == "polynomial":
+            return Polynomial(settings.pop("coefficients"), **settings)
+    except (TypeError, KeyError, ValueError, OverflowError) as error:
+        raise InputError(f"invalid settings of a propagation scheme: {str(value)[:80]!r}.") from error
+    raise InputError(f"unknown propagation scheme {str(name)[:40]!r}; expected appnp, polynomial or sgc.")
+
+
+def scheme_to_plain(scheme: Any) -> str | dict[str, object]:
+    """A scheme as strings and numbers, for files."""
+    if isinstance(scheme, str):
+        return scheme
+    if isinstance(scheme, Appnp):
+        return {"name": "appnp", "alpha": scheme.alpha, "tail": scheme.tail, "skip": scheme.skip}
+    if isinstance(scheme, Sgc):
+        return {"name": "sgc", "skip": scheme.skip}
+    if isinstance(scheme, Polynomial):
+        return {"name": "polynomial", "coefficients": list(scheme.theta), "skip": scheme.skip}
+    raise InputError(
+        f"a custom scheme ({type(scheme).__name__}) cannot be written to a file; use a Polynomial with the same coefficients."
+    )

@@ -1,21 +1,45 @@
-"""`Dataset`: a graph, features, labels and splits that fit together, with a record of where they come from."""
+"""`Dataset`: a graph, features, labels and splits with a record of their origin; splits, largest component, summary."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from unifews.core import csr
+from unifews.core.checks import count, not_finite
 from unifews.core.graph import Graph
-from unifews.datasets.splits import Split, split_stratified
 from unifews.errors import InputError, ShapeError
+from unifews.storage.folder_format import Json
 
+Nodes = NDArray[np.int64]
 Metric = Literal["accuracy", "f1", "auc"]
 SplitKind = Literal["stratified", "stored"]
 
 _CLASSES = 1 << 16  # that a dataset may have whatever its size; beyond, no more than it has nodes
+
+
+class Split(NamedTuple):
+    """Three disjoint sets of nodes, each a sorted int64 vector."""
+
+    train: Nodes
+    val: Nodes
+    test: Nodes
+
+    @classmethod
+    def of(cls, train: ArrayLike, val: ArrayLike, test: ArrayLike, num_nodes: int) -> Split:
+        """Checked sets: node numbers or boolean masks [n], inside the graph, no node twice, none of the sets empty."""
+        sets = [_nodes(part, name, num_nodes) for name, part in zip(cls._fields, (train, val, test), strict=True)]
+        for i, name in enumerate(cls._fields):
+            for other, part in zip(cls._fields[:i], sets[:i], strict=False):
+                shared = np.intersect1d(part, sets[i])
+                if len(shared):
+                    raise InputError(
+                        f"the split overlaps: {len(shared):,} nodes, first {shared[0]}, are in both {other} and {name}."
+                    )
+        return cls(*sets)
 
 
 @dataclass(frozen=True)
@@ -124,3 +148,189 @@ class Dataset:
 
 def _sample(y: NDArray[Any]) -> str:
     return f"{y.dtype.name} values such as {', '.join(str(value) for value in y.ravel()[:3])}"
+
+
+# ---------------------------------------------------------------------------------------------------------------- splits
+
+
+def _nodes(values: ArrayLike, name: str, num_nodes: int) -> Nodes:
+    array: NDArray[Any] = np.asarray(values)
+    if array.ndim != 1:
+        raise ShapeError(f"the {name} set has shape {list(array.shape)}; it is a vector of node numbers or a mask [n].")
+    if array.dtype == bool:
+        if len(array) != num_nodes:
+            raise ShapeError(f"the {name} mask has {len(array):,} values, but the graph has {num_nodes:,} nodes.")
+        array = np.flatnonzero(array)
+    if not len(array):
+        raise InputError(f"the {name} set is empty; every split needs training, validation and test nodes.")
+    if array.dtype.kind not in "iu":
+        raise InputError(f"the {name} set holds {array.dtype.name} values; it is a vector of node numbers or a mask [n].")
+    nodes = np.unique(array.astype(np.int64))
+    if nodes[0] < 0 or nodes[-1] >= num_nodes:
+        wrong = nodes[0] if nodes[0] < 0 else nodes[-1]
+        raise InputError(f"the {name} set names node {wrong}, but nodes are numbered 0 to {num_nodes - 1}.")
+    if len(nodes) != len(array):
+        raise InputError(f"the {name} set names {len(array) - len(nodes):,} nodes more than once.")
+    return nodes
+
+
+def split_stratified(y: ArrayLike, fractions: tuple[float, float, float] = (0.5, 0.25, 0.25), seed: int = 907) -> Split:
+    """Three disjoint sets of nodes, each with the classes in the proportions of `y`: 50/25/25.
+
+    Shapes: `y` integers [n], -1 = unlabelled and in no set. The sets are sorted int64 vectors. A class of k nodes gives
+    round(k·(f₁+…+fᵢ)) of them to the first i sets, so every class is within one node of its share in each.
+    """
+    labels: NDArray[Any] = np.asarray(y)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ShapeError(f"`y` is a vector of class numbers; got {labels.dtype.name} {list(labels.shape)}.")
+    if len(fractions) != 3 or min(fractions) < 0 or not 0 < sum(fractions) <= 1 + 1e-9:
+        raise InputError(f"`fractions` are three numbers, at least 0, of sum at most 1; got {fractions}.")
+    rng = np.random.default_rng(seed)
+    shuffled = rng.permutation(np.flatnonzero(labels >= 0))
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    size = np.bincount(labels[by_class])
+    start = np.repeat(np.cumsum(size) - size, size)
+    # Position i of a class of k stands at (i + 1/2) / k of the way, which the cumulated fractions cut in three.
+    position = (np.arange(len(by_class)) - start + 0.5) / np.repeat(size, size)
+    part = np.searchsorted(np.cumsum(fractions) + 1e-9, position)
+    train, val, test = (np.sort(by_class[part == i]) for i in range(3))
+    return Split(train, val, test)
+
+
+# ------------------------------------------------------------------------------------------------------------- component
+
+
+def largest_component(dataset: Dataset) -> Dataset:
+    """The nodes of the largest connected component in their old order, with their edges, features, labels and splits.
+
+    Of components of equal size the one with the smallest node number stays. The direction of edges does not matter.
+    """
+    from scipy.sparse.csgraph import connected_components
+
+    _, part = connected_components(dataset.graph.to_scipy(), directed=False)
+    inside = part == np.argmax(np.bincount(part))
+    new = np.cumsum(inside) - 1
+    edges = dataset.graph.to_edge_index()
+    kept = new[edges[:, inside[edges[0]]]]
+    weight = None if dataset.graph.weight is None else dataset.graph.weight[inside[edges[0]]]
+    splits = []
+    for split in dataset.splits:
+        parts = [new[nodes[inside[nodes]]] for nodes in split]
+        if all(len(nodes) for nodes in parts):
+            splits.append(Split(*parts))
+    return replace(
+        dataset,
+        graph=Graph.from_edge_index(kept, int(inside.sum()), weight),
+        x=dataset.x[inside],
+        y=dataset.y[inside],
+        splits=tuple(splits),
+        about=replace(dataset.about, component="largest"),
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- summary
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """Of the edges into a node."""
+
+    least: int
+    median: float
+    mean: float
+    most: int
+    isolated: int
+    """Nodes without an edge in either direction."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    name: str
+    source: str
+    num_nodes: int
+    num_edges: int
+    """Directed edges, off the diagonal."""
+    undirected: bool
+    weighted: bool
+    component: str
+    degrees: Degrees
+    num_features: int
+    nonzero: float | None
+    """Share of the features that are not 0, where they are stored as compressed rows."""
+    num_classes: int
+    multilabel: bool
+    labelled: int
+    """Nodes with a label."""
+    class_sizes: tuple[int, ...]
+    homophily: float | None
+    """Share of the edges between labelled nodes that join two of one class; None with several labels per node."""
+    metric: str
+    split: str
+    convention: str
+    """How nodes are split, in words."""
+    split_sizes: tuple[int, int, int]
+    """Training, validation and test nodes of the first split."""
+    stored_splits: int
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> Json:
+        return asdict(self)
+
+
+def summarise(dataset: Dataset) -> Summary:
+    graph, x, y = dataset.graph, dataset.x, dataset.y
+    known = y >= 0 if y.ndim == 1 else np.ones(len(y), dtype=bool)
+    train, val, test = dataset.split()
+    return Summary(
+        name=dataset.name,
+        source=dataset.about.source,
+        num_nodes=graph.num_nodes,
+        num_edges=graph.num_edges,
+        undirected=graph.is_symmetric,
+        weighted=graph.is_weighted,
+        component=dataset.about.component,
+        degrees=_degrees(graph),
+        num_features=dataset.num_features,
+        nonzero=None if isinstance(x, np.ndarray) else x.nnz / (x.shape[0] * x.shape[1]),
+        num_classes=dataset.num_classes,
+        multilabel=dataset.is_multilabel,
+        labelled=int(known.sum()),
+        class_sizes=tuple(int(size) for size in (np.bincount(y[known]) if y.ndim == 1 else y.sum(axis=0, dtype=np.int64))),
+        homophily=None if dataset.is_multilabel else homophily(graph, y),
+        metric=dataset.about.metric,
+        split=dataset.about.split,
+        convention=dataset.about.convention,
+        split_sizes=(len(train), len(val), len(test)),
+        stored_splits=len(dataset.splits),
+        notes=dataset.about.notes + _no_numbers(x),
+    )
+
+
+def _no_numbers(x: Any) -> tuple[str, ...]:
+    bad, row = not_finite(x)
+    return (f"{count(bad, 'NaN or infinite value')} among the features, the first in row {row:,}",) if bad else ()
+
+
+def homophily(graph: Graph, y: NDArray[Any]) -> float | None:
+    """Share of the edges between labelled nodes that join two of one class; None where there are no such edges."""
+    same = counted = 0
+    for rows, part in csr.row_chunks(graph.indptr):  # one chunk at a time: a large graph has more edges than memory
+        source, target = y[graph.indices[part]], y[csr.targets(graph.indptr, rows)]
+        known = (source >= 0) & (target >= 0)
+        same += int(((source == target) & known).sum())
+        counted += int(known.sum())
+    return same / counted if counted else None
+
+
+def _degrees(graph: Graph) -> Degrees:
+    degree = graph.degree
+    touched = degree > 0
+    if not graph.is_symmetric:
+        touched[graph.indices] = True
+    return Degrees(
+        least=int(degree.min()),
+        median=float(np.median(degree)),
+        mean=graph.num_edges / graph.num_nodes,
+        most=int(degree.max()),
+        isolated=graph.num_nodes - int(touched.sum()),
+    )

@@ -11,7 +11,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from unifews.datasets.source import Unavailable
+from unifews.datasets.registry import Unavailable
 from unifews.resources import StageProgress
 from unifews.storage.atomic import atomic_file
 

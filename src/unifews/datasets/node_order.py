@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.datasets.dataset import Dataset
+from unifews.datasets.dataset import Dataset, Split
 from unifews.datasets.registry import CONTENT, Record
-from unifews.datasets.splits import Split
 
 _ROUNDS = 3  # neighbourhoods that tell nodes of equal features apart; more leave the order of cora as it is
 
@@ -51,9 +50,7 @@ def by_content(dataset: Dataset) -> Dataset:
     Whatever order they came in, the result is the same: nodes of equal hashes are alike.
     """
     graph, x, y = dataset.graph, dataset.x, np.asarray(dataset.y, dtype="<i8")
-    colour = np.array(
-        [_hash(y[u].tobytes(), x.indices[x.indptr[u] : x.indptr[u + 1]]) for u in range(len(y))], dtype=np.uint64
-    )
+    colour = np.array([_hash(y[u].tobytes(), x.indices[x.indptr[u] : x.indptr[u + 1]]) for u in range(len(y))], dtype=np.uint64)
     for _ in range(_ROUNDS):  # Weisfeiler and Leman's refinement
         colour = np.array(
             [_hash(own.tobytes(), np.sort(colour[graph.indices[graph.indptr[u] : graph.indptr[u + 1]]]))

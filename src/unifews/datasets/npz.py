@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from unifews.core.checks import compressed
 from unifews.core.graph import Graph
-from unifews.datasets.dataset import About, Dataset
-from unifews.datasets.splits import Split
+from unifews.datasets.dataset import About, Dataset, Split
 from unifews.errors import FileFormatError, InputError
 from unifews.io.graphs import read_graph, read_matrix
 from unifews.storage.archive import Archive
@@ -61,8 +60,7 @@ def _parts(arrays: Archive) -> tuple[Graph, Any, NDArray[Any]]:
         graph, x, y = read_graph(arrays.path), read_matrix(arrays.path, dense=False), arrays["y"]
     else:
         raise FileFormatError(
-            f"{arrays.path} holds no labels: it has {arrays.listed()}, and a dataset is a graph, "
-            f"features and labels `y`."
+            f"{arrays.path} holds no labels: it has {arrays.listed()}, and a dataset is a graph, features and labels `y`."
         )
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]

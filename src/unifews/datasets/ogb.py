@@ -22,22 +22,18 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from unifews.core.graph import Graph
-from unifews.datasets.convert import convert_edges
-from unifews.datasets.dataset import About, Dataset
+from unifews.datasets.dataset import About, Dataset, Split
 from unifews.datasets.download import download
-from unifews.datasets.registry import RECORDS, Ogb, Record
-from unifews.datasets.source import Unavailable
-from unifews.datasets.splits import Split
+from unifews.datasets.registry import RECORDS, Ogb, Record, Unavailable
 from unifews.errors import FileFormatError, GraphError, InputError, ShapeError
-from unifews.io.archive_members import open_member
+from unifews.io.convert import convert_files
 from unifews.io.text_blocks import blocks, opened
 from unifews.resources import StageProgress
-from unifews.storage.atomic import atomic_file
-from unifews.storage.npy import open_array
+from unifews.storage.archive import open_member
+from unifews.storage.npy import open_array, write_chunked
 from unifews.storage.reading import reading
 
 _BYTES = 1 << 24  # of a table, parsed at a time
@@ -143,7 +139,7 @@ def _graph(folder: Path, work: Path, progress: StageProgress | None) -> Graph:
         return Graph.open(work / "graph")
     file, nodes = raw_edges(folder)
     try:
-        return convert_edges(file, work / "graph", num_nodes=nodes, progress=progress)
+        return convert_files([file], work / "graph", num_nodes=nodes, progress=progress)
     except (GraphError, ShapeError) as error:
         raise FileFormatError(f"{file} is damaged: {error} Get it again.") from error
 
@@ -166,12 +162,7 @@ def _features(raw: Path, work: Path, num_nodes: int, progress: StageProgress | N
         return x
     copy = work / "x.npy"
     if not copy.is_file():
-        with atomic_file(copy) as file:
-            header = {"descr": "<f4", "fortran_order": False, "shape": x.shape}
-            npy.write_array_header_1_0(file, header)
-            for start in range(0, num_nodes, _ROWS):
-                file.write(np.ascontiguousarray(x[start : start + _ROWS], dtype="<f4").tobytes())
-                _tell(progress, "converting features", start + _ROWS, num_nodes)
+        write_chunked(copy, x, "<f4", _ROWS, lambda rows: _report(progress, "converting features", rows, num_nodes))
     return open_array(copy)
 
 
@@ -185,7 +176,7 @@ def _feature_table(path: Path, num_nodes: int, progress: StageProgress | None) -
             break
         x[filled : filled + len(block)] = block
         filled += len(block)
-        _tell(progress, f"reading {path.name}", filled, num_nodes)
+        _report(progress, f"reading {path.name}", filled, num_nodes)
     if filled != num_nodes:
         raise FileFormatError(f"{path} does not hold one row of features for each of {num_nodes:,} nodes. Get it again.")
     return x
@@ -196,7 +187,7 @@ def _table(path: Path, dtype: Any, progress: StageProgress | None = None) -> NDA
     blocks = []
     for block in _blocks(path, dtype):
         blocks.append(block)
-        _tell(progress, f"reading {path.name}", len(blocks), len(blocks) + 1)
+        _report(progress, f"reading {path.name}", len(blocks), len(blocks) + 1)
     if not blocks:
         raise FileFormatError(f"{path} is empty. Get it again.")
     return np.concatenate(blocks)
@@ -211,6 +202,6 @@ def _blocks(path: Path, dtype: Any) -> Iterator[NDArray[Any]]:
                 yield np.loadtxt(block.lines, delimiter=",", dtype=dtype, ndmin=2)
 
 
-def _tell(progress: StageProgress | None, what: str, done: int, total: int) -> None:
+def _report(progress: StageProgress | None, what: str, done: int, total: int) -> None:
     if progress is not None:
         progress(what, min(done, total), total)

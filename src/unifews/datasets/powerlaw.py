@@ -77,16 +77,16 @@ def powerlaw(
     `progress(stage, done, total)` is called after each chunk.
     """
     check(num_nodes, num_edges, num_features, num_classes, exponent, homophily, spectrum, seed)
-    plan = Plan.of(num_nodes, num_edges, num_classes, exponent, homophily, seed)
-    graph = _graph(plan, num_edges // 2, progress)
-    features = Features.of(plan, num_features, spectrum)
+    model = PowerLawModel.of(num_nodes, num_edges, num_classes, exponent, homophily, seed)
+    graph = _graph(model, num_edges // 2, progress)
+    features = FeatureModel.of(model, num_features, spectrum)
     x = np.empty((num_nodes, num_features), dtype=np.float32)
     _each(lambda chunk: features.fill(chunk, x[features.rows(chunk)]), len(features), "features", progress)
-    return Generated(graph, x, labels(plan).astype(np.int64))
+    return Generated(graph, x, labels(model).astype(np.int64))
 
 
 @dataclass(frozen=True)
-class Plan:
+class PowerLawModel:
     """The distribution everything is drawn from."""
 
     n: int
@@ -100,7 +100,7 @@ class Plan:
     order: NDArray[np.int32]  # rank → node number
 
     @staticmethod
-    def of(n: int, m: int, classes: int, exponent: float, homophily: float, seed: int) -> Plan:
+    def of(n: int, m: int, classes: int, exponent: float, homophily: float, seed: int) -> PowerLawModel:
         power = (exponent - 2) / (exponent - 1)
         largest = max(min(2 * sqrt(m), n / 4), 2 * m / n)
         # A topic must be large enough for the partners of its largest node, or copies would eat the tail of degrees.
@@ -114,7 +114,7 @@ class Plan:
         among = (h - different) / (same - different) if classes > 1 else 1.0
         order = np.arange(n, dtype=np.int32)
         _rng(seed, "order").shuffle(order)
-        return Plan(n, classes, topics, among, flipped, power, _offset(n, m, power, largest), seed, order)
+        return PowerLawModel(n, classes, topics, among, flipped, power, _offset(n, m, power, largest), seed, order)
 
     def below(self, rank: NDArray[np.float64]) -> NDArray[np.float64]:
         """The share of all edge ends at ranks below `rank`."""
@@ -196,34 +196,34 @@ def _offset(n: int, m: int, power: float, largest: float) -> float:
     return high
 
 
-def _graph(plan: Plan, pairs: int, progress: StageProgress | None) -> Graph:
+def _graph(model: PowerLawModel, pairs: int, progress: StageProgress | None) -> Graph:
     """`pairs` distinct undirected edges, both directions of each stored."""
     keys = np.empty(0, dtype=np.int64)
     drawn = 0
     for attempt in count():
         # The first draw nearly always suffices; a later one doubles what is missing.
-        draws = draws_needed(plan, pairs) if attempt == 0 else draws_missing(pairs, len(keys))
+        draws = draws_needed(model, pairs) if attempt == 0 else draws_missing(pairs, len(keys))
         buffer = np.empty(len(keys) + draws, dtype=np.int64)
         buffer[: len(keys)] = keys
-        _fill(plan, buffer[len(keys) :], drawn, progress)
+        _fill(model, buffer[len(keys) :], drawn, progress)
         drawn += chunks_of(draws)
         csr.sort(buffer)
         keys = buffer[: csr.distinct(buffer[: np.searchsorted(buffer, csr.LOOP)])]
         if len(keys) >= pairs:
             break
         if attempt == ATTEMPTS:
-            raise too_dense(plan, pairs)
+            raise too_dense(model, pairs)
     both = np.empty(2 * pairs, dtype=np.int64)
-    both[:pairs] = np.delete(keys, surplus(plan, len(keys), pairs))
+    both[:pairs] = np.delete(keys, surplus(model, len(keys), pairs))
     del keys, buffer
-    bits = max(1, (plan.n - 1).bit_length())
+    bits = max(1, (model.n - 1).bit_length())
     for part in csr.chunks(pairs):
         key = both[part]
         mirrored = both[pairs + part.start : pairs + part.stop]
         np.bitwise_and(key, (1 << bits) - 1, out=mirrored)
         mirrored <<= bits
         mirrored |= key >> bits
-    rows = csr.compress_keys(both, plan.n)
+    rows = csr.compress_keys(both, model.n)
     return Graph(rows.indptr, rows.indices, _symmetric=True, _checked=True)
 
 
@@ -232,23 +232,23 @@ def draws_missing(pairs: int, found: int) -> int:
     return 2 * (pairs - found) + 64
 
 
-def surplus(plan: Plan, found: int, pairs: int) -> NDArray[np.int64]:
+def surplus(model: PowerLawModel, found: int, pairs: int) -> NDArray[np.int64]:
     """Which of the distinct edges, in order, are too many."""
-    return _rng(plan.seed, "surplus").choice(found, found - pairs, replace=False, shuffle=False)
+    return _rng(model.seed, "surplus").choice(found, found - pairs, replace=False, shuffle=False)
 
 
-def draws_needed(plan: Plan, pairs: int) -> int:
+def draws_needed(model: PowerLawModel, pairs: int) -> int:
     """How many draws give `pairs` distinct edges.
 
     D draws hit edge e at least once with probability 1 - exp(-D·q(e)), so they give Σ (1 - exp(-D·q(e))) distinct
     edges: the mean of (1 - exp(-D·q)) / q over edges drawn from q itself, which one chunk estimates.
     """
-    first, second = plan.draw(chunk=-1)
+    first, second = model.draw(chunk=-1)
     edge = first != second
-    q = plan.chance(first[edge], second[edge])
+    q = model.chance(first[edge], second[edge])
     low, high = pairs, 64 * pairs
     if -np.expm1(-high * q) @ (1 / q) / len(edge) < pairs:
-        raise too_dense(plan, pairs)
+        raise too_dense(model, pairs)
     while high - low > max(1, pairs // 1000):
         middle = (low + high) // 2
         if -np.expm1(-middle * q) @ (1 / q) / len(edge) < pairs:
@@ -258,20 +258,20 @@ def draws_needed(plan: Plan, pairs: int) -> int:
     return int(high * 1.002 + 4 * sqrt(high)) + 16  # so that trimming, not topping up, is the rule
 
 
-def too_dense(plan: Plan, pairs: int) -> InputError:
+def too_dense(model: PowerLawModel, pairs: int) -> InputError:
     return InputError(
-        f"num_edges={2 * pairs:,} is too dense for a power law on {plan.n:,} nodes in {plan.classes:,} classes. "
+        f"num_edges={2 * pairs:,} is too dense for a power law on {model.n:,} nodes in {model.classes:,} classes. "
         f"Ask for fewer edges or more nodes."
     )
 
 
-def _fill(plan: Plan, keys: NDArray[np.int64], first_chunk: int, progress: StageProgress | None) -> None:
+def _fill(model: PowerLawModel, keys: NDArray[np.int64], first_chunk: int, progress: StageProgress | None) -> None:
     """Draw edges into `keys`, smaller node number first."""
 
     def fill(chunk: int) -> None:
         out = keys[chunk * _EDGES : (chunk + 1) * _EDGES]
-        low, high = plan.pairs(first_chunk + chunk)
-        csr.pack(high[: len(out)], low[: len(out)], plan.n, out=out)
+        low, high = model.pairs(first_chunk + chunk)
+        csr.pack(high[: len(out)], low[: len(out)], model.n, out=out)
 
     _each(fill, chunks_of(len(keys)), "edges", progress)
 
@@ -281,25 +281,25 @@ def chunks_of(draws: int) -> int:
     return -(-draws // _EDGES)
 
 
-def labels(plan: Plan) -> NDArray[Any]:
+def labels(model: PowerLawModel) -> NDArray[Any]:
     """The class of each node, in the smallest type that holds it; a few bytes per node while it works."""
-    rng = _rng(plan.seed, "labels")
-    per_class = plan.topics // plan.classes
-    flip = np.empty(plan.n, dtype=bool)
-    for part in csr.chunks(plan.n):
-        np.less(rng.random(part.stop - part.start), plan.flipped, out=flip[part])
-    y = np.empty(plan.n, dtype=np.min_scalar_type(plan.classes - 1))
-    for part in csr.chunks(plan.n):
-        label = np.arange(part.start, part.stop) % plan.topics // per_class
-        if plan.classes > 1:
-            label[flip[part]] += rng.integers(1, plan.classes, size=int(flip[part].sum()))
-            label %= plan.classes
-        y[plan.order[part]] = label
+    rng = _rng(model.seed, "labels")
+    per_class = model.topics // model.classes
+    flip = np.empty(model.n, dtype=bool)
+    for part in csr.chunks(model.n):
+        np.less(rng.random(part.stop - part.start), model.flipped, out=flip[part])
+    y = np.empty(model.n, dtype=np.min_scalar_type(model.classes - 1))
+    for part in csr.chunks(model.n):
+        label = np.arange(part.start, part.stop) % model.topics // per_class
+        if model.classes > 1:
+            label[flip[part]] += rng.integers(1, model.classes, size=int(flip[part].sum()))
+            label %= model.classes
+        y[model.order[part]] = label
     return y
 
 
 @dataclass(frozen=True)
-class Features:
+class FeatureModel:
     """x = (mean + centroid[topic] + noise)·Q, where axis k has variance ∝ k^-spectrum and Q is orthogonal; chunk by chunk."""
 
     seed: int
@@ -308,22 +308,22 @@ class Features:
     topic: NDArray[np.int32]  # of each node
 
     @staticmethod
-    def of(plan: Plan, f: int, spectrum: float) -> Features:
-        rng = _rng(plan.seed, "axes")
+    def of(model: PowerLawModel, f: int, spectrum: float) -> FeatureModel:
+        rng = _rng(model.seed, "axes")
         axis = np.arange(1.0, f + 1)
         variance = axis**-spectrum
         variance *= f / variance.sum()  # one per feature, on average
         share = _SIGNAL * axis**-_SIGNAL_DECAY  # of the variance that lies between topics
-        by_class = np.repeat(_on_circle(plan.classes, f, rng), plan.topics // plan.classes, axis=0)
-        centroid = sqrt(_CLASS) * by_class + sqrt(1 - _CLASS) * rng.standard_normal((plan.topics, f))
+        by_class = np.repeat(_on_circle(model.classes, f, rng), model.topics // model.classes, axis=0)
+        centroid = sqrt(_CLASS) * by_class + sqrt(1 - _CLASS) * rng.standard_normal((model.topics, f))
         centroid *= np.sqrt(share * variance)
         centroid[:, 0] += sqrt(_MEAN * f)
         rotation = np.linalg.qr(rng.standard_normal((f, f)))[0]
         mix = (np.sqrt((1 - share) * variance)[:, None] * rotation).astype(np.float32)
-        topic = np.empty(plan.n, dtype=np.int32)
-        for part in csr.chunks(plan.n):
-            topic[plan.order[part]] = np.arange(part.start, part.stop) % plan.topics
-        return Features(plan.seed, (centroid @ rotation).astype(np.float32), mix, topic)
+        topic = np.empty(model.n, dtype=np.int32)
+        for part in csr.chunks(model.n):
+            topic[model.order[part]] = np.arange(part.start, part.stop) % model.topics
+        return FeatureModel(model.seed, (centroid @ rotation).astype(np.float32), mix, topic)
 
     @staticmethod
     def bytes_of(f: int) -> int:

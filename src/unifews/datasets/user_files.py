@@ -23,8 +23,7 @@ from unifews.core import csr
 from unifews.core.checks import count
 from unifews.core.csr import CHUNK
 from unifews.core.graph import Graph
-from unifews.datasets.dataset import About, Dataset
-from unifews.datasets.splits import Split
+from unifews.datasets.dataset import About, Dataset, Split
 from unifews.errors import FileFormatError, GraphError, InputError, MissingFileError, ShapeError
 from unifews.io.edge_lists import kind_of
 from unifews.io.graphs import read_graph, read_matrix

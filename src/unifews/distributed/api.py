@@ -28,7 +28,7 @@ from unifews.propagation.planner import Requirements
 from unifews.propagation.result import Propagated
 from unifews.resources import Progress
 from unifews.storage.atomic import check_place
-from unifews.storage.journal import fingerprint, known_by
+from unifews.storage.journal import array_identity, fingerprint
 from unifews.storage.npy import open_array
 
 
@@ -142,4 +142,4 @@ def _way(
             raise unknown_name("partition", str(partition), ("columns", "nodes", "metis", "FILE.npy"))
         partition = open_array(Path(partition))
     array = np.asarray(partition.detach().cpu() if hasattr(partition, "detach") else partition)
-    return array, {"partition": known_by("partition", np.array(array))[1]["partition"], "workers": workers}
+    return array, {"partition": array_identity("partition", np.array(array))[1]["partition"], "workers": workers}

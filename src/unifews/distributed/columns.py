@@ -25,7 +25,7 @@ from unifews.propagation.tiles import Shape
 from unifews.propagation.view import View
 from unifews.resources import Progress
 from unifews.storage import state_files
-from unifews.storage.journal import Work, folder_of, working
+from unifews.storage.journal import Journal, folder_of, open_journal
 
 _COORDINATES = "coordinates"
 
@@ -117,7 +117,7 @@ def _one(
             engine = BlockEngine(op, view, [shape], needs.inherit, by_feature=needs.by_feature)
             outcome = local.run(op, engine, budget, False, report, state)
         done = GroupRecord.of(outcome, state_files.save(file, [outcome.values]))
-        work.keep(done=done.to_dict(), state=None)
+        work.record(done=done.to_dict(), state=None)
         Checkpoint.clear(work)
         return done
 
@@ -126,8 +126,8 @@ def _name(common: SharedWork, shape: Shape) -> Path:
     return common.folder / f"columns-{shape.column}"
 
 
-def _own(common: SharedWork, shape: Shape) -> AbstractContextManager[Work]:
-    return working(_name(common, shape), {"columns": [shape.column, shape.width, shape.blocks]})
+def _own(common: SharedWork, shape: Shape) -> AbstractContextManager[Journal]:
+    return open_journal(_name(common, shape), {"columns": [shape.column, shape.width, shape.blocks]})
 
 
 def _together(workers: list[dict[int, GroupRecord]], parts: list[GroupRecord]) -> list[HopTrace]:

@@ -23,7 +23,7 @@ from unifews.datasets.dataset import Dataset
 from unifews.datasets.load import load_dataset
 from unifews.distributed.group import ProcessGroup, workers
 from unifews.errors import InputError
-from unifews.nn.mlp import Mlp
+from unifews.nn.decoupled import Mlp
 from unifews.storage.npy import open_array
 from unifews.training import api
 from unifews.training.api import Watch

@@ -26,7 +26,7 @@ from unifews.propagation.planner import Requirements
 from unifews.propagation.tiles import Shape, cut
 from unifews.resources import Progress
 from unifews.storage import state_files
-from unifews.storage.journal import Work, working
+from unifews.storage.journal import Journal, open_journal
 
 
 def by_nodes(common: SharedWork, needs: Requirements, way: str | NDArray[Any], progress: Progress | None) -> None:
@@ -37,7 +37,7 @@ def by_nodes(common: SharedWork, needs: Requirements, way: str | NDArray[Any], p
     frame = frame_of(common, needs)
     needs.op.diffusion.release()
     part = Part.of(needs.op.graph, owners, group)
-    with working(common.folder / f"worker-{group.rank}", {"worker": group.rank}) as work, work.writing():
+    with open_journal(common.folder / f"worker-{group.rank}", {"worker": group.rank}) as work, work.writing():
         run = _PartitionRun(common, work, needs, frame, part, shapes, progress)
         done = run.all()
         rows = _rows(work, part, needs, shapes)
@@ -72,7 +72,7 @@ class _PartitionRun:
     def __init__(
         self,
         common: SharedWork,
-        work: Work,
+        work: Journal,
         needs: Requirements,
         frame: ColumnBasis,
         part: Part,
@@ -105,7 +105,7 @@ class _PartitionRun:
             each = GroupRecord.of(outcome, crc, traffic)
             done.append(replace(each, peak=self.group.most(each.peak)))
             kept = {"column": shape.column, "done": done[-1].to_dict(), "budgets": [budget_state(budget) for budget in budgets]}
-            self.work.keep(groups=[*(self.work.get("groups") or [])[:number], kept])
+            self.work.record(groups=[*(self.work.get("groups") or [])[:number], kept])
             states = []
         return done[::-1]
 
@@ -134,11 +134,11 @@ class _PartitionRun:
         return outcome, (engine.sent, everything)
 
 
-def _coordinates(work: Work, column: int) -> Path:
+def _coordinates(work: Journal, column: int) -> Path:
     return work.folder / f"coordinates-{column}"
 
 
-def _rows(work: Work, part: Part, needs: Requirements, shapes: list[Shape]) -> Rows:
+def _rows(work: Journal, part: Part, needs: Requirements, shapes: list[Shape]) -> Rows:
     """This worker's rows, with all their columns."""
     files = [_coordinates(work, shape.column) for shape in shapes]
     step = max(1, needs.features.chunks()[0][1])
@@ -158,7 +158,7 @@ class _Together(Checkpoint):
 
     def __init__(
         self,
-        work: Work,
+        work: Journal,
         shape: Shape,
         careful: bool,
         group: ProcessGroup,
@@ -190,12 +190,12 @@ class _Together(Checkpoint):
             "budgets": [budget_state(budget) for budget in self.budgets],
             **facts,
         }
-        self.work.keep(states=[*kept[-1:], state])
+        self.work.record(states=[*kept[-1:], state])
         self.since = perf_counter()
         self.cost = self.since - began
 
 
-def _agreed(group: ProcessGroup, work: Work, columns: list[int]) -> tuple[list[GroupRecord], list[dict[str, Any]]]:
+def _agreed(group: ProcessGroup, work: Journal, columns: list[int]) -> tuple[list[GroupRecord], list[dict[str, Any]]]:
     """Groups that all workers have done, and the last state within the next one that all of them have, if there is any."""
     groups, states = work.get("groups") or [], work.get("states") or []
     finished = min(group.gather(len(groups)))
@@ -203,7 +203,7 @@ def _agreed(group: ProcessGroup, work: Work, columns: list[int]) -> tuple[list[G
     common = set.intersection(*(set(each) for each in group.gather(sorted(mine))))
     going_on = [mine[max(common)]] if common else []
     if states:
-        work.keep(states=going_on)  # the others are written over next, and nobody should want them then
+        work.record(states=going_on)  # the others are written over next, and nobody should want them then
     done = [GroupRecord.of_dict(each["done"]) for each in groups[:finished]]
     with group.agreed():
         for each, column in zip(done, columns, strict=False):

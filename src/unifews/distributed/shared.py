@@ -17,7 +17,7 @@ from unifews.distributed.launch import restarts
 from unifews.errors import InputError
 from unifews.storage import state_files
 from unifews.storage.atomic import naming
-from unifews.storage.journal import KIND, Work, folder_of, working
+from unifews.storage.journal import KIND, Journal, folder_of, open_journal
 
 Report = Callable[[int], None]
 
@@ -37,7 +37,7 @@ class DistributedOptions:
 class SharedWork:
     """What all workers know of a task. Every method is called by each of them."""
 
-    def __init__(self, group: ProcessGroup, folder: Path, work: Work | None) -> None:
+    def __init__(self, group: ProcessGroup, folder: Path, work: Journal | None) -> None:
         self.group, self.folder, self.work = group, folder, work
 
     def get(self, step: str) -> Any:
@@ -46,7 +46,7 @@ class SharedWork:
 
     def keep(self, **done: Any) -> None:
         if self.work:
-            self.work.keep(**done)
+            self.work.record(**done)
 
     def remove(self) -> None:
         if self.work:
@@ -66,7 +66,7 @@ def shared(group: ProcessGroup, order: DistributedOptions) -> Iterator[SharedWor
         work = None
         with group.agreed():
             if group.rank == 0:
-                work = stack.enter_context(working(order.out, order.task, order.inputs, again=again))
+                work = stack.enter_context(open_journal(order.out, order.task, order.inputs, again=again))
         with group.agreed():
             if not KIND.describes(folder):
                 raise InputError(f"there is no {folder} there; all workers need one folder to write to, on a shared disk.")

@@ -1,15 +1,19 @@
-"""How fast is pruned propagation, against torch's sparse product (MKL) and against our own unpruned hops?
+"""Speed of pruned propagation, compared with torch's sparse product (MKL) and with our own unpruned hops; interleaved timing.
 
-Everything is timed from feature matrix to embedding on the input axes: finding the basis, rotating, calibrating, all hops
-and rotating back. Contestants take turns within one run.
+Times are from feature matrix to embedding in the input basis: computing the PCA basis, rotating, calibrating, all hops and
+rotating back. Cases are run in turns, so that other load affects all alike.
 """
 
 from __future__ import annotations
 
+import gc
 import platform
+import statistics
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,15 +24,20 @@ from unifews.core.graph import Graph
 from unifews.core.schemes import Appnp, Sgc
 from unifews.datasets.powerlaw import powerlaw
 from unifews.errors import InputError, unknown_name
-from unifews.experiments.timing import interleave, peak_bytes, ratio, summary
 from unifews.kernels import describe, threads_to_use
 from unifews.propagation import propagate
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+Measured = dict[str, Any]
+"""Measured values by name, for JSON."""
+Case = Callable[[], Any]
+Spread = dict[str, float]
+"""``{"median": …, "low": …, "high": …}``."""
+
 HOPS = 20
-PAPER: dict[str, Any] = {"entries": "node", "basis": "input", "inherit": True}  # Algorithm 1's own form
+PAPER: Measured = {"entries": "node", "basis": "input", "inherit": True}  # Algorithm 1
 
 
 @dataclass(frozen=True)
@@ -37,8 +46,8 @@ class Size:
     edges: int
     features: int
     classes: int
-    rival_hops: int
-    """MKL hops actually run per trial; their time is scaled to 20."""
+    torch_hops: int
+    """MKL hops per trial; their time is scaled to 20."""
 
 
 SIZES = {
@@ -49,7 +58,7 @@ SIZES = {
 }
 
 
-def run(size: str, trials: int = 5, verify: bool = False, progress: Callable[[str], None] | None = None) -> dict[str, Any]:
+def run(size: str, trials: int = 5, verify: bool = False, progress: Callable[[str], None] | None = None) -> Measured:
     """Benchmark on a generated graph of a named size."""
     if size not in SIZES:
         raise unknown_name("size", size, SIZES)
@@ -57,7 +66,7 @@ def run(size: str, trials: int = 5, verify: bool = False, progress: Callable[[st
     if progress:
         progress(f"generating {chosen.nodes:,} nodes, {chosen.edges:,} edges, {chosen.features} features")
     made = powerlaw(chosen.nodes, chosen.edges, num_features=chosen.features, num_classes=chosen.classes)
-    return measure(f"{size}-size (generated)", made.graph, made.x, trials, chosen.rival_hops, verify, progress)
+    return measure(f"{size}-size (generated)", made.graph, made.x, trials, chosen.torch_hops, verify, progress)
 
 
 def measure(
@@ -65,71 +74,27 @@ def measure(
     graph: Graph,
     x: NDArray[np.float32],
     trials: int = 5,
-    rival_hops: int = HOPS,
+    torch_hops: int = HOPS,
     verify: bool = False,
     progress: Callable[[str], None] | None = None,
-) -> dict[str, Any]:
+) -> Measured:
     """Benchmark on a given graph with dense features [n, f]."""
     if trials < 1:
-        raise InputError(f"`trials` is how often each contestant runs, at least 1; got {trials}.")
+        raise InputError(f"`trials` is the number of runs of each case, at least 1; got {trials}.")
     import torch
 
+    report = progress or (lambda text: None)
     threads = threads_to_use(None)
     torch.set_num_threads(threads)
-    rival, dense = _torch_csr(graph), torch.from_numpy(np.ascontiguousarray(x))
-
-    def rival_run() -> object:
-        y = dense
-        for _ in range(rival_hops):
-            y = rival @ y
-        return y
-
-    def ours(**options: Any) -> Callable[[], object]:
-        def call() -> object:
-            return propagate(graph, x, hops=HOPS, **options).embedding
-
-        return call
-
     hop_seconds: list[float] = []
-
-    def plain_hops() -> object:
-        out = propagate(graph, x, Sgc(skip="diagonal"), hops=max(rival_hops, 2))
-        hop_seconds.append(float(np.median([hop.seconds for hop in out.trace.hops])))
-        return out
-
-    contestants: dict[str, Callable[[], object]] = {
-        "torch": rival_run,
-        "plain": plain_hops,
-        "unpruned": ours(scheme=Appnp()),
-        "0.9": ours(edge_sparsity=0.9),
-        "0.95": ours(edge_sparsity=0.95),
-        "node": ours(edge_sparsity=0.5, **PAPER),
-        "unpruned sgc": ours(scheme=Sgc()),
-        "node sgc": ours(scheme=Sgc(), edge_sparsity=0.5, **PAPER),
-    }
-    if progress:
-        progress("warming up")
-    rival_run(), contestants["0.9"]()
-    times = interleave(contestants, trials, progress)
-    rival_hop = [seconds / rival_hops for seconds in times["torch"]]
-    rival_all = [seconds * HOPS for seconds in rival_hop]
-    embedding = x.shape[0] * x.shape[1] * 4
-    if progress:
-        progress("memory and error")
-    memory = peak_bytes(contestants["0.9"])
-    exact = propagate(graph, x, hops=HOPS).embedding
-    scale = float(np.linalg.norm(exact))
-    quality = {}
-    for sparsity in (0.9, 0.95):
-        out = propagate(graph, x, hops=HOPS, edge_sparsity=sparsity)
-        error = _distance(out.embedding, exact) / scale
-        quality[f"{sparsity}"] = {
-            "error": error,
-            "sparsity": out.trace.edge_sparsity,
-            "macs": out.trace.macs,
-            "rank": out.trace.rank,
-        }
-    result: dict[str, Any] = {
+    cases = _cases(graph, x, torch_hops, hop_seconds)
+    report("warming up")
+    cases["torch"](), cases["0.9"]()
+    times = interleave(cases, trials, progress)
+    torch_hop = [seconds / torch_hops for seconds in times["torch"]]
+    report("memory and error")
+    memory = peak_bytes(cases["0.9"])
+    result: Measured = {
         "name": name,
         "nodes": graph.num_nodes,
         "edges": graph.num_edges,
@@ -137,54 +102,102 @@ def measure(
         "trials": trials,
         "machine": f"{platform.machine()}, {describe(threads)}, torch {torch.__version__}",
         "seconds": {key: summary(value) for key, value in times.items()},
-        "rival_hop_seconds": summary(rival_hop),
+        "torch_hop_seconds": summary(torch_hop),
         "hop_seconds": summary(hop_seconds),
-        "ratios": {
-            "unpruned hop vs torch.sparse": ratio(rival_hop, hop_seconds),
-            f"{HOPS} hops at 0.9 vs {HOPS} torch.sparse hops": ratio(rival_all, times["0.9"]),
-            f"{HOPS} hops at 0.95 vs {HOPS} torch.sparse hops": ratio(rival_all, times["0.95"]),
-            "0.9 vs our own unpruned": ratio(times["unpruned"], times["0.9"]),
-            "0.95 vs our own unpruned": ratio(times["unpruned"], times["0.95"]),
-            "node entries, nested, 0.5, vs our own unpruned (APPNP)": ratio(times["unpruned"], times["node"]),
-            "node entries, nested, 0.5, vs our own unpruned (SGC)": ratio(times["unpruned sgc"], times["node sgc"]),
-        },
-        "quality": quality,
-        "peak_embeddings": None if memory is None else memory / embedding,
+        "ratios": _ratios(times, torch_hop, hop_seconds),
+        "quality": _quality(graph, x),
+        "peak_embeddings": None if memory is None else memory / (x.shape[0] * x.shape[1] * 4),
     }
-    if rival_hops < HOPS:
-        result["note"] = f"torch.sparse ran {rival_hops} hop(s) per trial; {HOPS} hops are {HOPS} times that."
+    if torch_hops < HOPS:
+        result["note"] = f"torch.sparse ran {torch_hops} hop(s) per trial; {HOPS} hops are {HOPS} times that."
     if verify:
         result["verified_error"] = _verify(graph, x)
     return result
 
 
+def _cases(graph: Graph, x: NDArray[np.float32], torch_hops: int, hop_seconds: list[float]) -> dict[str, Case]:
+    """What is timed, by name; unpruned hops of our own also append the median time of a hop to `hop_seconds`."""
+    import torch
+
+    matrix, dense = _torch_csr(graph), torch.from_numpy(np.ascontiguousarray(x))
+
+    def torch_sparse() -> object:
+        y = dense
+        for _ in range(torch_hops):
+            y = matrix @ y
+        return y
+
+    def unpruned_hops() -> object:
+        out = propagate(graph, x, Sgc(skip="diagonal"), hops=max(torch_hops, 2))
+        hop_seconds.append(float(np.median([hop.seconds for hop in out.trace.hops])))
+        return out
+
+    def ours(**options: Any) -> Case:
+        return lambda: propagate(graph, x, hops=HOPS, **options).embedding
+
+    return {
+        "torch": torch_sparse,
+        "plain": unpruned_hops,
+        "unpruned": ours(scheme=Appnp()),
+        "0.9": ours(edge_sparsity=0.9),
+        "0.95": ours(edge_sparsity=0.95),
+        "node": ours(edge_sparsity=0.5, **PAPER),
+        "unpruned sgc": ours(scheme=Sgc()),
+        "node sgc": ours(scheme=Sgc(), edge_sparsity=0.5, **PAPER),
+    }
+
+
+def _ratios(times: dict[str, list[float]], torch_hop: list[float], hop_seconds: list[float]) -> dict[str, Spread]:
+    torch_all = [seconds * HOPS for seconds in torch_hop]
+    return {
+        "unpruned hop vs torch.sparse": ratio(torch_hop, hop_seconds),
+        f"{HOPS} hops at 0.9 vs {HOPS} torch.sparse hops": ratio(torch_all, times["0.9"]),
+        f"{HOPS} hops at 0.95 vs {HOPS} torch.sparse hops": ratio(torch_all, times["0.95"]),
+        "0.9 vs our own unpruned": ratio(times["unpruned"], times["0.9"]),
+        "0.95 vs our own unpruned": ratio(times["unpruned"], times["0.95"]),
+        "node entries, nested, 0.5, vs our own unpruned (APPNP)": ratio(times["unpruned"], times["node"]),
+        "node entries, nested, 0.5, vs our own unpruned (SGC)": ratio(times["unpruned sgc"], times["node sgc"]),
+    }
+
+
+def _quality(graph: Graph, x: NDArray[np.float32]) -> Measured:
+    """Relative error, sparsity and operations by edge sparsity."""
+    exact = propagate(graph, x, hops=HOPS).embedding
+    norm = float(np.linalg.norm(exact))
+    quality = {}
+    for sparsity in (0.9, 0.95):
+        out = propagate(graph, x, hops=HOPS, edge_sparsity=sparsity)
+        error = _distance(out.embedding, exact) / norm
+        trace = out.trace
+        quality[f"{sparsity}"] = {"error": error, "sparsity": trace.edge_sparsity, "macs": trace.macs, "rank": trace.rank}
+    return quality
+
+
 def _torch_csr(graph: Graph) -> Any:
-    """T with its diagonal as torch CSR with int32 indices, the layout MKL is quickest on."""
+    """T with its diagonal as torch CSR with int32 indices, the fastest layout for MKL."""
     import torch
 
     matrix = _with_loops(graph)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torch.sparse_csr_tensor(
-            torch.from_numpy(matrix[0].astype(np.int32)), torch.from_numpy(matrix[1]), torch.from_numpy(matrix[2]),
-            (graph.num_nodes, graph.num_nodes), check_invariants=False,
-        )  # fmt: skip
+        indptr, indices, values = (torch.from_numpy(array) for array in (matrix[0].astype(np.int32), *matrix[1:]))
+        return torch.sparse_csr_tensor(indptr, indices, values, (graph.num_nodes, graph.num_nodes), check_invariants=False)
 
 
 def _with_loops(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
-    """CSR arrays of T including the diagonal, float32, without passing through float64 (this is a large graph)."""
+    """CSR arrays of T including the diagonal, float32, without a float64 copy of a large graph."""
     diffusion = Diffusion(graph)
     n = graph.num_nodes
     indptr = graph.indptr + np.arange(n + 1)
     indices = np.empty(graph.num_edges + n, dtype=np.int32)
     values = np.empty(graph.num_edges + n, dtype=np.float32)
-    own = indptr[1:] - 1  # the diagonal goes last in its row; CSR need not be sorted
+    diagonal = indptr[1:] - 1  # last in its row; CSR need not be sorted
     rest = np.ones(len(indices), dtype=bool)
-    rest[own] = False
+    rest[diagonal] = False
     weight = diffusion.source[graph.indices] * np.repeat(diffusion.target, graph.degree)
     values[rest] = weight if graph.weight is None else weight * graph.weight
     indices[rest] = graph.indices
-    indices[own], values[own] = np.arange(n), diffusion.diagonal
+    indices[diagonal], values[diagonal] = np.arange(n), diffusion.diagonal
     return indptr, indices, values
 
 
@@ -198,7 +211,7 @@ def _verify(graph: Graph, x: NDArray[np.float32]) -> float:
 
 
 def _distance(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
-    """‖a - b‖_F without a third matrix of that size."""
+    """‖a - b‖_F without a temporary of that size."""
     total = 0.0
     for at in range(0, len(a), 65_536):
         part = (a[at : at + 65_536] - b[at : at + 65_536]).ravel()
@@ -206,13 +219,13 @@ def _distance(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
     return float(np.sqrt(total))
 
 
-def render(result: dict[str, Any], console: Console) -> None:
-    """The figures as a table."""
+def render(result: Measured, console: Console) -> None:
+    """Print the measurements as a table."""
     from rich.table import Table
 
     title = f"{result['name']}: {result['nodes']:,} nodes, {result['edges']:,} edges, {result['features']} features"
     table = Table(title=title, title_justify="left", caption=f"{result['machine']}; median of {result['trials']}, interleaved")
-    table.add_column("what")
+    table.add_column("comparison")
     table.add_column("times faster", justify="right")
     table.add_column("lowest - highest", justify="right")
     for what, value in result["ratios"].items():
@@ -223,10 +236,62 @@ def render(result: dict[str, Any], console: Console) -> None:
             f"at {sparsity}: {value['sparsity']:.3f} removed, {value['macs']:,} MACs, "
             f"relative error of the embedding {value['error']:.3f}"
         )
-    one, ours = result["rival_hop_seconds"]["median"], result["hop_seconds"]["median"]
+    one, ours = result["torch_hop_seconds"]["median"], result["hop_seconds"]["median"]
     console.print(f"one hop: torch.sparse {one * 1e3:.1f} ms, ours {ours * 1e3:.1f} ms")
     if result["peak_embeddings"] is not None:
         console.print(f"peak memory beyond graph and features: {result['peak_embeddings']:.2f} embeddings")
     for extra in ("note", "verified_error"):
         if extra in result:
             console.print(f"{extra.replace('_', ' ')}: {result[extra]}")
+
+
+# --------------------------------------------------------------------------------------------------------------------- timing
+
+
+def interleave(cases: dict[str, Case], trials: int, progress: Callable[[str], None] | None = None) -> dict[str, list[float]]:
+    """Seconds of each case, `trials` times in turns, so that other load affects all alike."""
+    times: dict[str, list[float]] = {name: [] for name in cases}
+    for trial in range(trials):
+        for name, run in cases.items():
+            if progress:
+                progress(f"trial {trial + 1} of {trials}: {name}")
+            gc.collect()
+            began = perf_counter()
+            result = run()
+            took = perf_counter() - began
+            del result
+            times[name].append(took)
+    return times
+
+
+def summary(seconds: list[float]) -> Spread:
+    return {"median": statistics.median(seconds), "low": min(seconds), "high": max(seconds)}
+
+
+def ratio(baseline: list[float], ours: list[float], factor: float = 1.0) -> Spread:
+    """How many times faster `ours` is: ratio of medians, with the lowest and highest ratio of any one trial."""
+    each = [factor * a / b for a, b in zip(baseline, ours, strict=True)]
+    return {
+        "median": factor * statistics.median(baseline) / statistics.median(ours),
+        "low": min(each),
+        "high": max(each),
+    }
+
+
+def peak_bytes(run: Case) -> int | None:
+    """Peak memory of a call beyond what was allocated before it; None where the system does not report it."""
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if not (status.exists() and reset.exists()):
+        return None
+    gc.collect()
+    reset.write_text("5")  # reset the high-water mark
+    before = _kilobytes(status, "VmRSS")
+    result = run()
+    peak = _kilobytes(status, "VmHWM") - before
+    del result
+    return peak * 1024
+
+
+def _kilobytes(status: Path, name: str) -> int:
+    line = next(line for line in status.read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1])

@@ -1,4 +1,4 @@
-"""`compare`: methods side by side on one dataset and model, at the same shares of removed edges, beside the unpruned model."""
+"""`compare`: several methods on one dataset and model, at the same edge sparsities, and the unpruned model."""
 
 from __future__ import annotations
 
@@ -12,62 +12,62 @@ from typing import Any
 from unifews.core.checks import check_sparsity
 from unifews.datasets.dataset import Dataset
 from unifews.errors import InputError, UnifewsError, unknown_name
-from unifews.experiments.grid import Outcome, Progress, Record, run_cells
+from unifews.experiments.runner import Outcome, Progress, Record, run_cells
 from unifews.methods import registry
 from unifews.training.ledger import Ledger
 from unifews.training.spec import MODELS, TrainSpec
 from unifews.training.spec import paper_form as settings_of_paper
 
-SHARES = (0.3, 0.5, 0.8, 0.9)
+SPARSITIES = (0.3, 0.5, 0.8, 0.9)
 SEEDS = 3
 PAPER_FORM = "unifews, paper's form"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A method at a share of removed edges, and what came of it."""
+    """A method at an edge sparsity, and its outcome."""
 
     method: str
     edge_sparsity: float | None
-    """As asked for; None: the method's own settings decide."""
+    """As requested; None: determined by the method's own settings."""
     outcome: Outcome
 
     @property
     def record(self) -> Record | None:
         return None if isinstance(self.outcome, UnifewsError) else self.outcome
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Record:
         error = str(self.outcome) if isinstance(self.outcome, UnifewsError) else None
         return {"method": self.method, "edge_sparsity": self.edge_sparsity, "record": self.record, "error": error}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found."""
+    """The result of `compare`."""
 
     unpruned: Record
     entries: tuple[Entry, ...]
-    """Share by share, in each the methods in the order asked for."""
+    """Sparsity by sparsity, in each the methods in the order given."""
 
     @property
     def records(self) -> list[Record]:
-        """Those of all runs, the unpruned one first."""
+        """Records of all runs, the unpruned one first."""
         return [self.unpruned, *(entry.record for entry in self.entries if entry.record is not None)]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON takes it."""
+    def to_dict(self) -> Record:
+        """Plain values for JSON."""
         return {"unpruned": self.unpruned, "compared": [entry.to_dict() for entry in self.entries]}
 
     def __str__(self) -> str:
         spec, scores = self.unpruned["spec"], self.unpruned["scores"]
         lines = [f"{spec['model']} on {spec['dataset']}, unpruned: {scores['test']:.1f} ± {scores['test_std']:.1f}"]
         for entry in self.entries:
-            asked = "own settings" if entry.edge_sparsity is None else f"edges {entry.edge_sparsity:g}"
-            told = str(entry.outcome)
+            setting = "own settings" if entry.edge_sparsity is None else f"edges {entry.edge_sparsity:g}"
+            text = str(entry.outcome)
             if entry.record is not None:
                 scores, trace = entry.record["scores"], entry.record["trace"]
-                told = f"{scores['test']:.1f} ± {scores['test_std']:.1f}, {trace['edge_sparsity']:.1%} of edge entries removed"
-            lines.append(f"{entry.method}, {asked}: {told}")
+                text = f"{scores['test']:.1f} ± {scores['test_std']:.1f}, {trace['edge_sparsity']:.1%} of edge entries removed"
+            lines.append(f"{entry.method}, {setting}: {text}")
         return "\n".join(lines)
 
 
@@ -76,7 +76,7 @@ def compare(
     model: str = "gcn",
     methods: str | Sequence[Any] = "all",
     *,
-    edge_sparsity: float | Sequence[float] = SHARES,
+    edge_sparsity: float | Sequence[float] = SPARSITIES,
     weight_sparsity: float | None = None,
     paper_form: bool = False,
     seeds: int = SEEDS,
@@ -85,71 +85,72 @@ def compare(
     progress: Progress | None = None,
     **settings: Any,
 ) -> Comparison:
-    """Train a model by several methods, each at several shares of removed edges, and unpruned: the same seeds for all.
+    """Train a model by several methods, each at several edge sparsities, and unpruned, with the same seeds.
 
     Args:
-        dataset: a `Dataset`, or what `load_dataset` takes.
+        dataset: a `Dataset`, or an argument of `load_dataset`.
         model: as in `train`.
-        methods: names, with settings if need be (``"ndls:epsilon=0.05"``), or methods themselves; ``"all"`` that can do this.
-        edge_sparsity: the shares.
-        weight_sparsity: a share of the weights to remove besides; of methods that can.
-        paper_form: show our own method in the paper's form too: whole edges, nested.
-        seeds: how many.
-        ledger: file (or folder) of records: what it holds is not trained again, and a call that was stopped goes on.
-        jobs: how many run at a time.
-        progress: called with the `Status` as it changes.
+        methods: names, optionally with settings (``"ndls:epsilon=0.05"``), or method objects; ``"all"``: every method that
+            supports the model.
+        edge_sparsity: one or several values.
+        weight_sparsity: weight sparsity of methods that prune weights.
+        paper_form: also run Unifews in the paper's form: entire edges, nested.
+        seeds: number of seeds.
+        ledger: file (or folder) of records: recorded runs are not trained again, and an interrupted call continues.
+        jobs: number of trainings at a time.
+        progress: called with the `Status` whenever it changes.
         **settings: of `train`, the same for all.
 
-    Rivals on decoupled models, which also run without being told a share, are shown by their own settings too.
-    Everything that can be checked is, before the first training; where a method fails later, its error stands in its place.
+    Baselines on decoupled models, which do not need an edge sparsity, are also run with their own settings.
+    All arguments are checked before the first training; if a method fails later, its error takes the place of its record.
     """
     if model not in MODELS:
-        raise unknown_name("model", model, set(MODELS) - {"mlp"})  # which has no edges to compare by
+        raise unknown_name("model", model, set(MODELS) - {"mlp"})  # an MLP has no edges
     base = {"model": model, "seeds": seeds, **settings}
     spec = TrainSpec.of({"dataset": "", **base}).unpruned()
-    shares = _shares(edge_sparsity, weight_sparsity)
+    sparsities = _sparsities(edge_sparsity, weight_sparsity)
     names = _names(model, methods, bool(weight_sparsity))
     lines = [(name, {"method": name}) for name in names]
     if paper_form:
         lines.append((PAPER_FORM, {"method": TrainSpec.method, **settings_of_paper(model)}))
-    asked: list[tuple[str, float | None, dict[str, Any]]] = [(name, share, how) for share in shares for name, how in lines]
+    planned: list[tuple[str, float | None, Record]] = [(name, value, own) for value in sparsities for name, own in lines]
     if not spec.is_layered:
-        asked += [(name, None, how) for name, how in lines if how["method"] != TrainSpec.method]
-    cells = [{**base, **how, "edge_sparsity": share, "weight_sparsity": weight_sparsity} for _, share, how in asked]
+        planned += [(name, None, own) for name, own in lines if own["method"] != TrainSpec.method]
+    cells = [{**base, **own, "edge_sparsity": value, "weight_sparsity": weight_sparsity} for _, value, own in planned]
     with ExitStack() as stack:
-        kept = stack.enter_context(TemporaryDirectory()) if ledger is None else ledger
-        book = kept if isinstance(kept, Ledger) else Ledger(kept)
+        path = stack.enter_context(TemporaryDirectory()) if ledger is None else ledger
+        records = path if isinstance(path, Ledger) else Ledger(path)
         everything = [{**cell, "dataset": dataset} for cell in (spec.to_dict(), *cells)]
-        unpruned, *outcomes = run_cells(everything, book, jobs=jobs, progress=progress)
+        unpruned, *outcomes = run_cells(everything, records, jobs=jobs, progress=progress)
     if isinstance(unpruned, UnifewsError):
         raise unpruned
-    found = tuple(Entry(name, share, outcome) for (name, share, _), outcome in zip(asked, outcomes, strict=True))
+    found = tuple(Entry(name, value, outcome) for (name, value, _), outcome in zip(planned, outcomes, strict=True))
     failed = [entry.outcome for entry in found if isinstance(entry.outcome, UnifewsError)]
     if len(failed) == len(found):
         raise failed[0]
     return Comparison(unpruned, found)
 
 
-def able(model: str, *, weights: bool) -> list[str]:
-    """The methods that prune this model, and its weights if wanted; our own first."""
+def supported_methods(model: str, *, weights: bool) -> list[str]:
+    """The methods that prune this model, and its weights if `weights`; Unifews first."""
     cards = [card for card in registry.cards()[0] if model in card.backbones and not (weights and "weights" not in card.prunes)]
     return sorted((card.name for card in cards), key=lambda name: (name != TrainSpec.method, name))
 
 
 def _names(model: str, methods: str | Sequence[Any], weights: bool) -> list[str]:
-    """Each once, written in the one way; those that cannot do it are refused."""
+    """Normalised names, each once; methods that do not support the model are refused."""
     if isinstance(methods, str):
-        methods = able(model, weights=weights) if methods == "all" else split_names(methods)
+        methods = supported_methods(model, weights=weights) if methods == "all" else split_names(methods)
     found = list(dict.fromkeys(registry.text_of(method) for method in methods))
     if not found:
-        raise InputError("`methods` names none; write 'all', or names such as 'unifews,random'.")
+        raise InputError("`methods` is empty; write 'all', or names such as 'unifews,random'.")
     for name in found:
         registry.resolve(name).card.check(model, weights=weights)
     return found
 
 
 def split_names(text: str) -> list[str]:
-    """Names in a text, where settings have commas too.
+    """Names separated by commas; settings of a name may contain commas too.
 
     >>> split_names("unifews,ndls:epsilon=0.05,own=0.2,agp")
     ['unifews', 'ndls:epsilon=0.05,own=0.2', 'agp']
@@ -163,11 +164,11 @@ def split_names(text: str) -> list[str]:
     return names
 
 
-def _shares(edge_sparsity: float | Sequence[float], weight_sparsity: float | None) -> list[float]:
+def _sparsities(edge_sparsity: float | Sequence[float], weight_sparsity: float | None) -> list[float]:
     given = [edge_sparsity] if isinstance(edge_sparsity, float | int) else list(edge_sparsity)
-    shares = list(dict.fromkeys(check_sparsity("edge_sparsity", share) for share in given))
-    if not shares:
-        raise InputError("`edge_sparsity` names no share; give one or several, such as (0.5, 0.9).")
-    if 0 in shares and not weight_sparsity:
-        raise InputError("edge_sparsity=0 removes nothing, and the unpruned model is there anyway; leave it out.")
-    return shares
+    checked = list(dict.fromkeys(check_sparsity("edge_sparsity", value) for value in given))
+    if not checked:
+        raise InputError("`edge_sparsity` is empty; give one or several values, such as (0.5, 0.9).")
+    if 0 in checked and not weight_sparsity:
+        raise InputError("edge_sparsity=0 removes nothing, and the unpruned model is always included; leave it out.")
+    return checked

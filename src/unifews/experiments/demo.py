@@ -1,6 +1,6 @@
-"""What pruning does, on real data where it can be had: train APPNP on Cora unpruned, as in the paper, and by default.
+"""The demo: APPNP on Cora, unpruned, in the paper's form and with the default settings; then seconds on a larger graph.
 
-Cora is small: its hops take no time to speak of. What pruning is worth in seconds is shown on a larger graph, made up.
+Cora is too small for its hops to take measurable time, so the speed-up is measured on a generated graph.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from unifews.training.spec import PAPER, TrainSpec
 from unifews.training.warm import warm_up
 
 SEEDS = 3
-SETTINGS: dict[str, dict[str, Any]] = {
+Settings = dict[str, Any]
+SETTINGS: dict[str, Settings] = {
     "unpruned": {},
     "paper's form": {"edge_sparsity": 0.5, **PAPER},
     "sparsified": {"edge_sparsity": 0.9, "weight_sparsity": 0.9},
@@ -33,14 +34,14 @@ SPARSITY = 0.9
 _ROUNDS = 2
 
 NEXT = """Next:
-  unifews train citeseer --edge-sparsity 0.9 --weight-sparsity 0.9      another dataset; unifews data list shows them all
-  unifews data convert --edges edges.csv --features x.npy --labels y.csv --out mine      your own, then unifews train mine
-  unifews bench propagation --size arxiv      what larger graphs gain, beside torch"""
+  unifews train citeseer --edge-sparsity 0.9 --weight-sparsity 0.9      another dataset; see unifews data list
+  unifews data convert --edges edges.csv --features x.npy --labels y.csv --out mine      your own data, then unifews train mine
+  unifews bench propagation --size arxiv      speed on a larger graph, compared with torch"""
 
 Say = Callable[[str], None]
 Stage = Callable[[], AbstractContextManager[Say]]
 Live = Callable[[str, int, int], AbstractContextManager[tuple[Progress | None, Watch | None]]]
-"""Given what is trained, the first seed and how many: `progress` and `watch` of `train`."""
+"""Given the case, the first seed and the number of seeds: `progress` and `watch` of `train`."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Speed:
 
     def __str__(self) -> str:
         return (
-            f"In seconds larger graphs gain more: 20 hops on a generated one of {self.nodes:,} nodes and {self.edges:,} edges "
+            f"Larger graphs gain more time: 20 hops on a generated graph of {self.nodes:,} nodes and {self.edges:,} edges "
             f"took {self.unpruned:.2f} s unpruned and {self.pruned:.2f} s with {self.sparsity:.0%} of the entries removed."
         )
 
@@ -64,13 +65,13 @@ class Speed:
 @dataclass(frozen=True)
 class Result:
     data: str
-    """What it was run on, in a sentence."""
+    """Description of the dataset."""
     real: bool
-    """Cora itself, not the stand-in."""
-    records: list[dict[str, Any]]
+    """Whether it is Cora, not a generated substitute."""
+    records: list[Settings]
     speed: Speed
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Settings:
         return {"data": self.data, "real": self.real, "runs": self.records, "speed": asdict(self.speed)}
 
 
@@ -83,11 +84,11 @@ def run(
     size: tuple[int, int, int] = (NODES, EDGES, FEATURES),
     **settings: Any,
 ) -> Result:
-    """Train every case and time a larger graph. `dataset`, `size` and further settings of `train` make it smaller."""
-    data, real, sentence = dataset, False, f"{dataset!r}."
+    """Train every case and time a larger graph. `dataset`, `size` and settings of `train` can make it smaller."""
+    data, real, about = dataset, False, f"{dataset!r}."
     if data is None:
         with stage() as say:
-            data, real, sentence = cora(say)
+            data, real, about = cora(say)
     warm_up()
     first = settings.get("seed", TrainSpec.seed)
     records = []
@@ -95,26 +96,26 @@ def run(
         with live(name, first, seeds) as (progress, watch):
             records.append(train(data, "appnp", seeds=seeds, progress=progress, watch=watch, **settings, **own).to_dict())
     with stage() as say:
-        return Result(sentence, real, records, speed(say, *size))
+        return Result(about, real, records, speed(say, *size))
 
 
 def cora(say: Say) -> tuple[Dataset, bool, str]:
-    """Cora from any source, else its stand-in; whether it is real; a sentence on which."""
+    """Cora or a generated substitute; whether it is Cora; a description."""
     say("looking for Cora")
     try:
         data = load_dataset("cora-lcc")
     except MissingFileError as error:
-        say("generating a stand-in for Cora")
-        sentence = (
-            f"Cora could not be had, so this is a generated stand-in with its statistics, which is easier than Cora: "
+        say("generating a substitute for Cora")
+        about = (
+            f"Cora is not available, so this is a generated graph with its statistics, which is easier than Cora: "
             f"accuracies are not Cora's. {error}"
         )
-        return cora_like(), False, sentence
-    return data, True, f"Cora itself, its largest component as in the paper (from: {data.about.source})."
+        return cora_like(), False, about
+    return data, True, f"Cora, its largest component as in the paper (from: {data.about.source})."
 
 
 def speed(say: Say, nodes: int, edges: int, features: int) -> Speed:
-    """Unpruned against pruned on a generated graph, in turns, so that whatever else the machine does hits both alike."""
+    """Unpruned and pruned propagation on a generated graph, interleaved, so that other load affects both alike."""
     say(f"generating a graph of {nodes:,} nodes")
     made = powerlaw(nodes, edges, num_features=features)
     seconds: dict[float, float] = {}

@@ -1,7 +1,7 @@
-"""Edges as 64-bit keys in buckets by target: where they belong, and what becomes of a bucket. Arrays in, arrays out.
+"""Edges as 64-bit keys in buckets by target: the bucket of each edge, and the sorted edges of a bucket. Arrays in, arrays out.
 
 A key is (target - first node of the bucket) << bits + 1 | source << 1 | whether the edge is a reverse, with 2^bits ≥ n. The
-last bit tells what was given from what was added, and so which copies were given.
+last bit distinguishes the edges that were given from those that were added.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BITS = 39  # of a node number, at most: the offsets of so many nodes take four t
 PER_KEY = 18  # bytes of memory a key takes while it is sorted and merged
 PER_WEIGHTED = 64  # and one with a weight, which takes an argsort
 _PER_ROW = 40  # and a node, whose offset is found
-_GROUPS = 1 << 16  # runs of nodes that edges are counted by, before buckets are cut
+_GROUPS = 1 << 16  # groups of consecutive nodes that edges are counted by, before buckets are cut
 
 
 class Buckets(NamedTuple):
@@ -35,7 +35,7 @@ class Buckets(NamedTuple):
         shift = max(0, bits(n) - _GROUPS.bit_length() + 1)
         starts = np.arange((n - 1 >> shift) + 1, dtype=np.int64) << shift
         bucket_of = np.searchsorted(cuts[:-1], starts, side="right") - 1
-        # Small numbers are sorted by radix.
+        # numpy sorts small integers by radix.
         return Buckets(n, shift, np.array(cuts, dtype=np.int64), bucket_of.astype(np.uint8 if len(cuts) <= 257 else np.uint16))
 
     @property
@@ -50,18 +50,18 @@ class Buckets(NamedTuple):
         return int(self.cuts[bucket + 1] - self.cuts[bucket])
 
 
-class Dealt(NamedTuple):
+class BucketedKeys(NamedTuple):
     """The keys of a chunk, bucket by bucket."""
 
     keys: NDArray[np.int64]
     weight: NDArray[np.float32] | None
     ends: NDArray[np.int64]  # [buckets], where each bucket's keys end
-    edges: int  # given, less self-loops and what weighs nothing
+    edges: int  # given, without self-loops and edges of weight 0
     loops: int
 
 
-class Run(NamedTuple):
-    """Sorted edges without copies: all of a bucket, or a stretch of it."""
+class SortedRun(NamedTuple):
+    """Sorted edges without copies: all of a bucket, or a part of it."""
 
     indices: NDArray[Any]
     weight: NDArray[np.float32] | None
@@ -69,7 +69,7 @@ class Run(NamedTuple):
     given: int  # of these edges were listed themselves, not only their reverse
 
 
-class Counts:
+class EdgeCounts:
     """Where edges end, counted by groups of nodes that grow with the largest number seen."""
 
     def __init__(self, undirected: bool) -> None:
@@ -97,7 +97,7 @@ class Counts:
         self.groups = self.groups[: (n - 1 >> self.shift) + 1]
 
 
-def cut(counts: Counts, n: int, share: int, per_key: int) -> list[int]:
+def cut(counts: EdgeCounts, n: int, share: int, per_key: int) -> list[int]:
     """First nodes of buckets that take `share` bytes each, unless one group takes more; and n."""
     rows = 1 << counts.shift
     most = 1 << 62 - bits(n)  # rows of a bucket whose keys fit 63 bits
@@ -111,7 +111,7 @@ def cut(counts: Counts, n: int, share: int, per_key: int) -> list[int]:
     return [*cuts, n]
 
 
-def deal(edges: EdgeList, buckets: Buckets, undirected: bool) -> Dealt:
+def bucketed(edges: EdgeList, buckets: Buckets, undirected: bool) -> BucketedKeys:
     """The keys of a chunk of edges, in the order of their buckets, and in each in the order given."""
     source, target, weight = edges
     if weight is not None and not weight.all():  # an edge of weight 0 is no edge
@@ -134,11 +134,13 @@ def deal(edges: EdgeList, buckets: Buckets, undirected: bool) -> Dealt:
     keys[m:] |= 1
     order = np.argsort(home, kind="stable")
     ends = np.cumsum(np.bincount(home, minlength=buckets.number))
-    return Dealt(keys[order], None if weight is None else weight[order], ends, m, loops)
+    return BucketedKeys(keys[order], None if weight is None else weight[order], ends, m, loops)
 
 
-def sort(keys: NDArray[np.int64], weight: NDArray[np.float32] | None, buckets: Buckets, bucket: int, undirected: bool) -> Run:
-    """Sorted edges without copies. Uses `keys` as its working memory, and as that of the result."""
+def sort(
+    keys: NDArray[np.int64], weight: NDArray[np.float32] | None, buckets: Buckets, bucket: int, undirected: bool
+) -> SortedRun:
+    """Sorted edges without copies. `keys` is overwritten, and its memory is that of the result."""
     if weight is None:
         keys.sort()
         keys = keys[: csr.distinct(keys)]
@@ -162,11 +164,11 @@ def sort(keys: NDArray[np.int64], weight: NDArray[np.float32] | None, buckets: B
     rows = np.arange(1, buckets.rows(bucket) + 1, dtype=np.int64)
     rows <<= buckets.bits
     ends = np.searchsorted(keys, rows).astype(np.int64, copy=False)
-    # Written over the keys themselves: a number is never longer than its key, and chunks behind are not touched.
+    # Written over the keys themselves: a number is never longer than its key, and later chunks are not touched.
     indices = keys.view(csr.index_dtype(buckets.n))[: len(keys)]
     for part in csr.chunks(len(keys)):
         indices[part] = keys[part] & (1 << buckets.bits) - 1
-    return Run(indices, weight, ends, given)
+    return SortedRun(indices, weight, ends, given)
 
 
 def _first(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

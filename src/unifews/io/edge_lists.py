@@ -70,7 +70,7 @@ def estimate(path: Path) -> int:
 
 
 def upright(array: NDArray[Any]) -> NDArray[Any]:
-    """EdgeList [2, m], sources above targets, of an array that has them so or as m rows of two."""
+    """Edges [2, m], sources in the first row, of an array that has them so or as m rows of two."""
     return array.T if array.ndim == 2 and array.shape[1] == 2 != array.shape[0] else array
 
 

@@ -1,46 +1,42 @@
-"""Chunks of edges for `core.build`: from arrays, which are read where they are, and from tables, which are parsed once.
+"""Chunks of edges for `external_sort`: from arrays, which are mapped, and from tables, which are parsed once.
 
-Parsed edges are pieces in the working folder, a file for each chunk. Between identifiers, a piece holds edges between places in
-a run: the distinct identifiers of the chunk, in order, in a file beside it (`core.ids`, `datasets.numbering`).
+Parsed edges are in the working folder, a file for each chunk. Between identifiers, a chunk holds edges between positions in a
+run: the distinct identifiers of the chunk, in order, in a file beside it (`ids`, `node_numbering`).
 """
 
 from __future__ import annotations
 
-import time
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core.checks import check_proportion
 from unifews.errors import FileFormatError, InputError, ShapeError
-from unifews.io.archive_members import members, open_member
 from unifews.io.edge_lists import TABLES, EdgeList, as_weights, check, estimate, kind_of, stream_table, upright
-from unifews.io.external_sort import Source
+from unifews.io.external_sort import EdgeSource
 from unifews.io.id_edge_lists import stream_ids
 from unifews.io.ids import as_ids, encoded, factorize
-from unifews.io.text_blocks import START
+from unifews.io.text_blocks import START, Position
 from unifews.resources import StageProgress
 from unifews.storage import state_files
-from unifews.storage.journal import Work
+from unifews.storage.archive import members, open_member
+from unifews.storage.journal import Journal
 from unifews.storage.npy import open_array, whole_number
-
-_OFTEN = 2.0  # seconds between notes of how far parsing has come
-
 
 # -------------------------------------------------------------------------------------------------------------- arrays
 
 
-class Arrays:
+class ArrayEdges:
     """Edges in a .npy, or in the arrays of a .npz, a chunk at a time.
 
-    The map is made anew for each chunk: pages of a map that lives on would stay in memory and count.
+    The map is made anew for each chunk: pages of a map that is kept would count as memory of this process.
     """
 
     def __init__(self, path: Path, chunk: int, work: Path, ids: bool = False) -> None:
@@ -53,13 +49,15 @@ class Arrays:
             self.num_nodes = whole_number(self._open("num_nodes"), f"num_nodes in {path}")
         source, target, weight = self._columns()
         if source.ndim != 1 or source.shape != target.shape:
-            raise ShapeError(f"{path} has edges of shape {list(self._pairs().shape)}; they are [2, m], sources above targets.")
+            raise ShapeError(
+                f"{path} has edges of shape {list(self._pairs().shape)}; they are [2, m], sources in the first row."
+            )
         if weight is not None and weight.shape != source.shape:
             raise ShapeError(f"{path} has weights of shape {list(weight.shape)} for {len(source):,} edges; each has one.")
         self._size = len(source)
 
     def count_nodes(self) -> int | None:
-        """The number of nodes that the file states, if it is in proportion to its edges: a file may be damaged."""
+        """The number of nodes in the file, if it has one; an error if it is out of proportion to the edges."""
         if self.num_nodes is not None:
             check_proportion(self.num_nodes, self._size, str(self._path))
         return self.num_nodes
@@ -80,7 +78,7 @@ class Arrays:
         return None
 
     def drop(self, chunks: int) -> None:
-        """The file is the user's."""
+        """Nothing to delete: the file is the user's."""
 
     def _columns(self) -> EdgeList:
         weight = None if self._weight is None else self._open(self._weight)
@@ -88,7 +86,9 @@ class Arrays:
             return EdgeList(self._open("row"), self._open("col"), weight)  # PyG's (row, col) is (source, target)
         pairs = self._pairs()
         if pairs.ndim != 2 or len(pairs) != 2:
-            raise ShapeError(f"{self._path} has shape {list(pairs.shape)}; edges are [2, m], sources above targets, or [m, 2].")
+            raise ShapeError(
+                f"{self._path} has shape {list(pairs.shape)}; edges are [2, m], sources in the first row, or [m, 2]."
+            )
         return EdgeList(pairs[0], pairs[1], weight)
 
     def _pairs(self) -> NDArray[Any]:
@@ -106,14 +106,14 @@ class Arrays:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedEdges:
     """Several sources, one after the other."""
 
-    parts: Sequence[Source]
+    parts: Sequence[EdgeSource]
 
     def __post_init__(self) -> None:
         if len({part.weighted for part in self.parts}) > 1:
-            raise InputError("some of the edge files have weights and others have none; give all of them weights, or none.")
+            raise mixed_weights()
 
     @property
     def weighted(self) -> bool:
@@ -141,7 +141,7 @@ class Joined:
 # -------------------------------------------------------------------------------------------------------------- tables
 
 
-class Pieces:
+class ParsedEdges:
     """Edges that were parsed, a file for each chunk."""
 
     def __init__(self, folder: Path, checksums: list[int], weighted: bool) -> None:
@@ -171,8 +171,8 @@ class Pieces:
         self._dropped = chunks
 
 
-class Run(NamedTuple):
-    """The distinct identifiers of a piece, in order, in a file."""
+class IdRun(NamedTuple):
+    """The distinct identifiers of a chunk, in order, in a file."""
 
     text: bool
     size: int
@@ -180,53 +180,73 @@ class Run(NamedTuple):
     crc: int
 
 
-def parse(work: Work, files: Sequence[Path], chunk: int, progress: StageProgress | None, ids: bool = False) -> Pieces:
-    """All files as pieces, with `ids` each with its run; those that an earlier call has parsed are taken as they are."""
-    state = work.get("parsed") or {"file": 0, "position": list(START), "edges": 0, "weighted": None, "crc": [], "runs": []}
-    folder = work.folder / "pieces"
+class _Parsed(TypedDict):
+    """How far parsing has come."""
+
+    file: int
+    position: list[int]
+    """In that file."""
+    edges: int
+    """Of that file so far."""
+    weighted: bool | None
+    crc: list[int]
+    runs: list[IdRun]
+
+
+def parse(
+    journal: Journal, files: Sequence[Path], chunk: int, progress: StageProgress | None, ids: bool = False
+) -> ParsedEdges:
+    """The edges of all files as files of chunks, with `ids` each with its run; an earlier call may have parsed some."""
+    begin: _Parsed = {"file": 0, "position": list(START), "edges": 0, "weighted": None, "crc": [], "runs": []}
+    state: _Parsed = journal.get("parsed") or begin
+    folder = journal.folder / "pieces"
     folder.mkdir(exist_ok=True)
-    noted = time.monotonic()
-    while state["file"] < len(files):
-        file = files[state["file"]]
-        for edges, position in _chunks(work, file, chunk, state, ids):
-            weighted = edges.weight is not None
-            if state["weighted"] not in (None, weighted):
-                raise InputError("some of the edge files have weights and others have none; give all of them weights, or none.")
-            edges = _checked(edges, state["edges"], str(file), ids)
-            if ids:
-                distinct, edges = factorize(edges)
-                state["runs"].append(write_run(folder / f"{len(state['crc'])}.run", distinct))
-            data = _packed(edges)
-            (folder / f"{len(state['crc'])}.edges").write_bytes(data)
-            state["crc"].append(zlib.crc32(data))
-            state |= {"position": list(position), "edges": state["edges"] + len(edges.source), "weighted": weighted}
-            if progress is not None:
-                progress(f"reading {file.name}", *_share_read(file, position, chunk))
-            if time.monotonic() - noted > _OFTEN:
-                work.keep(parsed=state)
-                noted = time.monotonic()
-        state |= {"file": state["file"] + 1, "position": list(START), "edges": 0}
-        work.keep(parsed=state)
-    return Pieces(folder, state["crc"], bool(state["weighted"]))
+
+    def append(parsed: tuple[int, EdgeList, Position]) -> None:
+        number, edges, position = parsed
+        if number != state["file"]:
+            state["file"], state["edges"] = number, 0
+        weighted = edges.weight is not None
+        if state["weighted"] not in (None, weighted):
+            raise mixed_weights()
+        edges = _checked(edges, state["edges"], str(files[number]), ids)
+        if ids:
+            distinct, edges = factorize(edges)
+            state["runs"].append(write_run(folder / f"{len(state['crc'])}.run", distinct))
+        data = _packed(edges)
+        (folder / f"{len(state['crc'])}.edges").write_bytes(data)
+        state["crc"].append(zlib.crc32(data))
+        state["position"], state["weighted"] = list(position), weighted
+        state["edges"] += len(edges.source)
+        if progress is not None:
+            progress(f"reading {files[number].name}", *_bytes_read(files[number], position, chunk))
+
+    chunks = _chunks(journal.folder, files, chunk, state["file"], (state["position"][0], state["position"][1]), ids)
+    journal.append_resumably("parsed", state, chunks, append)
+    return ParsedEdges(folder, state["crc"], bool(state["weighted"]))
 
 
-def write_run(file: Path, distinct: NDArray[Any]) -> Run:
+def mixed_weights() -> InputError:
+    return InputError("some of the edge files have weights and others have none; give all of them weights, or none.")
+
+
+def write_run(file: Path, distinct: NDArray[Any]) -> IdRun:
     """Write identifiers, distinct and in order."""
     text = distinct.dtype == object
     data = encoded(distinct) if text else distinct.tobytes()
     file.write_bytes(data)
-    return Run(text, len(distinct), len(data), zlib.crc32(data))
+    return IdRun(text, len(distinct), len(data), zlib.crc32(data))
 
 
-def runs_of(work: Work) -> list[Run]:
-    """The runs of the pieces that were parsed with `ids`."""
-    return [Run(*run) for run in work.get("parsed")["runs"]]
+def runs_of(journal: Journal) -> list[IdRun]:
+    """The runs of the chunks that were parsed with `ids`."""
+    return [IdRun(*run) for run in journal.get("parsed")["runs"]]
 
 
 def chunks_of(file: Path, size: int, work: Path, ids: bool) -> Iterator[EdgeList]:
     """The edges of a file, checked, about `size` at a time; what must be unpacked goes to `work`."""
     if kind_of(file) not in TABLES:
-        arrays = Arrays(file, size, work, ids)
+        arrays = ArrayEdges(file, size, work, ids)
         yield from map(arrays.read, range(max(1, len(arrays))))
         return
     before = 0
@@ -235,12 +255,19 @@ def chunks_of(file: Path, size: int, work: Path, ids: bool) -> Iterator[EdgeList
         before += len(edges.source)
 
 
-def _chunks(work: Work, file: Path, size: int, state: dict[str, Any], ids: bool) -> Iterator[tuple[EdgeList, tuple[int, int]]]:
-    first, lines = state["position"]
-    if kind_of(file) not in TABLES:
-        arrays = Arrays(file, size, work.folder, ids)
-        return ((arrays.read(chunk), (chunk + 1, 0)) for chunk in range(first, max(1, len(arrays))))
-    return (stream_ids if ids else stream_table)(file, size, (first, lines))
+def _chunks(
+    work: Path, files: Sequence[Path], size: int, file: int, position: Position, ids: bool
+) -> Iterator[tuple[int, EdgeList, Position]]:
+    """The chunks of all files from a position in a file on: the number of the file, the edges, the position behind them."""
+    for number in range(file, len(files)):
+        start = position if number == file else START
+        if kind_of(files[number]) in TABLES:
+            found = (stream_ids if ids else stream_table)(files[number], size, start)
+        else:
+            arrays = ArrayEdges(files[number], size, work, ids)
+            found = ((arrays.read(chunk), (chunk + 1, 0)) for chunk in range(start[0], max(1, len(arrays))))
+        for edges, end in found:
+            yield number, edges, end
 
 
 def _checked(edges: EdgeList, first: int, where: str, ids: bool) -> EdgeList:
@@ -256,8 +283,8 @@ def _packed(edges: EdgeList) -> bytes:
     return b"".join([bytes([8 if wide else 4, *bytes(7)]), *ends, b"" if weight is None else weight.tobytes()])
 
 
-def _share_read(file: Path, position: tuple[int, int], chunk: int) -> tuple[int, int]:
-    """How much of a file is read; of a packed one only what is unpacked is known."""
+def _bytes_read(file: Path, position: Position, chunk: int) -> tuple[int, int]:
+    """How much of a file is read, and of how much; of a compressed one only the unpacked bytes read are known."""
     if kind_of(file) == ".parquet":
         return position[0], max(position[0], estimate(file))
     size = file.stat().st_size

@@ -29,7 +29,7 @@ class Refused(ValueError):
     """A pickle that asks for something which is never called."""
 
 
-class Rows:
+class PickledRows:
     """What a pickle says of a scipy csr_matrix."""
 
     state: dict[str, Any]
@@ -110,7 +110,7 @@ class _Machine:
         elif name == _RECONSTRUCT and arguments[:1] == ("numpy.ndarray",):
             self.stack.append(_Array())
         elif name == _ROWS:
-            self.stack.append(Rows())
+            self.stack.append(PickledRows())
         elif name == "collections.defaultdict" and arguments == ("builtins.list",):
             self.stack.append({})
         elif name == "builtins.list" and not arguments:
@@ -128,7 +128,7 @@ class _Machine:
         elif isinstance(item, _Array):
             self.stack[-1] = array = _array(*state[-4:])
             self.memo |= dict.fromkeys(item.keys, array)
-        elif isinstance(item, Rows) and type(state) is dict:
+        elif isinstance(item, PickledRows) and type(state) is dict:
             item.state = state
         else:
             raise Refused(f"it changes a {type(item).__name__}")

@@ -1,13 +1,13 @@
-"""How it is computed: arrays in, arrays out, no I/O.
+"""Compiled kernels and their NumPy references: arrays in, arrays out, no I/O.
 
-    native/kernels.h    what the arrays mean: tiles of blocks, scaled values, lazily updated blocks
-    native/kernels.cpp  hops, compiled for several instruction sets; its parts are decide.h (who matters), lazy.h (who is left
-                        where they are) and bill.h (what that may cost)
+    native/kernels.h    the meaning of the arrays: tiles of blocks, scaled values, lazily updated blocks
+    native/kernels.cpp  hops, compiled for several instruction sets; its parts are decide.h (which entries reach the threshold),
+                        lazy.h (blocks that are not updated) and bill.h (bounds on the error)
     native/messages.cpp, attention.cpp, weights.cpp, pointwise.cpp
-                        products of layers, attention, few weights, dropout
-    native/check.cpp    validation of compressed rows that come from outside
-    reference.py, reference_layers.py, reference_attention.py
-                        the same functions in plain numpy: the oracles
+                        products of layers, attention, sparse weights, dropout
+    native/check.cpp    validation of compressed rows from files and users
+    reference_hops.py, reference_layers.py, reference_attention.py
+                        the same functions in plain NumPy: the specification that tests compare with
 
 `native` is the compiled module; `levels()` lists the instruction sets this processor can run, `use_level` picks one
 (the widest is picked at import; the environment variable UNIFEWS_KERNELS overrides it).
@@ -30,25 +30,25 @@ from unifews.resources import cores
 
 LANES = 16
 MAX_BLOCKS = 8
-SLACK = 64  # floats past the end of an array that a vector load may touch
-MAX_THREADS = 1024  # OpenMP has no error for more than the system can start: it ends the process
+SLACK = 64  # floats past the end of an array that a vector load may read
+MAX_THREADS = 1024  # OpenMP aborts the process if more threads are requested than the system can start
 
 __all__ = ["LANES", "MAX_BLOCKS", "aligned", "describe", "limit_threads", "native", "threads_to_use"]
 
 _limit: ContextVar[int | None] = ContextVar("unifews_threads", default=None)
 
-if _wanted := os.environ.get("UNIFEWS_KERNELS"):
-    if _wanted not in native.levels():
+if _level := os.environ.get("UNIFEWS_KERNELS"):
+    if _level not in native.levels():
         raise InputError(
-            f"UNIFEWS_KERNELS is {_wanted!r}, but this processor can run {', '.join(native.levels())}; unset it or pick one."
+            f"UNIFEWS_KERNELS is {_level!r}, but this processor can run {', '.join(native.levels())}; unset it or pick one."
         )
-    native.use_level(_wanted)
+    native.use_level(_level)
 
 
 def aligned(*shape: int, dtype: type = np.float32, zero: bool = False) -> NDArray[np.float32]:
-    """A new array that starts on a cache line and has room behind it for a whole vector load.
+    """A new array that is aligned to a cache line, with slack behind it for a whole vector load.
 
-    numpy asks for huge pages for arrays this large, which spares most address translation in random gathers.
+    NumPy requests huge pages for large arrays, which avoids most address translation in random gathers.
     """
     size = int(np.prod(shape, dtype=np.int64))
     itemsize = np.dtype(dtype).itemsize
@@ -61,8 +61,8 @@ _fork = {"ended": True, "child": False}
 
 
 def _before_fork() -> None:
-    # A forked child has none of the threads that wait for its parent's next kernel, and OpenMP would wait for them for ever.
-    # They are ended before each fork, so that parent and child both start new ones; this takes microseconds.
+    # A forked child has none of its parent's idle threads, and OpenMP would wait for them forever. They are ended before each
+    # fork, so that parent and child both start new ones; this takes microseconds.
     _fork["ended"] = native.end_threads()
 
 
@@ -75,9 +75,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def threads_to_use(threads: int | None) -> int:
-    """The number of threads meant by a `threads` argument: None = every core this process may use.
+    """The number of threads for a `threads` argument: None = every core this process may use.
 
-    One in a worker of a torch DataLoader, as for torch itself, and in a forked child of a process whose threads could not be
+    1 in a worker of a torch DataLoader, as for torch itself, and in a forked child of a process whose threads could not be
     ended.
     """
     if _fork["child"]:
@@ -88,21 +88,21 @@ def threads_to_use(threads: int | None) -> int:
             return 1
         return _limit.get() or _threads_of_environment() or min(cores(), MAX_THREADS)
     if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
-        raise InputError(f"`threads` is a whole number of at least 1, or None for all cores; got {threads!r}.")
+        raise InputError(f"`threads` is an integer of at least 1, or None for all cores; got {threads!r}.")
     return _not_too_many(int(threads), "`threads`", "leave it out for all of them")
 
 
 def _threads_of_environment() -> int | None:
-    """What OMP_NUM_THREADS says; of a list, which is by depth of nesting, the first. None = nothing."""
-    said = os.environ.get("OMP_NUM_THREADS", "").strip()
-    if not said:
+    """The value of OMP_NUM_THREADS; the first of a list, which is by nesting level. None if it is not set."""
+    value = os.environ.get("OMP_NUM_THREADS", "").strip()
+    if not value:
         return None
-    first = said.split(",")[0].strip()
-    # Nothing that is longer is a number of threads, and Python refuses to read a number of thousands of digits.
+    first = value.split(",")[0].strip()
+    # Longer strings are not valid, and Python refuses to parse integers of thousands of digits.
     if not first.isascii() or not first.isdigit() or len(first) > 18 or int(first) < 1:
         raise InputError(
-            f"OMP_NUM_THREADS is {said[:40]!r}, which is no number of threads; unset it for all {cores():,} cores, or set a "
-            f"whole number of at least 1."
+            f"OMP_NUM_THREADS is {value[:40]!r}, which is not a number of threads; unset it for all {cores():,} cores, or set "
+            f"an integer of at least 1."
         )
     return _not_too_many(int(first), "OMP_NUM_THREADS", "unset it for all of them")
 
@@ -110,15 +110,15 @@ def _threads_of_environment() -> int | None:
 def _not_too_many(threads: int, name: str, otherwise: str) -> int:
     if threads > MAX_THREADS:
         raise InputError(
-            f"{name} is {threads:,}, but at most {MAX_THREADS:,} are started and this process may use {cores():,} cores; give "
-            f"no more than those, or {otherwise}."
+            f"{name} is {threads:,}, but at most {MAX_THREADS:,} are supported and this process may use {cores():,} cores; "
+            f"give fewer, or {otherwise}."
         )
     return threads
 
 
 @contextmanager
 def limit_threads(threads: int) -> Iterator[None]:
-    """Inside, kernels that are not told a number of threads use this one."""
+    """Set the default number of threads of kernels inside the context."""
     token = _limit.set(threads_to_use(threads))
     try:
         yield

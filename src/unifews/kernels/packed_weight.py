@@ -1,7 +1,7 @@
-"""Products with a weight matrix of which little is left, and whether they are faster than the dense ones.
+"""Products with a sparse weight matrix, and whether they are faster than the dense ones.
 
-y = W x + b for every row x, with W kept as its nonzeros: about as many times faster as weights are missing, less the time
-to read x and write y.
+y = W x + b for every row x, with W stored as its nonzeros: the time is proportional to their number, plus the time to read x
+and write y.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from unifews.kernels import LANES, aligned, native, threads_to_use
 Floats = NDArray[np.float32]
 Longs = NDArray[np.int64]
 
-FEW_ROWS = 256  # up to here the kernel takes the weights as they are listed (weights.cpp)
-MARGIN = 1.15  # by how much the packed product must win on paper
-# How much slower than with AVX2 the kernel is beside the dense product of the same machine, measured where they break even.
+FEW_ROWS = 256  # up to this number the kernel iterates over the weights in their order (weights.cpp)
+MARGIN = 1.15  # by which the packed product must be faster by the estimate
+# Time of the kernel relative to AVX2, compared with the dense product of the same machine, measured where they break even.
 _PACE = {"base": 3.0, "avx2": 1.0, "avx512": 1.25}
 
 
@@ -48,9 +48,9 @@ class PackedWeight:
         if len(self.indptr) != outputs + 1:
             raise ShapeError(f"`indptr` has {len(self.indptr):,} values; {outputs:,} outputs need {outputs + 1:,}.")
         if self.indptr[0] != 0 or (np.diff(self.indptr) < 0).any() or self.indptr[-1] != len(self.indices):
-            raise InputError(f"`indptr` must rise from 0 to the number of weights, {len(self.indices):,}, and never fall.")
+            raise InputError(f"`indptr` must be sorted, from 0 to the number of weights, {len(self.indices):,}.")
         if len(self.values) != len(self.indices):
-            raise ShapeError(f"{len(self.values):,} weights for {len(self.indices):,} inputs; there must be one for each.")
+            raise ShapeError(f"{len(self.values):,} weights for {len(self.indices):,} indices; give one per index.")
         if len(self.indices) and not 0 <= int(self.indices.min()) <= int(self.indices.max()) < inputs:
             raise InputError(
                 f"`indices` run from {self.indices.min():,} to {self.indices.max():,}; inputs are 0 to {inputs - 1:,}."
@@ -58,7 +58,7 @@ class PackedWeight:
 
     @classmethod
     def pack(cls, dense: Any) -> PackedWeight:
-        """Keep what is not zero of a matrix [f_out, f_in]."""
+        """The nonzeros of a matrix [f_out, f_in]."""
         matrix = np.asarray(dense, dtype=np.float32)
         if matrix.ndim != 2:
             raise ShapeError(f"a weight matrix is [f_out, f_in]; got the shape {list(matrix.shape)}.")
@@ -82,10 +82,10 @@ def sparse_linear(
 ) -> Floats:
     """W x + bias of every row of x [n, f_in], or the relu of it: float32 [n, f_out], the same bits for any `threads`.
 
-    `out` is memory to write to: fresh memory can cost as much as the product.
+    `out` is a buffer for the result: allocating memory can take as long as the product.
     """
     rows = _matrix(x, "x", packed)
-    out = _room(len(rows), packed, out)
+    out = _output_buffer(len(rows), packed, out)
     native.sparse_linear(
         rows, packed.indptr, packed.indices, packed.values, _bias(bias, packed), out, relu, threads_to_use(threads)
     )
@@ -95,9 +95,9 @@ def sparse_linear(
 def worth(n: int, f_in: int, f_out: int, density: float, *, packing: bool = False) -> bool:
     """Whether `sparse_linear` of n rows is faster than the dense product, with this fraction of the weights kept.
 
-    `packing`: of a matrix that is packed for this product alone. Nanoseconds of one thread, as measured on an AVX2 server
-    against MKL, the dense product's rounded down. They are the same at every call, so a model gives the same bits whenever it
-    runs.
+    `packing`: include the time of packing the matrix for this product alone. The estimates are nanoseconds of one thread,
+    measured on an AVX2 server against MKL, those of the dense product rounded down. They are constants, so that a model
+    returns the same bits in every call.
 
     >>> worth(64_000, 512, 512, 0.1), worth(64_000, 512, 512, 0.9)
     (True, False)
@@ -112,20 +112,30 @@ def worth(n: int, f_in: int, f_out: int, density: float, *, packing: bool = Fals
         packed = 14 * weights + n * (0.35 * f_in + 0.25 * f_out + 0.036 * weights)
     if packing:
         packed += 2_500 + 8 * f_in * f_out
-    # Few rows pay for reading all weights from memory.
+    # With few rows, reading all weights from memory dominates.
     dense = 3_000 + 0.1 * f_in * f_out + n * (0.35 * f_in + 0.022 * f_in * f_out)
     return packed * _PACE[native.level()] * MARGIN < dense
 
 
 def sparse_linear_gathered(
-    y: Any, start: Longs, end: Longs, indices: NDArray[Any], packed: PackedWeight, *, weight: Floats | None = None,
-    loop: Floats | None = None, columns: Longs | None = None, bias: Any = None, relu: bool = False,
-    threads: int | None = None, out: Floats | None = None,
-) -> Floats:  # fmt: skip
-    """`sparse_linear` of the rows loop[u] · y[u] + Σ_e w_e · y[v], which never go to memory.
+    y: Any,
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    packed: PackedWeight,
+    *,
+    weight: Floats | None = None,
+    loop: Floats | None = None,
+    columns: Longs | None = None,
+    bias: Any = None,
+    relu: bool = False,
+    threads: int | None = None,
+    out: Floats | None = None,
+) -> Floats:
+    """`sparse_linear` of the rows loop[u] · y[u] + Σ_e w_e · y[v], which are not written to memory.
 
     Row u receives along e = (v → u), v in ``indices[start[u]:end[u]]``; the sum is taken in `columns` only (None: all). The
-    edges are trusted, as by every kernel.
+    edges are not checked, as in every kernel.
     """
     rows, threads = _matrix(y, "y", packed), threads_to_use(threads)
     blocks = max(1, -(-(rows.shape[1] if columns is None else len(columns)) // LANES))
@@ -133,11 +143,25 @@ def sparse_linear_gathered(
     if columns is not None or rows.shape[1] != blocks * LANES or rows.ctypes.data % 64:
         table = aligned(len(rows), blocks * LANES)
         native.pick_columns(rows, columns, blocks, table, threads)
-    out = _room(len(start), packed, out)
+    out = _output_buffer(len(start), packed, out)
     native.sparse_linear_gathered(
-        start, end, indices, weight, blocks, columns, table, rows, loop, packed.indptr, packed.indices, packed.values,
-        _bias(bias, packed), out, relu, threads,
-    )  # fmt: skip
+        start,
+        end,
+        indices,
+        weight,
+        blocks,
+        columns,
+        table,
+        rows,
+        loop,
+        packed.indptr,
+        packed.indices,
+        packed.values,
+        _bias(bias, packed),
+        out,
+        relu,
+        threads,
+    )
     return out
 
 
@@ -146,7 +170,7 @@ def _flat(values: Any, name: str, kind: type) -> NDArray[Any]:
     if array.ndim != 1:
         raise ShapeError(f"`{name}` is a list of numbers; got the shape {list(array.shape)}.")
     if kind is not np.float32 and array.size and array.dtype.kind not in "iu":
-        raise InputError(f"`{name}` holds {array.dtype.name} values; it must hold integers.")
+        raise InputError(f"`{name}` holds {array.dtype.name} values; it must have integers.")
     if kind is np.int32 and array.size and not 0 <= int(array.min()) <= int(array.max()) < 2**31:
         raise InputError(f"`{name}` run from {array.min():,} to {array.max():,}; inputs are counted from 0 and below 2^31.")
     return np.ascontiguousarray(array, dtype=kind)
@@ -162,7 +186,7 @@ def _matrix(x: Any, name: str, packed: PackedWeight) -> Floats:
     return rows
 
 
-def _room(n: int, packed: PackedWeight, out: Floats | None) -> Floats:
+def _output_buffer(n: int, packed: PackedWeight, out: Floats | None) -> Floats:
     if out is None:
         return aligned(n, packed.shape[0])
     if out.shape != (n, packed.shape[0]) or out.dtype != np.float32 or not (out.flags.c_contiguous and out.flags.writeable):

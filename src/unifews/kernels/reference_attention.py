@@ -1,4 +1,4 @@
-"""The kernels of layers that attend, in plain numpy: the oracle. What the arrays are is in native/attention.h."""
+"""The kernels of attention layers in plain NumPy. The arrays are described in native/attention.h."""
 
 from __future__ import annotations
 
@@ -10,15 +10,28 @@ Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]
 Bits = NDArray[np.uint16]
 
-CHUNK = 64  # rows of one line of a partial sum
+CHUNK = 64  # rows per partial sum
 LANES = 16
 
 
 def attention_scores(
-    start: Longs, end: Longs, indices: Ints, heads: int, lane: Ints, blocks: int, x: Floats, y: Floats, att: Floats,
-    slope: float, score: Floats, own: Floats | None, signs: Bits | None, own_signs: Bits | None, threads: int = 1,
-) -> None:  # fmt: skip
-    """score[e,h] = Σ_{c of h} att[c]·LeakyReLU(x[v,c] + y[u,c]); `signs`: a bit for x + y > 0; `own`: of the loops."""
+    start: Longs,
+    end: Longs,
+    indices: Ints,
+    heads: int,
+    lane: Ints,
+    blocks: int,
+    x: Floats,
+    y: Floats,
+    att: Floats,
+    slope: float,
+    score: Floats,
+    own: Floats | None,
+    signs: Bits | None,
+    own_signs: Bits | None,
+    threads: int = 1,
+) -> None:
+    """score[e,h] = Σ_{c of h} att[c]·LeakyReLU(x[v,c] + y[u,c]); `signs`: a bit for x + y > 0; `own`: of the self-loops."""
     for u in range(len(start)):
         pairs = [(i, int(indices[i]), score, signs) for i in range(start[u], end[u])]
         if own is not None:
@@ -31,9 +44,23 @@ def attention_scores(
 
 
 def attention_slopes(
-    start: Longs, end: Longs, at: Longs | None, heads: int, lane: Ints, blocks: int, grad: Floats, own_grad: Floats | None,
-    signs: Bits, own_signs: Bits | None, x: Floats, att: Floats, slope: float, out: Floats, partial: Floats, threads: int = 1,
-) -> None:  # fmt: skip
+    start: Longs,
+    end: Longs,
+    at: Longs | None,
+    heads: int,
+    lane: Ints,
+    blocks: int,
+    grad: Floats,
+    own_grad: Floats | None,
+    signs: Bits,
+    own_signs: Bits | None,
+    x: Floats,
+    att: Floats,
+    slope: float,
+    out: Floats,
+    partial: Floats,
+    threads: int = 1,
+) -> None:
     """out[u] = att ⊙ s with s = Σ_e grad[e, head]·(1 or slope), and partial[u // 64] = Σ_u x[u] ⊙ s."""
     partial[:] = 0
     for u in range(len(start)):
@@ -49,10 +76,17 @@ def attention_slopes(
 
 
 def row_softmax(
-    start: Longs, end: Longs, heads: int, score: Floats, own: Floats | None, loop: Floats | None, alpha: Floats,
-    own_alpha: Floats | None, threads: int = 1,
-) -> None:  # fmt: skip
-    """α over the edges into a row and its loop[u] own loops, head by head."""
+    start: Longs,
+    end: Longs,
+    heads: int,
+    score: Floats,
+    own: Floats | None,
+    loop: Floats | None,
+    alpha: Floats,
+    own_alpha: Floats | None,
+    threads: int = 1,
+) -> None:
+    """α over the edges into a row and its loop[u] self-loops, for each head."""
     for u in range(len(start)):
         row = score[start[u] : end[u]]
         loops = own is not None and loop is not None and loop[u] > 0
@@ -68,9 +102,17 @@ def row_softmax(
 
 
 def row_softmax_back(
-    start: Longs, end: Longs, heads: int, alpha: Floats, own_alpha: Floats | None, grad: Floats, own_grad: Floats | None,
-    out: Floats, own_out: Floats | None, threads: int = 1,
-) -> None:  # fmt: skip
+    start: Longs,
+    end: Longs,
+    heads: int,
+    alpha: Floats,
+    own_alpha: Floats | None,
+    grad: Floats,
+    own_grad: Floats | None,
+    out: Floats,
+    own_out: Floats | None,
+    threads: int = 1,
+) -> None:
     """out = α·(grad - Σ α·grad over the row)."""
     for u in range(len(start)):
         row = slice(start[u], end[u])
@@ -83,9 +125,23 @@ def row_softmax_back(
 
 
 def head_diffuse(
-    start: Longs, end: Longs, indices: Ints, at: Longs | None, heads: int, lane: Ints, blocks: int, alpha: Floats,
-    own: Floats | None, head: Ints, from_: Ints, base: Floats, table: Floats, place: Ints, out: Floats, threads: int = 1,
-) -> None:  # fmt: skip
+    start: Longs,
+    end: Longs,
+    indices: Ints,
+    at: Longs | None,
+    heads: int,
+    lane: Ints,
+    blocks: int,
+    alpha: Floats,
+    own: Floats | None,
+    head: Ints,
+    from_: Ints,
+    base: Floats,
+    table: Floats,
+    place: Ints,
+    out: Floats,
+    threads: int = 1,
+) -> None:
     """out[u,j] = own[u, head[j]]·base[u, from[j]], and out[u, place[k]] += Σ_e alpha[e, head of k]·table[v,k]."""
     of = np.tile(lane, blocks)
     for u in range(len(start)):
@@ -97,9 +153,18 @@ def head_diffuse(
 
 
 def head_dots(
-    start: Longs, end: Longs, indices: Ints, at: Longs | None, heads: int, lane: Ints, blocks: int, x: Floats, y: Floats,
-    out: Floats, threads: int = 1,
-) -> None:  # fmt: skip
+    start: Longs,
+    end: Longs,
+    indices: Ints,
+    at: Longs | None,
+    heads: int,
+    lane: Ints,
+    blocks: int,
+    x: Floats,
+    y: Floats,
+    out: Floats,
+    threads: int = 1,
+) -> None:
     """out[e,h] = Σ_{c of h} x[v,c]·y[u,c]: the gradient of the factors."""
     for u in range(len(start)):
         for i in range(start[u], end[u]):
@@ -113,9 +178,17 @@ def own_dots(heads: int, lane: Ints, from_: Ints, x: Floats, y: Floats, out: Flo
 
 
 def column_squares(
-    start: Longs, end: Longs, at: Longs | None, heads: int, lane: Ints, blocks: int, alpha: Floats, x: Floats,
-    partial: Floats, threads: int = 1,
-) -> None:  # fmt: skip
+    start: Longs,
+    end: Longs,
+    at: Longs | None,
+    heads: int,
+    lane: Ints,
+    blocks: int,
+    alpha: Floats,
+    x: Floats,
+    partial: Floats,
+    threads: int = 1,
+) -> None:
     """partial[u // 64] = Σ_u (Σ_e alpha[e, head]² over the edges of u) ⊙ x[u]²."""
     partial[:] = 0
     of = np.tile(lane, blocks)

@@ -1,6 +1,6 @@
-"""What the compiled hops compute, in plain numpy: slow, short, and the specification (of layers: `reference_layers`).
+"""The compiled hops in plain NumPy: slow, short, and their specification (of layers: `reference_layers`).
 
-Each function takes and returns exactly what its namesake in `_native` does; kernels.h says what the arrays mean. In short:
+Each function has the signature of the function of the same name in `_native`; kernels.h describes the arrays. In short:
 a tile holds scaled values q = source·P as [n, blocks · 16], and row u receives from ``indices[start[u]:end[u]]``.
 `threads` is accepted and ignored. Results agree up to the rounding of float32 sums.
 """
@@ -18,15 +18,22 @@ Longs = NDArray[np.int64]
 
 _ONES = 2**64 - 1
 LANES = 16
-MARGIN = np.float32(1.00001)  # bounds are rounded up by this much, so that they never lose to an exact test
-SMALLEST = np.float32(1e-45)  # a cut above zero: exact zeros never reach it
+MARGIN = np.float32(1.00001)  # bounds are rounded up by this factor, so that they are never below the exact value
+SMALLEST = np.float32(1e-45)  # the smallest positive threshold: exact zeros never reach it
 
 
 def check_rows(
-    indptr: Longs, indices: NDArray[Any], weight: Floats | None, first: int, last: int, columns: int, hashed: bool, key: int,
+    indptr: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    first: int,
+    last: int,
+    columns: int,
+    hashed: bool,
+    key: int,
     threads: int,
-) -> tuple[int, int, int, int, int, int]:  # fmt: skip
-    """First places of faults in rows first..last (-1 = none), and the sum that is 0 if the matrix is symmetric: check.h."""
+) -> tuple[int, int, int, int, int, int]:
+    """First positions of faults in rows first..last (-1 = none), and a checksum, 0 if the matrix is symmetric: check.h."""
     faults: dict[str, list[int]] = {name: [] for name in ("pointer", "range", "order", "loop", "weight")}
     balance = 0
     for u in range(first, last):
@@ -66,10 +73,22 @@ def _mixed(x: int) -> int:
 
 
 def ingest(
-    *, x: Floats, row0: int, column0: int, width: int, blocks: int, source: Floats, offset: Floats | None,
-    direction: Floats | None, largest: bool, q: Floats, size: Floats | None, top: Floats | None, square: Floats | None,
+    *,
+    x: Floats,
+    row0: int,
+    column0: int,
+    width: int,
+    blocks: int,
+    source: Floats,
+    offset: Floats | None,
+    direction: Floats | None,
+    largest: bool,
+    q: Floats,
+    size: Floats | None,
+    top: Floats | None,
+    square: Floats | None,
     threads: int,
-) -> float:  # fmt: skip
+) -> float:
     """q[u] = source[u]·(x[i] - offset[u]·direction) for u = row0 + i, padded with zeros; returns Σ ‖q[u]/source[u]‖².
 
     Also: the size of each block, the largest of them, and ``square[u] += ‖q[u]‖²``.
@@ -94,9 +113,21 @@ def ingest(
 
 
 def full_hop(
-    *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, keep: Floats | None,
-    gain: Floats | None, q: Floats, q_out: Floats, coefficient: float, out: Floats | None, square: Floats | None, threads: int,
-) -> None:  # fmt: skip
+    *,
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    blocks: int,
+    keep: Floats | None,
+    gain: Floats | None,
+    q: Floats,
+    q_out: Floats,
+    coefficient: float,
+    out: Floats | None,
+    square: Floats | None,
+    threads: int,
+) -> None:
     """q'[u] = keep[u]·q[u] + gain[u]·Σ_v A[u,v]·q[v];  out[u] += coefficient·q'[u];  square[u] += ‖q'[u]‖².
 
     Without `keep` there is no own term and the matrix need not be square; without `gain` it is 1.
@@ -116,9 +147,17 @@ def full_hop(
 
 
 def column_hop(
-    *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, keep: Floats, gain: Floats, q: Floats,
-    q_out: Floats, threads: int,
-) -> None:  # fmt: skip
+    *,
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    keep: Floats,
+    gain: Floats,
+    q: Floats,
+    q_out: Floats,
+    threads: int,
+) -> None:
     """The hop of a single column [n]: q'[u] = keep[u]·q[u] + gain[u]·Σ_v A[u,v]·q[v]."""
     for u in range(len(start)):
         total = sum((float(w) * float(q[v]) for v, w, _ in edges_into(u, start, end, indices, weight)), 0.0)
@@ -136,10 +175,21 @@ def column_push(
 
 
 def spread_squares(
-    *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, x_indptr: Longs, x_indices: NDArray[Any],
-    x_data: Floats | None, width: int, source: Floats, direction: Floats | None, square: NDArray[np.float64],
-    along: NDArray[np.float64], threads: int,
-) -> None:  # fmt: skip
+    *,
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    x_indptr: Longs,
+    x_indices: NDArray[Any],
+    x_data: Floats | None,
+    width: int,
+    source: Floats,
+    direction: Floats | None,
+    square: NDArray[np.float64],
+    along: NDArray[np.float64],
+    threads: int,
+) -> None:
     """square[u] = ‖a‖² and along[u] = ⟨a, direction⟩ for a = Σ_v A[u,v]·source[v]·x[v], x sparse rows of `width` columns."""
     for u in range(len(start)):
         total = np.zeros(width, dtype=np.float32)
@@ -151,33 +201,59 @@ def spread_squares(
 
 
 def pruned_hop(
-    *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, width: int, hop: int,
-    keep: Floats, gain: Floats, target: Floats, reach: Floats, fanout: Longs, delta: float, rouse: bool, by_feature: bool,
-    size: Floats, top: Floats, size_out: Floats, top_out: Floats, alive: NDArray[np.uint8] | None, even: Floats,
-    odd: Floats, stamp: NDArray[np.uint16], out: Floats | None, coefficient: Floats, threads: int, cost: Floats | None = None,
-    charge: NDArray[np.float64] | None = None, toll: Floats | None = None, removed: NDArray[np.float64] | None = None,
+    *,
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    blocks: int,
+    width: int,
+    hop: int,
+    keep: Floats,
+    gain: Floats,
+    target: Floats,
+    reach: Floats,
+    fanout: Longs,
+    delta: float,
+    rouse: bool,
+    by_feature: bool,
+    size: Floats,
+    top: Floats,
+    size_out: Floats,
+    top_out: Floats,
+    alive: NDArray[np.uint8] | None,
+    even: Floats,
+    odd: Floats,
+    stamp: NDArray[np.uint16],
+    out: Floats | None,
+    coefficient: Floats,
+    threads: int,
+    cost: Floats | None = None,
+    charge: NDArray[np.float64] | None = None,
+    toll: Floats | None = None,
+    removed: NDArray[np.float64] | None = None,
     cached: int = 1 << 22,
-) -> tuple[list[int], list[int], float]:  # fmt: skip
+) -> tuple[list[int], list[int], float]:
     """One hop over the entries that reach δ:  q'[u] = keep[u]·q[u] + gain[u]·Σ_v A[u,v]·q[v]  over those with
 
         target[u] · A[u,v] · size[v, b] ≥ δ    by block,  or    target[u] · A[u,v] · |q[v, k]| ≥ δ    by feature,
 
     and not zero. With `alive` (a byte per edge and a bit per block, or by feature 16 bits per edge and block), only entries
-    whose bit is set take part, and those that fall short of δ lose it. An exact zero falls short of every δ > 0.
+    whose bit is set take part, and the bit of those below δ is cleared. An exact zero is below every δ > 0.
 
-    Blocks are lazy: one that receives nothing and can send nothing stays as it is, with an older `stamp`. `size_out` and
-    `top_out` hold every block's size after this hop all the same. `cached` says beyond how many sizes coarse codes of them are
-    asked first, and where there is one block and eight times as many nodes, a mark per node: that changes the time and nothing
-    else.
+    Blocks are lazy: one that receives nothing and can send nothing is not updated and has an older `stamp`. `size_out` and
+    `top_out` are nevertheless the magnitudes of all blocks after this hop. `cached` is the number of magnitudes above which
+    coarse codes of them are tested first and, where there is one block and eight times as many nodes, a mark per node: this
+    affects the time only.
 
     With `cost`, `charge` = Aᵀ·cost and `toll`, all [n], `removed` [blocks] becomes the price of the entries not used, (√a+√b)²:
-    a = Σ_u toll[u]·(Σ_v A[u,v]·size)² over those of the sources that row u looks at, that is, of which some block (by feature:
-    some value of the same block) reaches δ and may be sent; b = Σ cost[u]·A[u,v]·size² over the others. Or, if that is less and
-    blocks are decided about, Σ_u toll[u]·(Σ_v A[u,v]·s)², s the size of the first and the largest block of the others; where
-    fewer than half of the nodes may send, no edge is asked for its largest block unless it has a weight or a memory.
+    a = Σ_u toll[u]·(Σ_v A[u,v]·size)² over the sources that row u examines, that is, of which some block (by feature: some
+    value of the same block) reaches δ and may be sent; b = Σ cost[u]·A[u,v]·size² over the others. Or, if smaller and entries
+    are blocks, Σ_u toll[u]·(Σ_v A[u,v]·s)², s the magnitude of the first and the largest block of the others; where fewer than
+    half of the nodes may send, the largest block of an edge is not read unless it has a weight or an `alive` bit.
 
     Returns, per block, the entries used and the entries that will be exactly zero at the next hop, and a bound on the
-    messages of the blocks left behind: unless the next δ is larger, they must be looked at first (`rouse`).
+    messages of the blocks not updated: unless the next δ is larger, they must be examined first (`rouse`).
     """
     n, lanes = len(start), LANES if by_feature else 1
     state = _Lazy(even, odd, stamp, out, coefficient, keep, blocks)
@@ -186,40 +262,40 @@ def pruned_hop(
             if stamp[u, b] < hop and _may_send(size[u, b], reach[u], delta):
                 state.write(u, b, hop, state.value(u, b, hop))
     now = np.array([[state.value(u, b, hop) for b in range(blocks)] for u in range(n)], dtype=np.float32)
-    now = now.reshape(n, blocks, LANES)  # says so when there are no nodes, too
+    now = now.reshape(n, blocks, LANES)  # the shape also without nodes
     magnitude = np.abs(now) if by_feature else size[:, :, None]
     allowed = None if alive is None else _bits(alive, blocks, lanes)
     kept, zero, lagging = np.zeros(blocks, dtype=np.int64), [0] * blocks, np.float32(0)
-    seen, unseen, whole = np.zeros(blocks), np.zeros(blocks), np.zeros(blocks)
-    few = 2 * sum(_may_send(top[v], reach[v], delta) for v in range(n)) < n
-    asked = not by_feature and (not few or weight is not None or alive is not None)
+    examined_price, other_price, whole = np.zeros(blocks), np.zeros(blocks), np.zeros(blocks)
+    few_senders = 2 * sum(_may_send(top[v], reach[v], delta) for v in range(n)) < n
+    reads_largest = not by_feature and (not few_senders or weight is not None or alive is not None)
 
     for u in range(n):
         level = _cut(delta, target[u])
         total = np.zeros((blocks, LANES), dtype=np.float32)
         touched = np.zeros(blocks, dtype=bool)
-        gone, rest = np.zeros((blocks, lanes)), 0.0
+        removed_sum, rest = np.zeros((blocks, lanes)), 0.0
         for v, w, i in edges_into(u, start, end, indices, weight):
-            stays = w * magnitude[v] >= level  # [blocks, lanes]
-            reaches = stays
+            keeps = w * magnitude[v] >= level  # [blocks, lanes]
+            reaches = keeps
             if allowed is not None:
                 reaches = reaches & (allowed[i].any(axis=1, keepdims=True) if by_feature else allowed[i].any())
-                stays = stays & allowed[i]
+                keeps = keeps & allowed[i]
                 if delta > 0:
-                    allowed[i] = stays
-            total += np.where(stays, w * now[v], np.float32(0))
-            touched |= stays.any(axis=1)
-            kept += stays.sum(axis=1)
+                    allowed[i] = keeps
+            total += np.where(keeps, w * now[v], np.float32(0))
+            touched |= keeps.any(axis=1)
+            kept += keeps.sum(axis=1)
             if cost is not None:
-                mine = float(w) * np.where(stays, 0, magnitude[v].astype(np.float64))
-                looked = reaches.any(axis=1, keepdims=True) if by_feature else reaches.any()
-                gone += np.where(looked, mine, 0)
-                rest += 0.0 if looked.any() else float(w) * float(top[v])
-                unseen += float(cost[u]) * np.where(looked, 0, mine * magnitude[v]).sum(axis=1)
+                mine = float(w) * np.where(keeps, 0, magnitude[v].astype(np.float64))
+                examined = reaches.any(axis=1, keepdims=True) if by_feature else reaches.any()
+                removed_sum += np.where(examined, mine, 0)
+                rest += 0.0 if examined.any() else float(w) * float(top[v])
+                other_price += float(cost[u]) * np.where(examined, 0, mine * magnitude[v]).sum(axis=1)
 
         if toll is not None:
-            seen += float(toll[u]) * np.square(gone).sum(axis=1)
-            whole += float(toll[u]) * np.square(gone + rest).sum(axis=1)
+            examined_price += float(toll[u]) * np.square(removed_sum).sum(axis=1)
+            whole += float(toll[u]) * np.square(removed_sum + rest).sum(axis=1)
         for b in range(blocks):
             size_out[u, b] = keep[u] * size[u, b]
             if touched[b] or (stamp[u, b] == hop and _may_send(size_out[u, b], reach[u], delta)):
@@ -240,37 +316,54 @@ def pruned_hop(
     if alive is not None and allowed is not None:
         _bits(alive, blocks, lanes, put=allowed)
     if removed is not None:
-        removed[:] = np.square(np.sqrt(seen) + np.sqrt(unseen))
-        if asked:
+        removed[:] = np.square(np.sqrt(examined_price) + np.sqrt(other_price))
+        if reads_largest:
             np.minimum(removed, whole, out=removed)
     return kept.tolist(), zero, float(lagging)
 
 
 def select_edges(
-    *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, norm: Floats, target: Floats, delta: float,
-    end_out: Longs, indices_out: NDArray[Any], weight_out: Floats | None, threads: int,
-) -> int:  # fmt: skip
+    *,
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    norm: Floats,
+    target: Floats,
+    delta: float,
+    end_out: Longs,
+    indices_out: NDArray[Any],
+    weight_out: Floats | None,
+    threads: int,
+) -> int:
     """The edges with target[u]·A[u,v]·norm[v] ≥ δ and not zero, moved to the front of their row; returns their number.
 
-    Row u of the result ends at end_out[u]; what lies behind is anything. In place, edge sets are nested by construction.
+    Row u of the result ends at end_out[u]; the values behind are undefined. In place, edge sets are nested by construction.
     """
     total = 0
     for u in range(len(start)):
         level = _cut(delta, target[u])
-        staying = [(v, w) for v, w, _ in edges_into(u, start, end, indices, weight) if w * norm[v] >= level]
-        for at, (v, w) in enumerate(staying, start=int(start[u])):
+        kept = [(v, w) for v, w, _ in edges_into(u, start, end, indices, weight) if w * norm[v] >= level]
+        for at, (v, w) in enumerate(kept, start=int(start[u])):
             indices_out[at] = v
             if weight_out is not None:
                 weight_out[at] = w
-        end_out[u] = start[u] + len(staying)
-        total += len(staying)
+        end_out[u] = start[u] + len(kept)
+        total += len(kept)
     return total
 
 
 def fan(
-    *, start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, target: Floats, reach: Floats,
-    fanout: Longs, threads: int,
-) -> None:  # fmt: skip
+    *,
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    target: Floats,
+    reach: Floats,
+    fanout: Longs,
+    threads: int,
+) -> None:
     """reach[v] = max target[u]·A[u,v] over the receivers u of v (0 without any);  fanout[v] = their number."""
     reach[:], fanout[:] = 0, 0
     for u in range(len(start)):
@@ -280,13 +373,26 @@ def fan(
 
 
 def finish(
-    *, blocks: int, width: int, hop: int, keep: Floats, source: Floats, offset: Floats | None, direction: Floats | None,
-    even: Floats, odd: Floats, stamp: NDArray[np.uint16] | None, out: Floats | None, coefficient: Floats, result: Floats,
-    column0: int, threads: int,
-) -> None:  # fmt: skip
+    *,
+    blocks: int,
+    width: int,
+    hop: int,
+    keep: Floats,
+    source: Floats,
+    offset: Floats | None,
+    direction: Floats | None,
+    even: Floats,
+    odd: Floats,
+    stamp: NDArray[np.uint16] | None,
+    out: Floats | None,
+    coefficient: Floats,
+    result: Floats,
+    column0: int,
+    threads: int,
+) -> None:
     """result[u] = (with `out` the output including `hop`, else the value at `hop`) / source[u] + offset[u]·direction.
 
-    Without `stamp` nothing is lazy: the output or the value is whole already. `result` may be `out` or `even` itself.
+    Without `stamp` no block is lazy: the output or the value is complete. `result` may be `out` or `even` itself.
     """
     state = _Lazy(even, odd, stamp, out, coefficient, keep, blocks)
     for u in range(len(source)):
@@ -302,7 +408,7 @@ def finish(
 
 
 class _Lazy:
-    """Blocks that are brought up to date when something touches them.
+    """Blocks that are updated only when they receive or send.
 
     Block b of node u is stored as of hop s = stamp[u, b], in the buffer of that parity, and nothing has reached it since:
 
@@ -311,9 +417,15 @@ class _Lazy:
     """
 
     def __init__(
-        self, even: Floats, odd: Floats, stamp: NDArray[np.uint16] | None, out: Floats | None, coefficient: Floats,
-        keep: Floats, blocks: int,
-    ) -> None:  # fmt: skip
+        self,
+        even: Floats,
+        odd: Floats,
+        stamp: NDArray[np.uint16] | None,
+        out: Floats | None,
+        coefficient: Floats,
+        keep: Floats,
+        blocks: int,
+    ) -> None:
         self.buffers = in_blocks(even, blocks), in_blocks(odd, blocks)
         self.stamp = np.zeros((len(even), blocks), dtype=np.uint16) if stamp is None else stamp
         self.out = None if out is None else in_blocks(out, blocks)
@@ -338,7 +450,7 @@ class _Lazy:
         return total
 
     def write(self, u: int, b: int, hop: int, value: Floats) -> None:
-        """Store a new value as of `hop`, after the output has taken in the terms before it."""
+        """Store a new value as of `hop`, after adding the terms before it to the output."""
         if self.out is not None:
             self.out[u, b] = self.output(u, b, hop - 1)
         self.buffers[hop % 2][u, b] = value
@@ -370,13 +482,13 @@ def _cut(delta: float, target: np.float32) -> np.float32:
 
 
 def _may_send(size: Any, reach: Any, delta: float) -> bool:
-    """Whether any message of a block may reach δ; never False for one that does."""
+    """Whether any message of a block may reach δ; never False if one does."""
     return bool(size > 0 and (size * reach * MARGIN >= np.float32(delta) or np.float32(delta) < np.float32(1e-30)))
 
 
 def _bits(alive: NDArray[np.uint8], blocks: int, lanes: int, put: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
-    """`alive` as flags [edges, blocks, lanes], after putting some into it: by block a byte per edge, of which `blocks` bits
-    count; by feature 16 bits per edge and block."""
+    """`alive` as bool [edges, blocks, lanes], after writing `put` to it: by block a byte per edge, of which `blocks` bits are
+    used; by feature 16 bits per edge and block."""
     bits = np.unpackbits(alive, bitorder="little").reshape(-1, blocks if lanes > 1 else 8, lanes)
     if put is not None:
         bits[:, :blocks] = put

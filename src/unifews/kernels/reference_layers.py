@@ -1,4 +1,4 @@
-"""The kernels of layers in plain numpy: messages, few weights, dropout. Arrays are those of native/kernels.h and weights.h."""
+"""The kernels of layers in plain NumPy: messages, sparse weights, dropout. Arrays as in native/kernels.h and weights.h."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from unifews.kernels.reference_hops import LANES, Floats, Longs, edges_into, in_
 
 
 def gather(
-    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, gain: Floats | None, x: Floats,
-    out: Floats, threads: int = 1,
-) -> None:  # fmt: skip
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    blocks: int,
+    gain: Floats | None,
+    x: Floats,
+    out: Floats,
+    threads: int = 1,
+) -> None:
     """out[u] = gain[u] · Σ_e w_e · x[v] over the edges e = (v → u); x and out float32 [n, 16·blocks]."""
     for u in range(len(start)):
         total = np.zeros(x.shape[1], dtype=np.float32)
@@ -25,9 +32,15 @@ def gather(
 
 
 def scatter(
-    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, x: Floats, out: Floats,
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    blocks: int,
+    x: Floats,
+    out: Floats,
     threads: int = 1,
-) -> None:  # fmt: skip
+) -> None:
     """out[v] = Σ_e w_e · x[u] over the edges e = (v → u): `gather` along reversed edges, whose lists are not needed."""
     out[:] = 0
     for u in range(len(start)):
@@ -36,9 +49,19 @@ def scatter(
 
 
 def gather_kept(
-    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, gain: Floats | None, x: Floats,
-    size: Floats, cut: Floats, by_sender: bool, out: Floats, threads: int = 1,
-) -> int:  # fmt: skip
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    blocks: int,
+    gain: Floats | None,
+    x: Floats,
+    size: Floats,
+    cut: Floats,
+    by_sender: bool,
+    out: Floats,
+    threads: int = 1,
+) -> int:
     """`gather` over the entries (e, block b) with |w_e| · size[sender, b] ≥ cut[receiver]; how many those are.
 
     Rows are receivers, or senders with `by_sender` (the backward product, over reversed edges).
@@ -49,17 +72,26 @@ def gather_kept(
         total = np.zeros((blocks, LANES), dtype=np.float32)
         for v, w, _ in edges_into(u, start, end, indices, weight):
             sender, receiver = (u, v) if by_sender else (v, u)
-            stays = np.abs(w) * size[sender, :blocks] >= cut[receiver]
-            total[stays] += w * tiles[v][stays]
-            kept += int(stays.sum())
+            keep = np.abs(w) * size[sender, :blocks] >= cut[receiver]
+            total[keep] += w * tiles[v][keep]
+            kept += int(keep.sum())
         result[u] = total * (np.float32(1) if gain is None else gain[u])
     return kept
 
 
 def diffuse(
-    start: Longs, end: Longs, indices: NDArray[Any], weight: Floats | None, blocks: int, columns: Longs | None, table: Floats,
-    y: Floats, loop: Floats | None, out: Floats, threads: int = 1,
-) -> None:  # fmt: skip
+    start: Longs,
+    end: Longs,
+    indices: NDArray[Any],
+    weight: Floats | None,
+    blocks: int,
+    columns: Longs | None,
+    table: Floats,
+    y: Floats,
+    loop: Floats | None,
+    out: Floats,
+    threads: int = 1,
+) -> None:
     """out[u] = loop[u] · y[u], and in `columns` (None: all) also Σ_e w_e · table[v]; table [n, blocks · 16]."""
     width = y.shape[1]
     where = np.arange(width) if columns is None else columns
@@ -92,13 +124,19 @@ def edge_dots(
             out[i] = x[v] @ y[u]
 
 
-# ------------------------------------------------------------------------------------------------------ weights that stay
+# --------------------------------------------------------------------------------------------------------- sparse weights
 
 
 def sparse_linear(
-    x: Floats, indptr: Longs, indices: NDArray[np.int32], values: Floats, bias: Floats | None, out: Floats, relu: bool,
+    x: Floats,
+    indptr: Longs,
+    indices: NDArray[np.int32],
+    values: Floats,
+    bias: Floats | None,
+    out: Floats,
+    relu: bool,
     threads: int = 1,
-) -> None:  # fmt: skip
+) -> None:
     """out[u, j] = bias[j] + Σ_k values[k] · x[u, indices[k]] over indptr[j] ≤ k < indptr[j + 1], or the relu of it."""
     for j in range(len(indptr) - 1):
         total = np.full(len(x), 0 if bias is None else bias[j], dtype=np.float32)
@@ -108,17 +146,30 @@ def sparse_linear(
 
 
 def sparse_linear_gathered(
-    start: Longs, end: Longs, edge_indices: NDArray[Any], weight: Floats | None, blocks: int, columns: Longs | None,
-    table: Floats, y: Floats, loop: Floats | None, indptr: Longs, indices: NDArray[np.int32], values: Floats,
-    bias: Floats | None, out: Floats, relu: bool, threads: int = 1,
-) -> None:  # fmt: skip
-    """`sparse_linear` of the rows that `diffuse` makes, which the compiled one never writes to memory."""
+    start: Longs,
+    end: Longs,
+    edge_indices: NDArray[Any],
+    weight: Floats | None,
+    blocks: int,
+    columns: Longs | None,
+    table: Floats,
+    y: Floats,
+    loop: Floats | None,
+    indptr: Longs,
+    indices: NDArray[np.int32],
+    values: Floats,
+    bias: Floats | None,
+    out: Floats,
+    relu: bool,
+    threads: int = 1,
+) -> None:
+    """`sparse_linear` of the rows that `diffuse` makes, which the compiled one does not write to memory."""
     rows = np.empty((len(start), y.shape[1]), dtype=np.float32)
     diffuse(start, end, edge_indices, weight, blocks, columns, table, y, loop, rows)
     sparse_linear(rows, indptr, indices, values, bias, out, relu)
 
 
-# --------------------------------------------------------------------------------------------------------- one at a time
+# -------------------------------------------------------------------------------------------------------------- pointwise
 
 
 def dropout(x: Floats, seed: int, level: int, scale: float, out: Floats, threads: int = 1) -> None:

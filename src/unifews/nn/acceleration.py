@@ -1,4 +1,4 @@
-"""What `accelerate` did with each message-passing layer of a model."""
+"""The report of `accelerate` on each message-passing layer of a model."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ class AcceleratedLayer:
     """One message-passing layer of an accelerated model."""
 
     path: str
-    """Where the layer is in the model."""
+    """Path of the layer in the model."""
     kind: str
     """Its PyG class."""
     kernel: str | None
-    """The class it has now; None where it is still PyG's own."""
+    """Its new class; None if it is unchanged."""
     reason: str = ""
-    """Why it is still PyG's own."""
+    """Why it is unchanged."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class AccelerationReport:
 
     @property
     def unchanged(self) -> tuple[AcceleratedLayer, ...]:
-        """Layers that are PyG's own."""
+        """Layers that are unchanged."""
         return tuple(layer for layer in self.layers if layer.kernel is None)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a layer multiplies by: weighted edges between different nodes, and the diagonal, which is never pruned."""
+"""The matrix T of a layer: weighted edges between different nodes, and the diagonal, which is never pruned."""
 
 from __future__ import annotations
 
@@ -11,17 +11,132 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from unifews.errors import GraphError, InputError, ShapeError
-from unifews.nn.adjacency import Adjacency
 from unifews.nn.ops.linear import check_tensor
 
 Norm = Literal["gcn", "mean", "sum", "cheb"]
 
 
 @dataclass(frozen=True, eq=False)
-class Edges:
+class Adjacency:
+    """n nodes and m edges, by receiver for the product and by sender for its gradient.
+
+    Row u receives from ``indices[start[u] : end[u]]``; row v sends to ``back_indices[back_start[v] : back_end[v]]``.
+    ``order`` [m] permutes values from the caller's edge order to this one, ``back_order`` from this one to the reversed lists,
+    ``forward_order`` is the inverse of ``back_order``.
+    """
+
+    start: Tensor
+    end: Tensor
+    indices: Tensor
+    order: Tensor
+    back_start: Tensor
+    back_end: Tensor
+    back_indices: Tensor
+    back_order: Tensor
+    forward_order: Tensor
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.start)
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.indices)
+
+    @property
+    def receivers(self) -> Tensor:
+        """The receiver of every edge, int64 [m], sorted."""
+        return torch.repeat_interleave(self.end - self.start, output_size=self.num_edges)
+
+    def only(self, keep: Tensor) -> Adjacency:
+        """The edges where keep [m] is set, in the same order; costs O(m)."""
+        back = keep[self.back_order]
+        position = keep.long().cumsum(0) - 1
+        back_order = position[self.back_order[back]]
+        (start, end), (back_start, back_end) = (
+            _left(first, last, flags)
+            for first, last, flags in ((self.start, self.end, keep), (self.back_start, self.back_end, back))
+        )
+        return Adjacency(
+            start,
+            end,
+            self.indices[keep],
+            self.order[keep],
+            back_start,
+            back_end,
+            self.back_indices[back],
+            back_order,
+            _inverse(back_order),
+        )
+
+    @property
+    def keys(self) -> Tensor:
+        """Keys of the edges independent of their position: receiver · n + sender, int64 [m]."""
+        return self.receivers * self.num_nodes + self.indices
+
+    def has_edges_of(self, other: Adjacency) -> bool:
+        """Whether these are the same edges between the same number of nodes, in any order."""
+        if self is other:
+            return True
+        if (self.num_nodes, self.num_edges, self.indices.device) != (other.num_nodes, other.num_edges, other.indices.device):
+            return False
+        if not torch.equal(self.start, other.start):
+            return False
+        return torch.equal(self.indices, other.indices) or torch.equal(self.keys.sort().values, other.keys.sort().values)
+
+    def carry(self, keep: Tensor, other: Adjacency) -> Tensor | None:
+        """keep [m] for the edges of another adjacency, matched by their ends; edges that are not in this one are kept.
+
+        None = all edges are kept.
+        """
+        removed = self.keys[~keep]
+        if other.num_nodes != self.num_nodes or not len(removed):
+            return None
+        return ~torch.isin(other.keys, removed)
+
+    @classmethod
+    def build(cls, edge_index: Tensor, num_nodes: int) -> Adjacency:
+        """From edge_index [2, m]; row 0 sends, row 1 receives."""
+        if edge_index.ndim != 2 or edge_index.shape[0] != 2:
+            raise ShapeError(f"`edge_index` has shape {list(edge_index.shape)}; it is [2, edges], senders and receivers.")
+        if num_nodes >= 2**31:
+            raise GraphError(f"layers train on graphs of up to 2^31 - 1 nodes; this one has {num_nodes:,}.")
+        if edge_index.numel() and (int(edge_index.min()) < 0 or int(edge_index.max()) >= num_nodes):
+            wrong = int(edge_index.min()) if int(edge_index.min()) < 0 else int(edge_index.max())
+            raise GraphError(f"`edge_index` names node {wrong}, but x has {num_nodes:,} rows, numbered from 0.")
+        sender, receiver = edge_index
+        order = torch.argsort(receiver, stable=True)
+        sender, receiver = sender[order], receiver[order]
+        back_order = torch.argsort(sender, stable=True)
+        start, end = _rows(receiver, num_nodes)
+        back_start, back_end = _rows(sender, num_nodes)
+        indices, back_indices = sender.int().contiguous(), receiver[back_order].int().contiguous()
+        return cls(start, end, indices, order, back_start, back_end, back_indices, back_order, _inverse(back_order))
+
+
+def _rows(sorted_ends: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    count = torch.bincount(sorted_ends, minlength=num_nodes)
+    end = count.cumsum(0)
+    return end - count, end
+
+
+def _left(start: Tensor, end: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+    """Row bounds after removing the edges that are not kept."""
+    before = torch.nn.functional.pad(keep.long().cumsum(0), (1, 0))
+    return before[start], before[end]
+
+
+def _inverse(order: Tensor) -> Tensor:
+    inverse = torch.empty_like(order)
+    inverse[order] = torch.arange(len(order), device=order.device)
+    return inverse
+
+
+@dataclass(frozen=True, eq=False)
+class LayerEdges:
     """T = off-diagonal edges with their factors + diag(loop).
 
-    PyG mixes the self-loops it adds with the edges; here they stand apart, because they are never pruned and never counted.
+    PyG adds self-loops to the edges; here they are separate, because they are never pruned and never counted.
     """
 
     adjacency: Adjacency
@@ -31,9 +146,9 @@ class Edges:
     loop: Tensor | None
     """T[u,u], float [n]; None = 0."""
     number: Tensor
-    """The caller's number of each edge, int64 [m]."""
+    """The caller's index of each edge, int64 [m]."""
     before: int | None = None
-    """Edges there were before some were taken out."""
+    """Number of edges before some were removed; None = none were."""
 
     @property
     def count(self) -> int:
@@ -41,7 +156,7 @@ class Edges:
 
     @property
     def learnt(self) -> bool:
-        """Whether the factors have a gradient."""
+        """Whether the factors require a gradient."""
         return any(value is not None and value.requires_grad for value in (self.weight, self.loop))
 
     @cached_property
@@ -53,13 +168,13 @@ class Edges:
 
     @property
     def whole(self) -> int:
-        """Edges of the graph, those taken out included."""
+        """Number of edges of the graph, removed ones included."""
         return self.count if self.before is None else self.before
 
-    def only(self, keep: Tensor) -> Edges:
+    def only(self, keep: Tensor) -> LayerEdges:
         """The edges where keep [m] is set."""
         weight = None if self.weight is None else self.weight[keep]
-        return Edges(self.adjacency.only(keep), weight, self.loop, self.number[keep], self.whole)
+        return LayerEdges(self.adjacency.only(keep), weight, self.loop, self.number[keep], self.whole)
 
     @property
     def factor(self) -> Tensor:
@@ -68,15 +183,22 @@ class Edges:
 
     @classmethod
     def of(
-        cls, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, norm: Norm, *, loops: float | None = None,
-        flow: str = "source_to_target", dtype: torch.dtype = torch.float32,
-    ) -> Edges:  # fmt: skip
+        cls,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        num_nodes: int,
+        norm: Norm,
+        *,
+        loops: float | None = None,
+        flow: str = "source_to_target",
+        dtype: torch.dtype = torch.float32,
+    ) -> LayerEdges:
         """From what a PyG layer is called with: edge_index [2, m] or a sparse matrix [receivers, senders].
 
         ``norm="gcn"``: D^-½ (A + I) D^-½ as PyG's `gcn_norm`; ``"mean"``: 1 / number of incoming edges; ``"sum"``: as they are;
         ``"cheb"``: -D^-½ A D^-½ without self-loops, D by senders, as PyG's ChebConv.
-        `loops`: weight of the self-loop that every node without one is given; None adds none. Kept for as long as the given
-        tensors live and are not written to, unless the weights are learnt.
+        `loops`: weight of the self-loop added to every node without one; None adds none. Cached as long as the given tensors
+        live and are not written to, unless the weights require a gradient.
         """
         how = (num_nodes, norm, loops, flow, dtype)
         return cls._kept(edge_index, edge_weight, how, (num_nodes, num_nodes))
@@ -84,25 +206,28 @@ class Edges:
     @classmethod
     def between(
         cls, edge_index: Tensor, senders: int, receivers: int, norm: Norm, *, dtype: torch.dtype = torch.float32
-    ) -> Edges:  # fmt: skip
-        """From one set of nodes to another: none is a self-loop. With n the larger number, receiver u is node u of 2n, sender v
-        node n + v."""
+    ) -> LayerEdges:
+        """From one set of nodes to another, without self-loops. With n the larger number, receiver u is node u of 2n, sender v
+        is node n + v."""
         n = max(senders, receivers)
         return cls._kept(edge_index, None, (2 * n, norm, None, "source_to_target", dtype), (receivers, senders))
 
     @classmethod
     def _kept(
-        cls, edge_index: Tensor, edge_weight: Tensor | None, layout: tuple[int, Norm, float | None, str, torch.dtype],
+        cls,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        layout: tuple[int, Norm, float | None, str, torch.dtype],
         shape: tuple[int, int],
-    ) -> Edges:  # fmt: skip
+    ) -> LayerEdges:
         how = (*layout, shape)
         found = _known.get(edge_index)  # type: ignore[no-untyped-call]
         if found is None or found["version"] != _version(edge_index):
             found = _known[edge_index] = {"version": _version(edge_index)}
-        # A weak key does not tell one weight tensor from another that took its place: the tensor itself is compared.
+        # Weak keys cannot distinguish a weight tensor from another with the same id, so the tensor itself is compared.
         stored = found.get(how)
         if stored is not None and stored[0] is edge_weight and stored[1] == _version(edge_weight):
-            edges: Edges = stored[2]
+            edges: LayerEdges = stored[2]
             return edges
         made = cls._build(found, edge_index, edge_weight, *layout, shape)
         if edge_weight is None or not edge_weight.requires_grad:
@@ -111,9 +236,17 @@ class Edges:
 
     @classmethod
     def _build(
-        cls, known: dict[Any, Any], edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, norm: Norm,
-        loops: float | None, flow: str, dtype: torch.dtype, shape: tuple[int, int],
-    ) -> Edges:  # fmt: skip
+        cls,
+        known: dict[Any, Any],
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        num_nodes: int,
+        norm: Norm,
+        loops: float | None,
+        flow: str,
+        dtype: torch.dtype,
+        shape: tuple[int, int],
+    ) -> LayerEdges:
         ends, weight = _pairs(edge_index, edge_weight, shape, flow)
         if shape != (num_nodes, num_nodes):
             ends = _apart(ends, shape)
@@ -141,7 +274,7 @@ class Edges:
         if loop is not None:
             degree = degree + loop
         root = torch.where(degree > 0, degree.clamp(min=torch.finfo(dtype).tiny).rsqrt(), 0.0)
-        # PyG gives nodes of negative degree NaN; a factor of 0 leaves them without messages instead.
+        # PyG returns NaN for nodes of negative degree; here they have the factor 0 and send no messages.
         return cls(adjacency, root[sender] * ones * root[receiver], None if loop is None else loop * root * root, number)
 
 
@@ -162,13 +295,11 @@ def _apart(ends: Tensor, shape: tuple[int, int]) -> Tensor:
     return torch.stack([ends[0] + max(shape), ends[1]])
 
 
-def _pairs(
-    edge_index: Tensor, edge_weight: Tensor | None, shape: tuple[int, int], flow: str
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Senders and receivers [2, m] and their weights, from either way of giving edges; shape: receivers and senders."""
+def _pairs(edge_index: Tensor, edge_weight: Tensor | None, shape: tuple[int, int], flow: str) -> tuple[Tensor, Tensor | None]:
+    """Senders and receivers [2, m] and their weights, from edge_index or a sparse matrix; shape: (receivers, senders)."""
     if edge_index.layout != torch.strided:
         if edge_weight is not None:
-            raise InputError("a sparse matrix holds its weights itself; leave `edge_weight` out.")
+            raise InputError("a sparse matrix has its own weights; leave `edge_weight` out.")
         if tuple(edge_index.shape) != shape:
             rows = f"{shape[0]:,}" if shape[0] == shape[1] else f"{shape[1]:,} rows of senders and {shape[0]:,}"
             raise ShapeError(f"the sparse matrix is {list(edge_index.shape)}, but x has {rows} rows.")
@@ -180,16 +311,18 @@ def _pairs(
     if edge_index.ndim != 2 or edge_index.shape[0] != 2:
         raise ShapeError(f"`edge_index` has shape {list(edge_index.shape)}; it is [2, edges], senders and receivers.")
     if edge_index.is_floating_point():
-        raise GraphError(f"`edge_index` holds {edge_index.dtype} numbers; nodes are whole numbers (torch.long).")
+        raise GraphError(f"`edge_index` holds {edge_index.dtype} values; node indices are integers (torch.long).")
     if edge_weight is not None and edge_weight.numel() != edge_index.shape[1]:
-        raise ShapeError(f"`edge_weight` has {edge_weight.numel():,} values for {edge_index.shape[1]:,} edges; give one each.")
+        raise ShapeError(
+            f"`edge_weight` has {edge_weight.numel():,} values for {edge_index.shape[1]:,} edges; give one per edge."
+        )
     ends = edge_index.as_subclass(Tensor).long()  # PyG's EdgeIndex sorts and caches on its own; a plain tensor is enough
     ends = ends if flow == "source_to_target" else ends.flip(0)
     return ends, None if edge_weight is None else edge_weight.flatten()
 
 
 def _structure(ends: Tensor, num_nodes: int) -> tuple[Adjacency, Tensor, Tensor]:
-    """The edges between different nodes, their numbers in adjacency order, and the numbers of the self-loops."""
+    """The edges between different nodes, their indices in adjacency order, and the indices of the self-loops."""
     is_loop = ends[0] == ends[1]
     between = (~is_loop).nonzero().flatten()
     adjacency = Adjacency.build(ends[:, between], num_nodes)
@@ -203,7 +336,7 @@ def _loops(
         return None
     device = ends.device
     given = torch.ones(len(at), dtype=dtype, device=device) if weight is None else weight[at]
-    if fill is None:  # loops that were given count like other edges: two of them, twice
+    if fill is None:  # given self-loops count like other edges, duplicates included
         return torch.zeros(num_nodes, dtype=dtype, device=device).index_add(0, ends[0, at], given)
     loop = torch.full((num_nodes,), fill, dtype=dtype, device=device)
-    return loop.index_put((ends[0, at],), given)  # as PyG: a loop that was given keeps its weight
+    return loop.index_put((ends[0, at],), given)  # as in PyG, a given self-loop keeps its weight

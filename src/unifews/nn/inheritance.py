@@ -1,14 +1,14 @@
-"""Which edges a layer finds removed by the layers before it (`inherit`).
+"""Inheritance of removed edges from earlier layers (`inherit`).
 
 Inheritance follows one chain of successive layers on one set of edges. A layer inherits from the last layer of the pass that
 
-* saw the same edges, known by their ends, between the same number of nodes, and
-* is of the same relation: layers under different keys of a `ModuleDict` (PyG's `HeteroConv`, models made by `to_hetero`, a
-  dict of branches) are parallel and never inherit from each other; under the same key of several dicts they are successive.
-  A layer outside of all dicts comes before those in them.
+* had the same edges, compared by their ends, between the same number of nodes, and
+* has the same relation: layers under different keys of a `ModuleDict` (PyG's `HeteroConv`, models from `to_hetero`, a dict of
+  branches) are parallel and never inherit from each other; under the same key of several dicts they are successive.
+  A layer outside of all dicts precedes those in them.
 
-A layer that is called with the same features as an earlier one, on the same edges, is parallel to it, not its successor: it
-inherits what that one did, and later layers lose only the edges that both removed.
+A layer that is called with the same features as an earlier one, on the same edges, is parallel to it, not its successor: both
+inherit the same edges, and later layers lose only the edges that both removed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from unifews.nn.adjacency import Adjacency
+from unifews.nn.edges import Adjacency
 
 Relation = tuple[str, ...]
-"""Keys of the `ModuleDict`s that a layer sits in, from the outside in."""
+"""Keys of the `ModuleDict`s that contain a layer, outermost first."""
 
 
 def relation_of(model: nn.Module, path: str) -> Relation:
-    """The relation of the layer at this path of a model; a dict of one entry has nothing in parallel."""
+    """The relation of the layer at this path of a model; dicts of one entry do not count."""
     keys, module = [], model
     for part in path.split(".") if path else ():
         if isinstance(module, nn.ModuleDict) and len(module) > 1:
@@ -38,7 +38,7 @@ def relation_of(model: nn.Module, path: str) -> Relation:
 
 @dataclass(frozen=True, eq=False)
 class _State:
-    """The edges that are there before or after a layer."""
+    """The edges kept before or after a layer."""
 
     layer: nn.Module
     relation: Relation
@@ -58,15 +58,15 @@ class _State:
 
 
 class Inheritance:
-    """The edges that the layers of one pass have left to later ones."""
+    """The edges that the layers of one pass have kept for later ones."""
 
     def __init__(self) -> None:
-        self._left: list[_State] = []  # one for each relation and set of edges, the last that ran at the end
-        self._found = WeakTensorKeyDictionary()  # by the features that a layer was called with: their version, what it found
-        self._parallel: nn.Module | None = None  # the layer that runs, if it is parallel to an earlier one
+        self._left: list[_State] = []  # one per relation and set of edges, the most recent last
+        self._found = WeakTensorKeyDictionary()  # features of a call → their version, states of the layers called with them
+        self._parallel: nn.Module | None = None  # the running layer, if it is parallel to an earlier one
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Inheritance:
-        return Inheritance()  # of one pass of one model
+        return Inheritance()  # the state of one pass is not copied
 
     def __reduce__(self) -> tuple[type[Inheritance], tuple[()]]:
         return Inheritance, ()
@@ -88,15 +88,15 @@ class Inheritance:
         states.append(_State(layer, relation, adjacency, flags, depth))
         return flags, depth
 
-    def leave(self, layer: nn.Module, relation: Relation, adjacency: Adjacency, flags: Tensor, depth: int) -> None:
-        """This layer leaves these edges [m] to later ones."""
+    def store(self, layer: nn.Module, relation: Relation, adjacency: Adjacency, flags: Tensor, depth: int) -> None:
+        """Record the edges bool [m] that this layer keeps for later ones."""
         if self._parallel is layer:
             other = _last(self._left, relation, adjacency)
             kept = None if other is None else other.flags_for(adjacency)
             flags = flags if kept is None else flags | kept
         self._left = [
             state for state in self._left if state.relation != relation or not state.adjacency.has_edges_of(adjacency)
-        ]  # fmt: skip
+        ]
         self._left.append(_State(layer, relation, adjacency, flags, depth))
 
     def _called_with(self, given: Tensor) -> list[_State]:

@@ -1,4 +1,4 @@
-"""What the layers of one sparsified model share: settings, the schedule, and the edges that are still there in this pass."""
+"""State that the layers of a sparsified model share: options, schedule, and the edges kept in the current pass."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from unifews.core.trace import LayerTrace
-from unifews.nn.adjacency import Adjacency
 from unifews.nn.config import Phase, PruningConfig, nested_share, water_level, whole_columns
+from unifews.nn.edges import Adjacency
 from unifews.nn.inheritance import Inheritance
 from unifews.nn.parallel import check_one_process
 from unifews.nn.trace import ConvTrace, ModelTrace
@@ -24,38 +24,38 @@ if TYPE_CHECKING:
     from unifews.nn.linear import PrunedWeight
 
 
-_FAST = 0.5  # momentum of running statistics that are those of the last few passes
+_FAST_MOMENTUM = 0.5  # momentum above which running statistics follow the last few passes
 Graph = weakref.ref[Adjacency] | None
-_THREADS = 64  # passes that are kept before those of threads that have ended are dropped
+_MAX_PASSES = 64  # number of stored passes above which those of ended threads are dropped
 
 
 @dataclass(eq=False)
 class Pass:
-    """One run through the layers of a model, or as far as it has come."""
+    """One pass through the layers of a model, complete or not."""
 
     training: bool
     """In training mode, with gradients."""
     deciding: bool
-    """Whether what stays is decided by it; any other pass uses what was decided."""
+    """Whether it takes decisions; any other pass uses stored ones."""
     records: list[ConvTrace] = field(default_factory=list)
     order: list[PrunedConv] = field(default_factory=list)
-    alive: Inheritance | None = None
+    inheritance: Inheritance | None = None
     ran: dict[nn.Module, list[int]] = field(default_factory=dict)
-    """Of every layer that was called, in that order: how its parameters were numbered then, and how often it was called."""
+    """Layers in the order they were called: version of their parameters at the first call, and number of calls."""
     graph: Graph = None
-    """The edges that its first layer was given."""
+    """The edges of its first layer."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "graph": None}  # a copy, and a file, knows the graph by its own tensors
+        return {**vars(self), "graph": None}  # weak references cannot be copied or pickled
 
 
 class Session:
-    """One model, its pruned layers in the order they run, and the pass that is going on.
+    """One model, its pruned layers in the order they run, and the current pass.
 
-    A pass begins when the model is called (a forward pre-hook). Where only parts of it are called (``encode`` and ``decode``, a
-    ``training_step``, the layers of a list one by one), it begins with the layer that shows that another one has begun
-    (`enter`). A training pass takes decisions; any other one uses those that were taken, so what is evaluated is what was
-    trained, and forgetting to say anything here changes nothing.
+    A pass starts when the model is called (a forward pre-hook). Where only parts of it are called (``encode`` and ``decode``, a
+    ``training_step``, layers of a list one by one), it starts with the first layer that cannot belong to the previous pass
+    (`enter`). A training pass takes decisions; any other pass uses the stored ones, so evaluation uses the trained masks
+    without further calls.
     """
 
     def __init__(self, pruning: PruningConfig, convs: list[PrunedConv], weights: list[PrunedWeight]) -> None:
@@ -64,16 +64,16 @@ class Session:
         self.phase: Phase = "regrow"
         self.node_lock: Tensor | None = None
         self.factor: Tensor | None = None
-        """Of every edge of the pass, for layers that take no edge weights; set by `thinned`."""
+        """Factors of the edges of a pass for layers without edge weights; set by `unifews.nn.masked`."""
         self.requested = str(pruning)
         self.notes: tuple[str, ...] = ()
-        """On the model, for every trace."""
-        self._passes: dict[int, Pass] = {}  # by thread: several may evaluate one model at a time
+        """Notes on the model, added to every trace."""
+        self._passes: dict[int, Pass] = {}  # by thread, since several threads may evaluate a model at once
         self._last: Pass | None = None
-        self._trained: Pass | None = None  # the last training pass, which goes on after what is evaluated in between
-        self._inside: set[int] = set()  # threads in a call of the whole model
+        self._trained: Pass | None = None  # the last training pass, which continues after an evaluation in between
+        self._inside: set[int] = set()  # threads inside a call of the whole model
         self._depth: dict[PrunedConv, int] = {}
-        """Layers before each in its chain of inheritance, where it has run."""
+        """Number of layers before each in its chain of inheritance, once it has run."""
         self._shares: list[float] | None = None
         self.norms: list[_BatchNorm] = []
         """The model's BatchNorm layers."""
@@ -85,7 +85,7 @@ class Session:
 
     @property
     def now(self) -> Pass | None:
-        """The pass that is going on in this thread, or the last one; of a thread that has none, the last one of any."""
+        """The current or last pass of this thread; the last one of any thread if this one has none."""
         return self._passes.get(get_ident(), self._last)
 
     @now.setter
@@ -94,7 +94,7 @@ class Session:
         if value is None:
             self._passes.clear()
             return
-        if len(self._passes) > _THREADS:
+        if len(self._passes) > _MAX_PASSES:
             alive = {thread.ident for thread in threads_alive()}
             self._passes = {number: each for number, each in list(self._passes.items()) if number in alive}
         self._passes[get_ident()] = value
@@ -105,7 +105,7 @@ class Session:
 
     @property
     def passes(self) -> int:
-        """Training passes so far; a buffer, so a run that goes on from a file goes on with its schedule."""
+        """Number of training passes; a buffer, so that resumed training continues the schedule."""
         return int(self.convs[0].passes)
 
     @property
@@ -114,7 +114,7 @@ class Session:
 
     @property
     def records(self) -> list[ConvTrace]:
-        """What the message-passing layers of the pass did, in the order they ran."""
+        """Records of the message-passing layers of the pass, in the order they ran."""
         return [] if self.now is None else self.now.records
 
     @records.setter
@@ -123,13 +123,13 @@ class Session:
         self.now.records = records
 
     def forget(self) -> None:
-        """As before the first pass; decisions are the layers' own and stay."""
+        """Reset to the state before the first pass; the decisions of the layers are kept."""
         self.now = self._trained = None
 
-    # ------------------------------------------------------------------------------------------------ where a pass begins
+    # ------------------------------------------------------------------------------------------------- start of a pass
 
     def attach(self, model: nn.Module) -> None:
-        """Follow the calls of a model and of its layers, from their hooks."""
+        """Register the hooks on a model and its layers."""
         model.register_forward_pre_hook(self.call)
         model.register_forward_hook(self.returned, always_call=True)
         layers: list[nn.Module] = [*self.convs, *self.weights]
@@ -138,8 +138,8 @@ class Session:
                 layer.register_forward_pre_hook(self.enter, with_kwargs=True)
         self.norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
         for norm in self.norms:
-            norm.register_forward_pre_hook(self.quicken)
-            norm.register_forward_hook(self.slow_down, always_call=True)
+            norm.register_forward_pre_hook(self.raise_momentum)
+            norm.register_forward_hook(self.restore_momentum, always_call=True)
 
     def detach(self, model: nn.Module) -> None:
         for module in model.modules():
@@ -150,7 +150,7 @@ class Session:
                     module._forward_hooks_always_called.pop(number, None)
 
     def call(self, model: nn.Module, args: Any) -> None:
-        """The whole model is called: a pass, whatever its layers do."""
+        """Hook: the whole model is called, which starts a pass."""
         self.begin(model)
         self._inside.add(get_ident())
 
@@ -158,23 +158,23 @@ class Session:
         self._inside.discard(get_ident())
 
     def enter(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A layer is called, by the model or from outside of it."""
-        in_backward = torch._C._current_graph_task_id() != -1  # what a checkpoint makes again belongs to the pass it is of
+        """Hook: a layer is called, by the model or directly."""
+        in_backward = torch._C._current_graph_task_id() != -1  # recomputation of a checkpoint belongs to its pass
         if get_ident() not in self._inside and not in_backward:
             training = is_training(layer)
             if training and self._trained is not None and self._trained is not self.now:
-                self.now = self._trained  # something was evaluated since
-            if self._is_another(layer, training, args[0] if args else kwargs.get("x")):
+                self.now = self._trained  # continue it after an evaluation
+            if self._starts_new_pass(layer, training, args[0] if args else kwargs.get("x")):
                 self.begin(layer)
         if self.now is not None:
             self.now.ran.setdefault(layer, [_version(layer), 0])[1] += 1
 
-    def _is_another(self, layer: nn.Module, training: bool, x: Any) -> bool:
-        """Whether a layer that is called by itself begins another pass than the one going on.
+    def _starts_new_pass(self, layer: nn.Module, training: bool, x: Any) -> bool:
+        """Whether a layer that is called directly starts a new pass.
 
-        A training pass is over once a layer of it has other weights than before; and with the layer that came first, unless it
-        is given what was made in this pass, as a layer that is used several times in a row. Where nothing is recorded of how
-        values are made, it may be called as often as in training.
+        A training pass ends when the weights of one of its layers have changed, or when its first layer is called again, unless
+        with values computed in this pass, as a layer that is used several times in a row. In evaluation, without autograd
+        history, the first layer may be called as often as in training.
         """
         now = self._passes.get(get_ident())
         if now is None or now.training != training:
@@ -193,8 +193,8 @@ class Session:
         return times >= (1 if before is None else before[1])
 
     def begin(self, module: nn.Module) -> None:
-        """A pass starts with the call of the model, or of one of its layers."""
-        self.settle_order()
+        """Start a pass with a call of the model, or of one of its layers."""
+        self.update_order()
         training = is_training(module)
         self.discard_stale_edges()
         decided = any(bool(conv.decided) for conv in self.convs)
@@ -206,7 +206,7 @@ class Session:
             self._graphs = (self._graphs[1], None if self._trained is None else self._trained.graph)
             self._trained = self.now
         if not deciding or not training:
-            self._complete()
+            self._decide_missing()
         if training and self.phase != "frozen":
             for conv in self.convs:
                 conv.passes += 1
@@ -218,11 +218,11 @@ class Session:
                 for weight, how in zip(self.weights, due, strict=True):
                     weight.due = how
 
-    def _complete(self) -> None:
-        """Before a pass that is not one of training: layers without a decision of their own take it now, by what was asked for.
+    def _decide_missing(self) -> None:
+        """Before a pass that is not a training pass: let layers without a valid decision take one now.
 
-        Such are those that did not run in training, and those of an average over the buffers of a model, which keeps whatever
-        one of the averaged masks kept.
+        These are layers that did not run in training, and those of an average over the buffers of a model, whose mask is the
+        union of the averaged masks.
         """
         for conv in self.convs:
             count = int(conv.columns.sum())
@@ -238,13 +238,13 @@ class Session:
                 weight.excess = how
 
     def discard_stale_edges(self) -> None:
-        """An average, whose buffers are those of the model that trains, decides on edges anew, by the averaged weights."""
+        """Discard the edges of an average of models, whose buffers are the trained model's, to decide from its own weights."""
         if any(conv.is_stale for conv in self.convs):
             for conv in self.convs:
                 conv.discard_edges()
 
-    def settle_order(self) -> None:
-        """Layers are shared a budget in the order they last ran, which may not be the order they were defined in."""
+    def update_order(self) -> None:
+        """Sort the layers in the order they last ran, by which the budget is shared."""
         ran = [] if self.now is None else list(dict.fromkeys(self.now.order))
         if len(ran) == len(self.convs) and ran != self.convs:
             self.convs, self._shares = ran, None
@@ -253,16 +253,16 @@ class Session:
 
     @property
     def hysteresis(self) -> float:
-        """How much larger than a column that is sent another one has to be to take its place.
+        """Factor by which the magnitude of another column must exceed that of a kept one to replace it.
 
-        More than 1 where a BatchNorm averages its statistics over many passes: those of a column that is sent in some of them
-        are of neither kind.
+        Above 1 where a BatchNorm averages its statistics over many passes: those of a column that is sent in some of them fit
+        neither case.
         """
-        slow = any(norm.momentum is None or norm.momentum < _FAST for norm in self.norms)
+        slow = any(norm.momentum is None or norm.momentum < _FAST_MOMENTUM for norm in self.norms)
         return self.pruning.hysteresis if slow else 1.0
 
-    def quicken(self, norm: _BatchNorm, args: Any) -> None:
-        """Passes over one and the same graph are no samples to average over: running statistics follow the last of them."""
+    def raise_momentum(self, norm: _BatchNorm, args: Any) -> None:
+        """Hook: while passes run on one graph, running statistics follow the last passes instead of averaging over many."""
         before, last = (None if graph is None else graph() for graph in self._graphs)
         if not self.prunes or before is None or before is not last or not is_training(norm):
             return
@@ -270,19 +270,19 @@ class Session:
         if wanted is not None and own is not None and own < wanted:
             self._momentum[norm], norm.momentum = own, wanted
 
-    def slow_down(self, norm: _BatchNorm, args: Any, out: Any) -> None:
+    def restore_momentum(self, norm: _BatchNorm, args: Any, out: Any) -> None:
         if norm in self._momentum:
             norm.momentum = self._momentum.pop(norm)
 
     # ------------------------------------------------------------------------------------------------------------ budget
 
     def share(self, conv: PrunedConv) -> float:
-        """Columns of dense work that this layer may keep."""
+        """Columns, as a measure of multiply-adds, that this layer may keep."""
         if self._shares is None:
             widths = [layer.width for layer in self.convs]
             sparsity = self.pruning.edge_sparsity or 0.0
             if self.pruning.entries == "node" and self.pruning.inherit:
-                # Edges that are gone stay gone, so a later layer cannot keep more of them than an earlier one.
+                # Removed edges are inherited, so a later layer cannot keep more of them than an earlier one.
                 depths = [self.depth(layer) for layer in self.convs]
                 stay = nested_share(depths, sparsity) if self.pruning.budget == "layers" else [1 - sparsity] * len(widths)
                 self._shares = [s * w for s, w in zip(stay, widths, strict=True)]
@@ -294,29 +294,29 @@ class Session:
                 self._shares = [float(k) for k in whole_columns(self._shares)]
         return self._shares[self.convs.index(conv)]
 
-    def share_anew(self) -> None:
+    def reset_shares(self) -> None:
         self._shares = None
 
     # -------------------------------------------------------------------------------------------------- inside one pass
 
-    def alive(self, conv: PrunedConv, adjacency: Adjacency, given: Tensor | None) -> Tensor | None:
-        """Flags [m] of the edges that earlier layers of this pass have left to one called with these features; None = all."""
+    def inherited_edges(self, conv: PrunedConv, adjacency: Adjacency, given: Tensor | None) -> Tensor | None:
+        """bool [m]: edges kept by earlier layers of this pass for a layer called with these features; None = all."""
         if not self.pruning.inherit or not self.pruning.prunes_edges or self.pruning.entries == "unit" or self.now is None:
             return None
-        self.now.alive = self.now.alive or Inheritance()
-        flags, depth = self.now.alive.reach(conv, conv.relation, adjacency, given)
+        self.now.inheritance = self.now.inheritance or Inheritance()
+        flags, depth = self.now.inheritance.reach(conv, conv.relation, adjacency, given)
         if self.depth(conv) != depth:
             self._shares = None
         self._depth[conv] = depth
         return flags
 
-    def leave(self, conv: PrunedConv, adjacency: Adjacency, flags: Tensor) -> None:
-        """Of the edges, later layers of this pass see those with a flag."""
-        if self.now is not None and self.now.alive is not None:
-            self.now.alive.leave(conv, conv.relation, adjacency, flags, self.depth(conv))
+    def store_kept_edges(self, conv: PrunedConv, adjacency: Adjacency, flags: Tensor) -> None:
+        """Record the edges, bool [m], that this layer keeps for later layers of this pass."""
+        if self.now is not None and self.now.inheritance is not None:
+            self.now.inheritance.store(conv, conv.relation, adjacency, flags, self.depth(conv))
 
     def depth(self, conv: PrunedConv) -> int:
-        """Layers before this one in its chain of inheritance; before it has run, those of its relation."""
+        """Number of layers before this one in its chain of inheritance; before it has run, those of its relation."""
         if conv in self._depth:
             return self._depth[conv]
         before = self.convs[: self.convs.index(conv)]
@@ -324,14 +324,14 @@ class Session:
 
     @property
     def has_branches(self) -> bool:
-        """Whether inheritance does not simply follow the order of the layers."""
+        """Whether some layers are parallel, so that inheritance does not follow the order of the layers."""
         return len({self.depth(conv) for conv in self.convs}) < len(self.convs)
 
     def is_first(self, conv: PrunedConv) -> bool:
         return self.convs[0] is conv
 
     def record(self, conv: PrunedConv, entry: ConvTrace, adjacency: Adjacency) -> None:
-        if self.now is None:  # the `forward` of a layer that is the whole model, without its hooks
+        if self.now is None:  # `forward` of a layer that is the whole model, called without hooks
             self.now = Pass(training=False, deciding=False)
         self.now.graph = self.now.graph or weakref.ref(adjacency)
         self.now.order.append(conv)
@@ -346,7 +346,7 @@ class Session:
         notes = [*self.notes, *dict.fromkeys(note for record in self.records for note in record.notes)]
         waiting = sum(weight.due is not None or not weight.rows for weight in self.weights)
         if waiting and self.pruning.prunes_weights:
-            notes.append(f"{waiting} of {len(self.weights)} matrices have had no input rows: their weights are not decided on")
+            notes.append(f"{waiting} of {len(self.weights)} matrices have had no input, so their weights are not pruned yet")
         wanted = self.pruning.weight_sparsity
         if wanted and 0 < self.passes < self.pruning.ramp:
             notes.append(f"weights are still being pruned: training pass {self.passes} of the {self.pruning.ramp} it takes")
@@ -354,10 +354,10 @@ class Session:
 
 
 def is_training(module: nn.Module) -> bool:
-    """Whether a call of it is one that it learns from."""
+    """Whether a call of it is a training pass."""
     return module.training and torch.is_grad_enabled()
 
 
 def _version(layer: nn.Module) -> int:
-    """Grows whenever parameters of the layer are written to."""
+    """Version of the parameters of a layer, which increases with every write."""
     return sum(0 if parameter.is_inference() else parameter._version for parameter in layer.parameters())

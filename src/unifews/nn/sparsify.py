@@ -1,13 +1,11 @@
-"""`sparsify`: a PyG model that prunes its own messages and weights while it trains, and back; `accelerate`: one that only runs
-faster."""
+"""`sparsify`: a PyG model that prunes its messages and weights in training; `accelerate`: one that only runs faster."""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn import Linear as Dense
@@ -17,13 +15,12 @@ from unifews.errors import InputError, unknown_name
 from unifews.nn.acceleration import AcceleratedLayer, AccelerationReport
 from unifews.nn.config import LayerEntries, Phase, PruningConfig, Share
 from unifews.nn.convs import KINDS, PrunedConv
+from unifews.nn.convs.base import PrunedPyGLinear, session_of
 from unifews.nn.convs.generic import generic
-from unifews.nn.dense import PrunedDense
 from unifews.nn.inheritance import relation_of
-from unifews.nn.linear import PrunedLinear, PrunedWeight
+from unifews.nn.linear import PrunedLinear, PrunedWeight, unpruned_weights
 from unifews.nn.session import Session
 from unifews.nn.trace import ModelTrace
-from unifews.nn.unpruned import unpruned_weights
 
 M = TypeVar("M", bound=nn.Module)
 _PHASES = ("regrow", "monotone", "monotone-weights", "frozen")
@@ -46,35 +43,29 @@ def sparsify(
     norm_momentum: float | None = 0.9,
     inplace: bool = False,
 ) -> M:
-    """A copy of a PyG model that skips the products that do not matter; same signature, same training loop.
+    """A copy of a PyG model that skips small products in training and evaluation; same signature, same training loop.
 
     Args:
-        model: any module with PyG message-passing layers in it.
-        edge_sparsity: share of the propagation's multiply-adds to remove, over all layers. Or
-        edge_threshold: products smaller than this multiple of the layer's mean are removed (the authors' relative δ_a).
-        weight_sparsity: share of the weights to remove, over all layers. Or
+        model: any module that contains PyG message-passing layers.
+        edge_sparsity: fraction of the propagation's multiply-adds to remove, over all layers. Or
+        edge_threshold: remove products below this multiple of the layer's mean magnitude (the authors' relative δ_a).
+        weight_sparsity: fraction of the weights to remove, over all layers. Or
         weight_threshold: the authors' relative δ_w.
         absolute: thresholds are δ itself, as in the paper, not a multiple of a mean.
-        entries: what one decision is about: a ``"unit"`` (one column of a layer's messages, along all edges: the default,
-            because it is the fastest and the most accurate, docs/adr/0014), a ``"block"`` of 16 columns of one edge, a
-            ``"feature"`` of one edge, or a whole edge, ``"node"``, the paper's form.
-        budget: ``"macs"`` shares the multiply-adds that may stay so that wide layers give most, of their edges and of their
-            weights; ``"layers"`` removes the same share in each (for nested edges: on average), the paper's mean over layers.
-        inherit: an edge that one layer removes is not seen by the next on the same edges; parallel layers, such as relations of
-            a `HeteroConv`, do not inherit from each other (`unifews.nn.inheritance` has the criterion).
-        ramp: training passes over which the share of weights grows to `weight_sparsity`.
-        feedback: whether removed weights go on learning while they may come back (docs/adr/0012).
-        hysteresis: where a BatchNorm has a momentum below .5, a column that is sent is replaced only by one this many
-            times as large (``entries="unit"`` and `edge_sparsity`); 1 decides from scratch in every pass (docs/adr/0024).
-        norm_momentum: while training runs on one and the same graph, BatchNorm's running statistics follow with at least this
-            momentum; None leaves it as it is.
+        entries: what is pruned: ``"unit"`` a column of a layer's messages along all edges (fastest and most accurate,
+            docs/adr/0014), ``"block"`` 16 columns of an edge, ``"feature"`` one, ``"node"`` a whole edge, as in the paper.
+        budget: ``"macs"`` prunes wide layers most; ``"layers"`` removes the same fraction in each, as in the paper.
+        inherit: edges removed by a layer do not exist for the next one (`unifews.nn.inheritance`).
+        ramp: training passes over which the fraction of removed weights grows to `weight_sparsity`.
+        feedback: whether removed weights are still trained while they may be restored (docs/adr/0012).
+        hysteresis: a kept column is replaced only by one this many times as large, where BatchNorm averages over many passes.
+        norm_momentum: least momentum of BatchNorm while training on one graph; None leaves it unchanged.
         inplace: change `model` itself.
 
-    A call in training mode with gradients is a training pass: it decides anew what stays. Any other call uses what was
-    decided. With ``entries="node"`` that is a list of edges, known by their ends: it is for graphs of the same number of nodes,
-    and an edge never seen in training stays (`trace` says so where most are such); the other forms carry over to any graph.
-    Nothing else has to be called; `set_schedule` restricts what later passes may change. The authors' form is
-    ``entries="node", edge_threshold=..., weight_threshold=..., feedback=False``.
+    A call in training mode with gradients takes new decisions; any other call uses the stored ones. With ``entries="node"``
+    these are edges by their ends, for graphs of the same number of nodes; edges that were not in the training graph are kept.
+    The other kinds apply to any graph. `set_schedule` restricts later decisions. The authors' form is ``entries="node",
+    edge_threshold=..., weight_threshold=..., feedback=False``.
     """
     pruning = PruningConfig(
         edge_sparsity,
@@ -90,6 +81,10 @@ def sparsify(
         hysteresis,
         norm_momentum,
     )
+    return _sparsify(model, pruning, inplace)
+
+
+def _sparsify(model: M, pruning: PruningConfig, inplace: bool) -> M:
     _check_model(model, pruning)
     model = model if inplace else copy.deepcopy(model)
     session = Session(pruning, [], [])
@@ -105,26 +100,26 @@ def sparsify(
     _check_weights(model, pruning)
     if pruning.prunes_weights and (note := unpruned_weights(model)):
         session.notes = (note,)
-        warnings.warn(f"{note}.", UserWarning, stacklevel=2)
+        warnings.warn(f"{note}.", UserWarning, stacklevel=3)
     session.attach(model)
     return model
 
 
 def accelerate(model: M, *, inplace: bool = False) -> M:
-    """A copy of a PyG model whose layers run on the CPU kernels of this library, with nothing pruned.
+    """A copy of a PyG model whose layers run on the CPU kernels of this library, without pruning.
 
     Args:
-        model: any module with PyG message-passing layers in it.
+        model: any module that contains PyG message-passing layers.
         inplace: change `model` itself.
 
-    GCNConv, GATConv, GATv2Conv, SAGEConv (mean or sum), GINConv and GCN2Conv are replaced, forward and backward; every other
-    layer stays PyG's own. ``print(model.unifews_report)`` lists both. Outputs and gradients are those of PyG up to the rounding
-    of float32 sums taken in another order. Signature, parameters, optimizer and ``state_dict`` are those of the PyG model, so
-    checkpoints of either load into the other; `desparsify` gives the PyG layers back.
+    GCNConv, GATConv, GATv2Conv, SAGEConv (mean or sum), GINConv and GCN2Conv are replaced, forward and backward; all other
+    layers are unchanged. ``print(model.unifews_report)`` lists both. Outputs and gradients equal those of PyG up to
+    rounding. Signature, parameters, optimizer and ``state_dict`` are those of the PyG model, so checkpoints of either load into
+    the other; `desparsify` restores the PyG layers.
 
     Kernels are for float32 on the CPU. Any other precision or device runs the same layers in plain torch operations, and a
-    replaced attention layer that is called with edge features, two sets of nodes or ``return_attention_weights`` runs PyG's own
-    messages: right, and not faster. Half precision and ``torch.autocast`` on the CPU are refused.
+    replaced attention layer that is called with edge features, two sets of nodes or ``return_attention_weights`` computes PyG's
+    messages: correct, but not faster. Half precision and ``torch.autocast`` on the CPU are rejected.
     """
     _check_model(model, PruningConfig())
     convs = [module for module in model.modules() if isinstance(module, MessagePassing)]
@@ -146,7 +141,7 @@ def accelerate(model: M, *, inplace: bool = False) -> M:
             _replace(module, found, model, path, session)
             layers.append(AcceleratedLayer(path or name, name, found.__name__))
     session.weights = [module for conv in session.convs for module in conv.children() if isinstance(module, PrunedWeight)]
-    for module in model.modules():  # masks that remove nothing are not worth saving, and PyG's model has none
+    for module in model.modules():  # PyG's model has no masks to save
         module._non_persistent_buffers_set |= set(module._buffers) - buffers.get(module, set())
     session.attach(model)
     model.unifews_report = AccelerationReport(tuple(layers))  # type: ignore[assignment]
@@ -154,7 +149,7 @@ def accelerate(model: M, *, inplace: bool = False) -> M:
 
 
 def _kernel(conv: MessagePassing) -> type[PrunedConv] | None:
-    """The class with a kernel that does what this layer does, if there is one."""
+    """The class with a kernel for this layer, if there is one."""
     found = KINDS.get(type(conv))
     return found if found is not None and found.fused and found.supports(conv) else None
 
@@ -168,15 +163,15 @@ def _no_kernel(conv: MessagePassing) -> str:
 
 
 def _mask(module: nn.Module) -> None:
-    """A linear layer gets a mask of its weights."""
+    """Add a mask to the weights of a linear layer."""
     if isinstance(module, nn.Linear | Dense) and type(module) in (nn.Linear, Dense):
-        module.__class__ = PrunedLinear if isinstance(module, nn.Linear) else PrunedDense
+        module.__class__ = PrunedLinear if isinstance(module, nn.Linear) else PrunedPyGLinear
         assert isinstance(module, PrunedWeight)
         module.begin_pruning()
 
 
 def _replace(conv: MessagePassing, kind: type[PrunedConv], model: nn.Module, path: str, session: Session) -> None:
-    """A message-passing layer becomes one of `kind`."""
+    """Change the class of a message-passing layer to `kind`."""
     name = type(conv).__name__
     conv.__class__ = kind
     assert isinstance(conv, PrunedConv)
@@ -186,7 +181,7 @@ def _replace(conv: MessagePassing, kind: type[PrunedConv], model: nn.Module, pat
 
 
 def desparsify(model: M, *, inplace: bool = False) -> M:
-    """An ordinary PyG model again, with zeros where weights were removed. Its edges are all used again."""
+    """Restore an ordinary PyG model, with zeros for removed weights. All edges are used again."""
     _session(model)
     model = model if inplace else copy.deepcopy(model)
     session = _session(model)
@@ -195,7 +190,7 @@ def desparsify(model: M, *, inplace: bool = False) -> M:
     for conv in session.convs:
         conv.end_pruning()
     for module in model.modules():
-        if isinstance(module, PrunedLinear | PrunedDense):
+        if isinstance(module, PrunedLinear | PrunedPyGLinear):
             module.end_pruning()
             module.__class__ = nn.Linear if isinstance(module, PrunedLinear) else Dense  # type: ignore[assignment]
     session.detach(model)
@@ -204,53 +199,53 @@ def desparsify(model: M, *, inplace: bool = False) -> M:
 
 
 def set_schedule(model: nn.Module, phase: Phase) -> None:
-    """What training passes may change from now on: ``"regrow"`` decides from scratch each time, so what was removed may come
-    back; ``"monotone"`` only removes more; ``"monotone-weights"`` only removes more weights and decides edges from scratch, as
-    the authors in the second half of the epochs; ``"frozen"`` changes nothing."""
+    """Set what later training passes may change: ``"regrow"`` decides from scratch each time, so removed entries may be
+    restored; ``"monotone"`` only removes more; ``"monotone-weights"`` only removes more weights and decides edges from scratch,
+    as the authors in the second half of the epochs; ``"frozen"`` changes nothing."""
     if phase not in _PHASES:
         raise unknown_name("schedule", phase, _PHASES)
     _session(model).phase = phase
 
 
 def set_node_lock(model: nn.Module, nodes: Tensor | None) -> None:
-    """Leave all edges into these nodes in place in the first layer when judging, and count them: the authors' evaluation, which
-    flatters a model. None takes it back. For ``entries="node"``."""
+    """Keep and count all edges into these nodes in the first layer in evaluation, as the authors do (optimistic). None resets
+    it. For ``entries="node"``."""
     _session(model).node_lock = nodes
 
 
 def trace(model: nn.Module) -> ModelTrace:
-    """What the last forward pass of a sparsified model kept, layer by layer."""
+    """Kept products and weights of the last forward pass of a sparsified model, by layer."""
     session = _session(model)
     if session.now is None:
-        raise InputError("the model has not been called yet; call it once, then ask for its trace.")
+        raise InputError("the model has not been called yet; call it once before `trace`.")
     return session.trace()
 
 
 def _session(model: nn.Module) -> Session:
-    for module in model.modules():
-        if isinstance(module, PrunedConv):
-            return module.session
-    raise InputError(f"{type(model).__name__} is not sparsified; call uf.sparsify(model, ...) first.")
+    session = session_of(model)
+    if session is None:
+        raise InputError(f"{type(model).__name__} is not sparsified; call uf.sparsify(model, ...) first.")
+    return session
 
 
-def _nothing_to_send(name: str, pruning: PruningConfig) -> str:
-    """A head without a graph is not what `sparsify` is for, and its weights are pruned elsewhere."""
-    said = f"{name} holds no PyG message-passing layer such as GCNConv"
+def _no_layers(name: str, pruning: PruningConfig) -> str:
+    """The message for a model without message-passing layers."""
+    problem = f"{name} has no PyG message-passing layer such as GCNConv"
     if not pruning.prunes_weights:
-        return f"{said}; there are no edges to prune in it."
+        return f"{problem}; there are no edges to prune."
     return (
-        f"{said}, whose passes decide which weights go; for a plain head use uf.train(data, 'mlp', weight_sparsity=...), or "
-        f"unifews.nn.mlp.Mlp and `decide` of its layers."
+        f"{problem}, whose passes decide which weights to remove; for a plain head use uf.train(data, 'mlp', "
+        f"weight_sparsity=...) or unifews.nn.decoupled.Mlp and `decide` of its layers."
     )
 
 
 def _check_model(model: nn.Module, pruning: PruningConfig) -> None:
     if not isinstance(model, nn.Module):
-        raise InputError(f"`model` is a {type(model).__name__}; give a torch module that holds PyG layers.")
+        raise InputError(f"`model` is a {type(model).__name__}; give a torch module that contains PyG layers.")
     if any(isinstance(module, PrunedConv) for module in model.modules()):
-        raise InputError("this model is sparsified already; call desparsify(model) first to change what it removes.")
+        raise InputError("this model is already sparsified; call desparsify(model) first to change its pruning.")
     if not any(isinstance(module, MessagePassing) for module in model.modules()):
-        raise InputError(_nothing_to_send(type(model).__name__, pruning))
+        raise InputError(_no_layers(type(model).__name__, pruning))
     _check_lazy(model)
 
 
@@ -270,8 +265,3 @@ def _check_weights(model: nn.Module, pruning: PruningConfig) -> None:
             raise InputError(
                 f"weight_sparsity={pruning.weight_sparsity:g} would remove all {matrix.numel():,} weights of {path}; give less."
             )
-
-
-def state_of(model: nn.Module) -> dict[str, Any]:
-    """A copy of everything that belongs to a model, masks included, to come back to with `load_state_dict`."""
-    return {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}

@@ -1,4 +1,4 @@
-"""The trace of a model with layers that propagate and transform in turn."""
+"""The trace of a model of message-passing layers."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from unifews.core.trace import HopTrace, LayerTrace, Trace
 
 @dataclass(frozen=True)
 class ConvTrace(HopTrace):
-    """One call of one message-passing layer. Self-loops are on neither side of any count."""
+    """One call of one message-passing layer. Self-loops are not counted."""
 
     name: str = ""
-    """Where the layer sits in the model."""
+    """Path of the layer in the model."""
     kind: str = ""
     edges: int = 0
-    """Edges between different nodes that came in, those which an earlier layer removed included."""
+    """Edges between different nodes, including those that an earlier layer removed."""
     edges_kept: int = 0
-    """Edges that carry at least one product."""
+    """Edges with at least one product."""
     width: int = 0
     """Columns of the unpruned product."""
     score_macs: int = 0
-    """Multiply-adds of attention scores: not part of the product with the messages, so listed apart."""
+    """Multiply-adds of attention scores, which are not part of the product with the messages."""
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class ModelTrace(Trace):
-    """What one forward pass of a model kept. `hops` are its message-passing layers in the order they ran."""
+    """Kept products of one forward pass of a model. `hops` are its message-passing layers in the order they ran."""
 
     @property
     def edge_sparsity(self) -> float:
-        """Share of the propagation's multiply-adds removed, over all layers."""
+        """Fraction of the propagation's multiply-adds removed, over all layers."""
         return 1 - self.macs / self.dense_macs if self.dense_macs else 0.0
 
     @property
     def mean_edge_sparsity(self) -> float:
-        """The paper's: plain mean over layers of the share removed in each."""
+        """The paper's measure: the mean over layers of the fraction removed in each."""
         return sum(hop.sparsity for hop in self.hops) / len(self.hops) if self.hops else 0.0
 
     @property
@@ -47,7 +47,7 @@ class ModelTrace(Trace):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ModelTrace:
-        """From its fields, as `dataclasses.asdict` and a file give them."""
+        """From a mapping of its fields, as from `dataclasses.asdict` or a file."""
         hops = tuple(ConvTrace(**hop | {"notes": tuple(hop["notes"])}) for hop in values["hops"])
         layers = tuple(LayerTrace(**layer) for layer in values["layers"])
         return cls(**dict(values) | {"hops": hops, "layers": layers, "notes": tuple(values["notes"])})
@@ -83,7 +83,7 @@ class ModelTrace(Trace):
             f"({self.mean_edge_sparsity:.1%} by the mean over layers)"
         )
         if self.score_macs:
-            lines.append(f"attention scores: {self.score_macs:,} MACs, listed apart")
+            lines.append(f"attention scores: {self.score_macs:,} MACs, counted separately")
         for layer in self.layers:
             lines.append(f"weights {layer.index}: {layer.kept:,} of {layer.weights:,} kept, {layer.macs:,} MACs")
         if self.layers:

@@ -28,7 +28,7 @@ from unifews.propagation.outofcore import OutOfCoreOptions, out_of_core
 from unifews.propagation.planner import Plan, Requirements
 from unifews.propagation.result import Propagated
 from unifews.resources import Progress, parse_bytes, resident
-from unifews.storage.journal import known_by
+from unifews.storage.journal import array_identity
 from unifews.storage.pages import Pages
 
 
@@ -232,7 +232,7 @@ def posed(
     given = {"indptr": graph.indptr, "indices": graph.indices, "weight": graph.weight}
     for name, array in {**given, "x": features.dense if features.is_torch else np.asanyarray(x)}.items():
         if array is not None:
-            files, facts = known_by(name, array)
+            files, facts = array_identity(name, array)
             inputs += files
             task |= facts
     return needs, task, inputs

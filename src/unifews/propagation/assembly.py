@@ -20,7 +20,7 @@ from unifews.propagation.operator import stationary
 from unifews.propagation.planner import Requirements
 from unifews.propagation.result import rotate_back
 from unifews.storage import state_files
-from unifews.storage.journal import Work
+from unifews.storage.journal import Journal
 
 RESULT = "embedding.npy"
 
@@ -56,13 +56,13 @@ class ColumnBasis:
         return cls(None, mean, 0, perf_counter() - began)
 
     @classmethod
-    def kept(cls, work: Work, needs: Requirements) -> ColumnBasis:
+    def kept(cls, work: Journal, needs: Requirements) -> ColumnBasis:
         """Those of the working folder, found now unless they were before."""
         facts, file = work.get("basis"), work.folder / "basis"
         if facts is None:
             result = cls.found(needs)
             crc = state_files.save(file, result.arrays())
-            work.keep(basis={"macs": result.macs, "seconds": result.seconds, "crc": crc})
+            work.record(basis={"macs": result.macs, "seconds": result.seconds, "crc": crc})
             return result
         result = cls.empty(needs)
         state_files.load(file, result.arrays(), facts["crc"])

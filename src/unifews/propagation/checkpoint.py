@@ -21,7 +21,7 @@ from unifews.propagation.operator import HopOperator
 from unifews.propagation.tiles import Allocate, Shape, Tile
 from unifews.propagation.view import View
 from unifews.storage import state_files
-from unifews.storage.journal import Work
+from unifews.storage.journal import Journal
 
 _WORTH = 5.0  # hops go on for so many times the seconds that keeping their state takes before it is kept again
 
@@ -29,7 +29,7 @@ _WORTH = 5.0  # hops go on for so many times the seconds that keeping their stat
 class Checkpoint:
     """Where the hops of a group stand, on disk, in two files that take turns: one is whole whenever the process may die."""
 
-    def __init__(self, work: Work, shape: Shape, careful: bool) -> None:
+    def __init__(self, work: Journal, shape: Shape, careful: bool) -> None:
         """`careful`: after every hop, so that no more than one is lost; else as often as it does not slow the hops down."""
         self.work, self.shape, self.careful = work, shape, careful
         self.since, self.cost = perf_counter(), 0.0
@@ -82,7 +82,7 @@ class Checkpoint:
         slot = 1 - before["slot"] if before else 0
         crc = state_files.save(self._file(slot), arrays)
         state = {"column": self.shape.column, "slot": slot, "hops": [plain(hop) for hop in hops], "crc": crc, **facts}
-        self.work.keep(state=state)
+        self.work.record(state=state)
         self.since = perf_counter()
         self.cost = self.since - began
 
@@ -90,7 +90,7 @@ class Checkpoint:
         return self.work.folder / f"state-{slot}"
 
     @staticmethod
-    def clear(work: Work) -> None:
+    def clear(work: Journal) -> None:
         for file in work.folder.glob("state-*"):
             file.unlink()
 

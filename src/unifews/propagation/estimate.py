@@ -4,14 +4,15 @@ An unpruned hop goes over the input's columns tile by tile, and a tile's time ha
 rows, gathered from the values that the run has left in memory, stand for all rows, tiles and hops; what filling and finishing
 tiles takes is estimated from how fast fresh memory is written. All this takes a tenth of the run, or a quarter of one hop.
 
-Threads that share cores with other work (threads of a matrix product that still spin, other processes) wait for each other, and
-every trial may be many times too long. One thread by its CPU clock does not wait, and several take no longer than one. On a
-busy machine the estimate is therefore close to that of an idle one, while the seconds of the run itself include its waiting.
+Threads that still spin after a matrix product make trials of several threads too long; one thread by its CPU clock does not
+wait for them. On a machine that is busy with other work there is no estimate: the pruned run includes its own waiting, and
+comparing the two would blame pruning for it.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from time import perf_counter, thread_time
 
 import numpy as np
@@ -20,10 +21,12 @@ from numpy.typing import NDArray
 from unifews.kernels import LANES, MAX_BLOCKS, aligned, native
 from unifews.propagation.operator import HopOperator
 from unifews.propagation.tiles import Floats, cut
+from unifews.resources import cores
 
 _SMALL = 1 << 16  # edges that are timed at a time, at least, unless there are fewer
 _STEP = 12  # of a large graph every twelfth run of rows is timed, and
 _ROWS = 256  # rows make a run, so that neighbours of neighbouring nodes are found in the cache as in a whole hop
+_BUSY = 1.5  # runnable threads for each core: more than this process has alone
 _TRIALS = 3  # at least, each of other rows, which an earlier one has not brought into the cache
 _SHARE, _LONGEST = 0.1, 0.06  # of the run's time, and seconds, for trials: threads of a matrix product before spin that long
 _COPIES = 4  # of the values that an unpruned run writes beside its hops: two buffers of a tile, its sum, the result
@@ -31,13 +34,13 @@ _BYTES = 4 << 20  # written to see how fast fresh memory is
 
 
 def unpruned_seconds(op: HopOperator, features: int, values: Floats, taken: float = 0.0) -> float | None:
-    """Seconds, estimated, for so many features; None for a graph without edges.
+    """Seconds, estimated, for so many features; None for a graph without edges, and on a busy machine.
 
     `values` [n, any] are what the pruned run has ended in, or anything as large; `taken`: how long it took.
     """
     graph = op.graph
     n, m = graph.num_nodes, graph.num_edges
-    if not m:
+    if not m or _is_busy():
         return None
     q = _gathered(values, n)
     step = max(1, min(_STEP, m // _SMALL, n // (_TRIALS * _ROWS)))
@@ -50,6 +53,11 @@ def unpruned_seconds(op: HopOperator, features: int, values: Floats, taken: floa
     tiles = sum(shape.blocks for shape in cut(features)) * LANES / q.shape[1]
     fresh = min(_fresh_memory() for _ in range(_TRIALS))
     return float(op.hops * tiles * best + _COPIES * 4 * n * features * fresh)
+
+
+def _is_busy() -> bool:
+    """Whether other processes have kept the cores busy for the last minute."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > _BUSY * cores()
 
 
 def _fresh_memory() -> float:

@@ -37,7 +37,7 @@ from unifews.propagation.view import View
 from unifews.resources import Progress, format_bytes
 from unifews.storage import state_files
 from unifews.storage.atomic import check_place, sync
-from unifews.storage.journal import Work, working
+from unifews.storage.journal import Journal, open_journal
 from unifews.storage.npy import open_array
 from unifews.storage.pages import Pages
 
@@ -70,7 +70,7 @@ def out_of_core(
     The result depends on `task` (for JSON) and the files `inputs` alone; `pages` are those that the caller gives back in time.
     """
     out = order.out
-    with working(out, task, inputs, again=order.again) as work:
+    with open_journal(out, task, inputs, again=order.again) as work:
         if not (work.get("summary") and out.exists() and not (work.folder / RESULT).exists()):  # killed after the last step
             check_place(out, order.overwrite)
             chosen = _planned(work, needs, order)
@@ -83,7 +83,7 @@ def out_of_core(
     return Propagated(open_array(out), None, trace_of(summary), summary["exponent"], None, lambda array: array)
 
 
-def _planned(work: Work, needs: Requirements, order: OutOfCoreOptions) -> Plan:
+def _planned(work: Journal, needs: Requirements, order: OutOfCoreOptions) -> Plan:
     """The plan of this call, or that of the one that was interrupted."""
     kept = work.get("plan")
     if kept is None:
@@ -91,7 +91,7 @@ def _planned(work: Work, needs: Requirements, order: OutOfCoreOptions) -> Plan:
         work.check_disk(chosen.disk, "out-of-core propagation")
         with work.writing():
             chosen = replace(chosen, seconds=planner.seconds(chosen, needs, work.folder, order.memory))
-            work.keep(plan=chosen.to_dict())
+            work.record(plan=chosen.to_dict())
     else:
         chosen = Plan.of_dict(kept)
         if chosen.memory + order.taken > 1.02 * order.memory:
@@ -108,7 +108,7 @@ def _planned(work: Work, needs: Requirements, order: OutOfCoreOptions) -> Plan:
 class _OutOfCoreRun:
     """One propagation on its way into a file."""
 
-    def __init__(self, work: Work, needs: Requirements, chosen: Plan, pages: Pages, progress: Progress | None) -> None:
+    def __init__(self, work: Journal, needs: Requirements, chosen: Plan, pages: Pages, progress: Progress | None) -> None:
         self.work, self.needs, self.op, self.features = work, needs, needs.op, needs.features
         self.groups, self.outside, self.pages, self.progress = chosen.groups, chosen.outside, pages, progress
         self.steps = len(self.groups) * self.op.hops + 2
@@ -164,7 +164,7 @@ class _OutOfCoreRun:
         rows = chunks[state["chunks"] - 1][1] if state["chunks"] else 0
         for file, width, crc in zip(files, widths, state["crc"], strict=True):
             if rows:
-                state_files.cut_back(file, state["start"] + 4 * width * rows)
+                state_files.truncate(file, state["start"] + 4 * width * rows)
                 if state_files.checksum(file, state["start"]) != crc:
                     raise state_files.damaged(file)
                 if shape:
@@ -180,7 +180,7 @@ class _OutOfCoreRun:
                 state["crc"][at] = state_files.append(file, part, state["crc"][at])
             state["chunks"] = number + 1
             if perf_counter() - noted > _OFTEN or number + 1 == len(chunks):
-                self.work.keep(**{key: state})
+                self.work.record(**{key: state})
                 noted = perf_counter()
 
     @property
@@ -216,7 +216,7 @@ class _OutOfCoreRun:
                 assert following is not None
                 following.inherit(own)
             done = {**done, str(shape.column): each.to_dict()}
-            self.work.keep(groups=done, budgets=[budget_state(budget) for budget in budgets], state=None)
+            self.work.record(groups=done, budgets=[budget_state(budget) for budget in budgets], state=None)
             self._file("columns", shape).unlink(missing_ok=True)
             self._sum.unlink(missing_ok=True)
         Checkpoint.clear(self.work)
@@ -228,7 +228,7 @@ class _OutOfCoreRun:
         kept = self.work.get("budgets")
         if kept is None:
             budgets: list[Budget | None] = [*local.divided(self.op, view, [[shape] for shape in self.groups], budget)]
-            self.work.keep(budgets=[budget_state(each) for each in budgets])
+            self.work.record(budgets=[budget_state(each) for each in budgets])
             return budgets
         if not isinstance(budget, Target):
             return [budget] * len(self.groups)
@@ -269,7 +269,7 @@ class _OutOfCoreRun:
         n, f = self.features.n, self.features.f
         self._pass("rotation", [self.work.folder / RESULT], [f], made, (n, f))
         sync(self.work.folder / RESULT)
-        self.work.keep(summary=assembly.summary(local.added([each.hops for each in done]), self.began))
+        self.work.record(summary=assembly.summary(local.added([each.hops for each in done]), self.began))
 
 
 @dataclass

@@ -1,8 +1,9 @@
-"""A model that still trains, in words and tensors: its weights and masks, its settings, and where its schedule stands."""
+"""Models in training as folders: weights, masks, pruning settings, the state of the schedule and of the optimizer."""
 
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -16,58 +17,51 @@ from unifews.core.config import from_dict
 from unifews.errors import InputError, ShapeError
 from unifews.nn.config import Phase, PruningConfig
 from unifews.nn.convs import PrunedConv
+from unifews.nn.convs.base import session_of
 from unifews.nn.convs.rgcn import PrunedStack
 from unifews.nn.linear import PrunedWeight
 from unifews.nn.masked import Thinned
-from unifews.nn.session import Session
 from unifews.nn.sparsify import sparsify
-from unifews.serving import model_folder as folders
+from unifews.serving import model_folder
 from unifews.serving.model_folder import TENSORS, TRAINING
-from unifews.serving.optimizer_state import optimizer_words, put_into
-from unifews.serving.packed_arrays import Arrays, packed_exactly, unpacked_all, unpacked_exactly
-from unifews.serving.program import Unsound
-from unifews.serving.rebuild import rebuilt, words_of
+from unifews.serving.packed_arrays import Arrays, Json, Parts, packed_exactly, unpacked_all, unpacked_exactly
+from unifews.serving.program import InvalidModel
+from unifews.serving.rebuild import build_config, build_from_config
 
 M = TypeVar("M", bound=nn.Module)
 State = dict[str, Tensor]
-_PRODUCTS = 1 << 10  # that one layer makes, at most
-_FREE = ("columns", "removed")  # decisions of a layer, as long as its data
-_EARLIER = {"hysteresis": 1.0, "norm_momentum": None}  # what a model did whose file does not say it
+_MAX_PRODUCTS = 1 << 10  # of one layer, at most
+_DATA_SIZED = ("columns", "removed")  # buffers of a layer whose length depends on the data
+_OLD_DEFAULTS = {"hysteresis": 1.0, "norm_momentum": None}  # of settings that older files do not have
 
 
 def write(
-    folder: Path,
-    model: nn.Module,
-    optimizer: Optimizer | None,
-    record: dict[str, Any] | None,
-    *,
-    settled: bool,
-    overwrite: bool,
+    folder: Path, model: nn.Module, optimizer: Optimizer | None, record: Json | None, *, settled: bool, overwrite: bool
 ) -> None:
-    """Write a model folder in one step: it is complete or absent."""
+    """Write a model folder, atomically."""
     _check(model)
     arrays: Arrays = {}
-    words = {
+    config = {
         "class": type(model).__name__,
-        "built": words_of(model),
-        **_session_words(model),
-        "state": _state_words(_state_of(model, settled), arrays),
-        "optimizer": None if optimizer is None else optimizer_words(optimizer, arrays),
+        "built": build_config(model),
+        **_session_config(model),
+        "state": _state_config(_state_of(model, settled), arrays),
+        "optimizer": None if optimizer is None else _optimizer_config(optimizer, arrays),
         "training": record,
     }
-    folders.write(TRAINING, folder, words, arrays, overwrite=overwrite)
+    model_folder.write(TRAINING, folder, config, arrays, overwrite=overwrite)
 
 
 def _check(model: nn.Module) -> None:
     name = type(model).__name__
     if any(isinstance(module, Thinned) for module in model.modules()):
         raise InputError(
-            "the edges of this model were chosen by a method, which no folder holds; save its `model`, and the graph that its "
-            "`thin(...)` gives."
+            "the edges of this model were selected by a method, which a folder cannot hold; save its `model`, and the graph "
+            "that its `thin(...)` returns."
         )
     if not any(isinstance(module, PrunedConv | PrunedWeight) for module in model.modules()):
         raise InputError(
-            f"{name} has no masks; uf.save is for sparsified models. torch.save(model.state_dict(), ...) keeps a plain one."
+            f"{name} has no masks; uf.save is for sparsified models. Use torch.save(model.state_dict(), ...) for a plain one."
         )
     if any(hasattr(module, "unifews_report") for module in model.modules()):
         raise InputError(
@@ -76,14 +70,14 @@ def _check(model: nn.Module) -> None:
         )
 
 
-# --------------------------------------------------------------------------------------------------------------- words
+# ------------------------------------------------------------------------------------------------------------- writing
 
 
 def _state_of(model: nn.Module, settled: bool) -> State:
     state: State = {}
     for name, value in model.state_dict().items():
         if not isinstance(value, Tensor) or isinstance(value, UninitializedParameter):
-            raise InputError(f"{name} of {type(model).__name__} is no tensor with a shape, so it cannot be saved as one.")
+            raise InputError(f"{name} of {type(model).__name__} is not a tensor with a shape, so it cannot be saved.")
         state[name] = value.detach()
     if settled:
         names: dict[int, list[str]] = {}
@@ -91,27 +85,27 @@ def _state_of(model: nn.Module, settled: bool) -> State:
             names.setdefault(id(value), []).append(name)
         for module in model.modules():
             own = names[id(module.matrix)] if isinstance(module, PrunedWeight) else []
-            if len(own) == 1:  # what two layers share, the other may have kept
+            if len(own) == 1:  # a matrix that two layers share may be kept by the other
                 state[own[0]] = torch.where(module.keep, state[own[0]], 0.0)  # type: ignore[arg-type]
     return state
 
 
-def _state_words(state: State, into: Arrays) -> dict[str, Any]:
-    words = {}
+def _state_config(state: State, into: Arrays) -> Json:
+    config = {}
     for name, value in state.items():
         try:
-            words[name], parts = packed_exactly(value)
+            config[name], parts = packed_exactly(value)
         except InputError as problem:
             raise InputError(f"{name} cannot be saved: {problem}.") from None
         into.update({f"{name}.{part}": array for part, array in parts.items()})
-    return words
+    return config
 
 
-def _session_words(model: nn.Module) -> dict[str, Any]:
+def _session_config(model: nn.Module) -> Json:
     names = {module: name for name, module in model.named_modules()}
-    session, convs = _session(model), []
+    session, convs = session_of(model), []
     if session is not None:
-        session.settle_order()
+        session.update_order()
         convs = [[names[conv], conv.stands_for.__name__, conv.seen_width] for conv in session.convs]
     return {
         "pruning": None if session is None else asdict(session.pruning),
@@ -123,51 +117,47 @@ def _session_words(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def _session(model: nn.Module) -> Session | None:
-    return next((module.session for module in model.modules() if isinstance(module, PrunedConv)), None)
-
-
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
 def read(folder: Path, into: nn.Module | None) -> nn.Module:
-    """The model of a folder, built again or put into one that is there; its state is checked before it is touched."""
-    config, arrays = folders.read(TRAINING, folder)
+    """Read the model of a folder, rebuilt or loaded into an existing one; its state is checked before anything changes."""
+    config, arrays = model_folder.read(TRAINING, folder)
     try:
         return _read(config, arrays, into, folder)
-    except Unsound as problem:
-        raise folders.damaged(TRAINING, folder, problem) from None
+    except InvalidModel as problem:
+        raise model_folder.damaged(TRAINING, folder, problem) from None
 
 
 def read_optimizer(folder: Path, into: Optimizer) -> None:
-    """Put the optimizer's state of a folder into one that is there."""
-    config, arrays = folders.read(TRAINING, folder)
+    """Load the optimizer state of a folder into an existing optimizer."""
+    config, arrays = model_folder.read(TRAINING, folder)
     if config.get("optimizer") is None:
-        raise InputError(f"{folder} holds no optimizer; it was saved without one: uf.save(model, folder, optimizer=...).")
+        raise InputError(f"{folder} holds no optimizer state; save it with uf.save(model, folder, optimizer=...).")
     try:
-        put_into(into, config["optimizer"], arrays)
-    except Unsound as problem:
-        raise folders.damaged(TRAINING, folder, problem) from None
+        _load_optimizer(into, config["optimizer"], arrays)
+    except InvalidModel as problem:
+        raise model_folder.damaged(TRAINING, folder, problem) from None
 
 
-def _read(config: dict[str, Any], arrays: Arrays, into: nn.Module | None, folder: Path) -> nn.Module:
+def _read(config: Json, arrays: Arrays, into: nn.Module | None, folder: Path) -> nn.Module:
     state, pruning = _state(config.get("state"), arrays), _pruning(config.get("pruning"))
     name, built = config.get("class"), config.get("built")
     if not isinstance(name, str):
-        raise Unsound("does not say of which class it is")
+        raise InvalidModel("has no class name")
     if arrays and config.get("optimizer") is None:
-        raise Unsound(f"has no use for {sorted(arrays)[0][:40]!r} of {TENSORS}")
+        raise InvalidModel(f"does not use {sorted(arrays)[0][:40]!r} of {TENSORS}")
     if into is None and built is None:
         raise InputError(
-            f"{folder} holds a {name[:40]} that cannot be built from its file: its class is your own, it was changed after it "
-            f"was built, or it has settings that are not kept; make one like it and call uf.load(folder, into=model)."
+            f"{folder} holds a {name[:40]} that cannot be rebuilt from its file: its class is custom, it was modified "
+            f"after it was built, or it has settings that are not saved; build it and call uf.load(folder, into=model)."
         )
-    model = rebuilt(built, len(state)) if into is None else into
-    plain = _session(model) is None
+    model = build_from_config(built, len(state)) if into is None else into
+    plain = session_of(model) is None
     if pruning is None and not plain:
-        raise InputError(f"{folder} holds a {name[:40]} without message-passing layers, and `into` has some.")
-    # A plain `into` is changed only once everything fits, so it is tried on a copy without memory.
-    trial = model if into is None else _like(model)
+        raise InputError(f"{folder} holds a {name[:40]} without message-passing layers, but `into` has some.")
+    # A plain `into` is changed only after all checks, so they run on a copy on the meta device.
+    trial = model if into is None else _without_memory(model)
     if pruning is not None and plain:
         trial = sparsify(trial, **asdict(pruning), inplace=True)
     _add_newer_masks(trial, state)
@@ -179,33 +169,33 @@ def _read(config: dict[str, Any], arrays: Arrays, into: nn.Module | None, folder
     else:
         model = sparsify(model, **asdict(pruning), inplace=True) if pruning is not None and plain else model
         model.load_state_dict(state, strict=True)
-    _go_on(model, config, pruning)
+    _restore_schedule(model, config, pruning)
     record = config.get("training")
     if record is not None and not hasattr(type(model), "record"):
         model.record = record
     return model
 
 
-def _state(said: Any, arrays: Arrays) -> State:
-    if not isinstance(said, dict):
-        raise Unsound("has no state")
-    return unpacked_all(said, "", arrays, unpacked_exactly)
+def _state(stored: Any, arrays: Arrays) -> State:
+    if not isinstance(stored, dict):
+        raise InvalidModel("has no state")
+    return unpacked_all(stored, "", arrays, unpacked_exactly)
 
 
 def _pruning(stored: Any) -> PruningConfig | None:
-    """The pruning options of a file: those it lacks, of an earlier release, take their defaults."""
+    """The pruning options of a file; options that an earlier release did not write take their defaults."""
     if stored is None:
         return None
     if not isinstance(stored, dict):
-        raise Unsound("has no pruning options")
+        raise InvalidModel("has no pruning options")
     try:
-        return from_dict(PruningConfig, _EARLIER | stored, kind="pruning option")
+        return from_dict(PruningConfig, _OLD_DEFAULTS | stored, kind="pruning option")
     except InputError as error:
-        raise Unsound(f"has pruning options that cannot be used ({str(error)[:120]})") from None
+        raise InvalidModel(f"has pruning options that cannot be used ({str(error)[:120]})") from None
 
 
-def _like(model: M) -> M:
-    """A copy without memory."""
+def _without_memory(model: M) -> M:
+    """A copy on the meta device."""
     memo: dict[int, Any] = {}
     for value in (*model.parameters(), *model.buffers()):
         meta = torch.empty_like(value, device="meta")
@@ -214,56 +204,58 @@ def _like(model: M) -> M:
 
 
 def _add_newer_masks(model: nn.Module, state: State) -> None:
-    """Masks of matrices that the release which wrote the file did not prune: nothing is removed there."""
+    """Add full masks of matrices that the release which wrote the file did not prune."""
     for path, module in model.named_modules():
         if isinstance(module, PrunedStack):
             state.setdefault(f"{path}.keep", torch.ones(module.keep.shape, dtype=torch.bool))
 
 
 def _check_state(model: nn.Module, state: State, *, exact: bool) -> None:
-    """Every tensor of the model is there, of its shape and type, and no other."""
+    """Check that names, shapes and types of the state are those of the model."""
     wanted = model.state_dict()
     free = {
-        f"{name}.{part}".lstrip(".") for name, module in model.named_modules() if isinstance(module, PrunedConv)
-        for part in _FREE
-    }  # fmt: skip
+        f"{name}.{part}".lstrip(".")
+        for name, module in model.named_modules()
+        if isinstance(module, PrunedConv)
+        for part in _DATA_SIZED
+    }
     kind = type(model).__name__
     missing, more = [name for name in wanted if name not in state], [name for name in state if name not in wanted]
     if missing or more:
-        said = f"has no {missing[0]}" if missing else f"has {more[0][:60]}, which this {kind} does not"
-        raise _unfit(f"the saved model {said}", kind, exact)
+        difference = f"has no {missing[0]}" if missing else f"has {more[0][:60]}, which this {kind} does not"
+        raise _mismatch(f"the saved model {difference}", kind, exact)
     for name, value in wanted.items():
         found = state[name]
         if found.shape != value.shape and not (name in free and found.ndim == 1):
             shapes = f"{name} is {list(found.shape)} in the saved model and {list(value.shape)} in this {kind}"
-            raise _unfit(shapes, kind, exact)
+            raise _mismatch(shapes, kind, exact)
         if found.dtype != value.dtype and (exact or not (found.is_floating_point() and value.is_floating_point())):
-            raise _unfit(f"{name} is {found.dtype} in the saved model and {value.dtype} in this {kind}", kind, exact)
+            raise _mismatch(f"{name} is {found.dtype} in the saved model and {value.dtype} in this {kind}", kind, exact)
 
 
-def _unfit(problem: str, kind: str, exact: bool) -> Exception:
-    """Whose mistake it is depends on who made the model."""
+def _mismatch(problem: str, kind: str, exact: bool) -> Exception:
+    """A model given by the user (`exact`) is an input error, a rebuilt one means a damaged file."""
     if exact:
         return ShapeError(f"{problem}; give `into` a {kind} made with the same arguments as the one that was saved.")
-    return Unsound(f"does not fit together: {problem}")
+    return InvalidModel(f"is inconsistent: {problem}")
 
 
-def _check_session(model: nn.Module, config: dict[str, Any], state: State) -> None:
+def _check_session(model: nn.Module, config: Json, state: State) -> None:
     phase, convs, requested = config.get("phase"), config.get("convs"), config.get("requested")
     if phase not in list(get_args(Phase)) or not isinstance(requested, str) or not isinstance(convs, list):
-        raise Unsound("has no schedule")
+        raise InvalidModel("has no valid schedule")
     layers = {name: module for name, module in model.named_modules() if isinstance(module, PrunedConv)}
     kinds = {name: module.stands_for.__name__ for name, module in layers.items()}
     sound = all(isinstance(one, list) and len(one) == 3 and isinstance(one[0], str) for one in convs)
     if not sound or {one[0]: one[1] for one in convs} != kinds or len(convs) != len(kinds):
-        raise Unsound(f"says that it has other layers than its {len(kinds)}")
+        raise InvalidModel(f"lists other layers than its {len(kinds)}")
     if not all(type(one[2]) is int and 0 <= one[2] < 2**31 for one in convs):
-        raise Unsound("has layers of a width that cannot be")
+        raise InvalidModel("has layers of an invalid width")
     names = {name for name, _ in model.named_modules()}
     for key in ("feedback", "trains"):
-        said = config.get(key)
-        if not isinstance(said, list) or not all(isinstance(one, str) and one in names for one in said):
-            raise Unsound(f"has {key!r} of modules that it does not have")
+        stored = config.get(key)
+        if not isinstance(stored, list) or not all(isinstance(one, str) and one in names for one in stored):
+            raise InvalidModel(f"has {key!r} of modules that it does not have")
     for name in layers:
         _check_decisions(*(state[f"{name}.{part}".lstrip(".")] for part in ("removed", "nodes", "passes")))
 
@@ -271,23 +263,173 @@ def _check_session(model: nn.Module, config: dict[str, Any], state: State) -> No
 def _check_decisions(removed: Tensor, nodes: Tensor, passes: Tensor) -> None:
     n = int(nodes)
     if not 0 <= n < 2**31 or int(passes) < 0:
-        raise Unsound("has decisions of a pass, or on a graph, that cannot be")
-    if len(removed) and (bool((removed.diff() < 0).any()) or int(removed[0]) < 0 or int(removed[-1]) >= _PRODUCTS * n * n):
-        raise Unsound(f"leaves out edges that a graph of {n:,} nodes does not have")
+        raise InvalidModel("has an invalid number of nodes or passes")
+    if len(removed) and (bool((removed.diff() < 0).any()) or int(removed[0]) < 0 or int(removed[-1]) >= _MAX_PRODUCTS * n * n):
+        raise InvalidModel(f"removes edges that a graph of {n:,} nodes does not have")
 
 
-def _go_on(model: nn.Module, config: dict[str, Any], pruning: PruningConfig | None) -> None:
-    """Where the schedule stands, and what is about modules and not in their tensors."""
+def _restore_schedule(model: nn.Module, config: Json, pruning: PruningConfig | None) -> None:
+    """Restore the state of the schedule, and attributes of modules that are not tensors."""
     modules = dict(model.named_modules())
-    session = _session(model)
+    session = session_of(model)
     if session is not None and pruning is not None:
         session.pruning, session.requested, session.phase = pruning, config["requested"], config["phase"]
         session.forget()
         session.convs = [modules[name] for name, _, _ in config["convs"]]  # type: ignore[misc]
         for name, _, width in config["convs"]:
             modules[name].seen_width, modules[name].seen_edges = width, 0
-        session.share_anew()
+        session.reset_shares()
     for name, module in modules.items():
         module.training = name in config["trains"]
         if isinstance(module, PrunedWeight):
             module.feedback, module.due, module.rows = name in config["feedback"], None, 0
+
+
+# ----------------------------------------------------------------------------------------------------------------- optimizers
+
+
+_PREFIX = "optimizer."  # of tensor names: optimizer.<parameter number>.<name>
+
+
+def _optimizer_config(optimizer: Optimizer, into: Arrays) -> Json:
+    """The settings and state of an optimizer; its tensors are added to `into`."""
+    name = type(optimizer).__name__
+    current = optimizer.state_dict()
+    groups, sizes = [], [len(group["params"]) for group in current["param_groups"]]
+    for group in current["param_groups"]:
+        settings = {key: list(value) if isinstance(value, tuple) else value for key, value in group.items() if key != "params"}
+        for key, value in settings.items():
+            if not _is_plain(value):
+                raise InputError(f"{name} has {key}={str(value)[:40]}, which cannot be saved; use a plain number instead.")
+        groups.append(settings)
+    state: Json = {}
+    for number, parameter in enumerate(_parameters_of(optimizer)):
+        state[str(number)] = {
+            key: _value_config(name, f"{_PREFIX}{number}.{key}", key, value, parameter, into)
+            for key, value in current["state"].get(number, {}).items()
+        }
+    return {"class": name, "groups": groups, "sizes": sizes, "state": state}
+
+
+def _value_config(name: str, place: str, key: str, value: Any, parameter: Tensor, into: Arrays) -> Any:
+    if not isinstance(value, Tensor):
+        if not _is_plain(value) or isinstance(value, str | list | tuple):
+            raise InputError(f"{name} holds a {type(value).__name__} as {key!r}, which cannot be saved; use another optimizer.")
+        return value
+    if value.shape not in ((), parameter.shape):
+        raise InputError(
+            f"{name} holds {key!r} of shape {list(value.shape)} for a parameter of shape {list(parameter.shape)}; only "
+            f"optimizers whose state consists of numbers and tensors of the shape of their parameters (Adam, SGD) can be saved."
+        )
+    how, parts = packed_exactly(value)
+    into.update({f"{place}.{part}": array for part, array in parts.items()})
+    return how
+
+
+def _load_optimizer(optimizer: Optimizer, config: Any, arrays: Arrays) -> None:
+    """Load a saved state into an optimizer of the same class, for parameters of the same shapes."""
+    sound = isinstance(config, dict) and all(isinstance(config.get(key), list) for key in ("groups", "sizes"))
+    if not sound or not isinstance(config.get("state"), dict):
+        raise InvalidModel("has an optimizer without groups and state")
+    name, parameters = type(optimizer).__name__, _parameters_of(optimizer)
+    if config.get("class") != name:
+        raise InputError(f"the saved optimizer is a {str(config.get('class'))[:40]}, not a {name}; create one of that class.")
+    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    if config["sizes"] != sizes or len(config["groups"]) != len(sizes):
+        raise InputError(
+            f"the saved optimizer has groups of {str(config['sizes'])[:60]} parameters and this one of {sizes}; create "
+            f"it from the parameters of the same model, in the same groups."
+        )
+    state = {
+        number: _parameter_state(number, value, config["state"].get(str(number)), arrays)
+        for number, value in enumerate(parameters)
+    }
+    if set(config["state"]) != {str(number) for number in range(len(parameters))}:
+        raise InvalidModel("has optimizer states of parameters that do not exist")
+    groups = [_group_settings(*pair) for pair in zip(optimizer.param_groups, config["groups"], strict=True)]
+    numbers = iter(range(len(parameters)))
+    for group, size in zip(groups, sizes, strict=True):
+        group["params"] = [next(numbers) for _ in range(size)]
+    _check_kinds(parameters, state)
+    before = optimizer.state, optimizer.param_groups
+    try:
+        optimizer.load_state_dict(
+            {
+                "state": {number: diffuse_cached for number, diffuse_cached in state.items() if diffuse_cached},
+                "param_groups": groups,
+            }
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        optimizer.state, optimizer.param_groups = before
+        raise InvalidModel(f"has an optimizer state that {name} rejects ({type(error).__name__})") from None
+
+
+def _check_kinds(parameters: list[Tensor], state: dict[int, Json]) -> None:
+    """Check that values of one name are of one kind: a tensor of the parameter's shape, a scalar tensor, or a number."""
+    kinds: dict[str, set[bool | None]] = {}
+    for number, parameter in enumerate(parameters):
+        for key, value in state[number].items() if parameter.ndim else ():
+            kinds.setdefault(key, set()).add(value.shape == parameter.shape if isinstance(value, Tensor) else None)
+    mixed = next((key for key, found in kinds.items() if len(found) > 1), None)
+    if mixed is not None:
+        raise InvalidModel(f"has an optimizer with a {mixed[:40]!r} of inconsistent kinds")
+
+
+def _parameter_state(number: int, parameter: Tensor, stored: Any, arrays: Arrays) -> Json:
+    if not isinstance(stored, dict):
+        raise InvalidModel(f"has an optimizer without a state of parameter {number}")
+    found: Json = {}
+    for key, how in stored.items():
+        if not isinstance(how, dict):
+            if not _is_plain(how) or isinstance(how, str | list):
+                raise InvalidModel(f"has an optimizer with a {key[:40]!r} that is not a number")
+            found[key] = how
+            continue
+        try:
+            value = unpacked_exactly(how, Parts(f"{_PREFIX}{number}.{key}.", arrays))
+        except InvalidModel as problem:
+            raise InvalidModel(f"has an optimizer with a {key[:40]!r} that {problem}") from None
+        if value.shape not in ((), parameter.shape):
+            raise InputError(
+                f"the saved optimizer has {key[:40]!r} of shape {list(value.shape)} for parameter {number}, which "
+                f"here is {list(parameter.shape)}; create it from the parameters of the same model, in the same order."
+            )
+        if value.is_floating_point() and value.dtype not in (parameter.dtype, torch.float32):
+            raise InvalidModel(f"has an optimizer with a {key[:40]!r} of type {value.dtype}")
+        found[key] = value
+    return found
+
+
+def _group_settings(now: Json, stored: Any) -> Json:
+    """The settings of a group: those of its class, and numbers that a scheduler has added."""
+    if not isinstance(stored, dict) or not set(now) - {"params", "initial_lr"} <= set(stored) or "params" in stored:
+        raise InvalidModel("has an optimizer with settings that its class does not have")
+    found: Json = {}
+    for key, value in stored.items():
+        default = now.get(key, 0.0)
+        if not _is_plain(value) or not _same_kind(value, default):
+            raise InvalidModel(f"has an optimizer that cannot have {key[:40]} = {str(value)[:40]!r}")
+        found[key] = tuple(value) if isinstance(value, list) else value
+    return found
+
+
+def _same_kind(value: Any, default: Any) -> bool:
+    """Whether a setting has the type of its default; None and booleans are interchangeable."""
+    if isinstance(default, bool | None):
+        return isinstance(value, bool | None) or (default is None and isinstance(value, int | float))
+    if isinstance(default, tuple | list):
+        return isinstance(value, list) and len(value) == len(default)
+    if isinstance(default, str):
+        return isinstance(value, str)
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_plain(one) and not isinstance(one, list | tuple) for one in value)
+    return isinstance(value, bool | str | None) or (isinstance(value, int | float) and math.isfinite(value))
+
+
+def _parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    """All parameters, in the order by which the state is numbered."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,4 +1,4 @@
-"""`compress`: a trained model becomes a frozen one, checked against itself."""
+"""`compress`: a frozen model from a trained one, compared with it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from unifews.core.graph import Graph
+from unifews.core.schemes import scheme_to_plain
 from unifews.errors import InputError, UnifewsError
 from unifews.kernels import threads_to_use
-from unifews.nn.convs.base import PrunedConv
-from unifews.nn.decoupled import Decoupled
+from unifews.nn.convs.base import PrunedConv, session_of
+from unifews.nn.decoupled import DecoupledModel
 from unifews.nn.linear import PrunedWeight
 from unifews.nn.session import Session
 from unifews.serving.fold import folded
 from unifews.serving.inputs import Call, GivenGraph, as_tensors, call_of, data_of, graph_given, with_weights
-from unifews.serving.layer import evaluating
 from unifews.serving.model import FrozenModel
-from unifews.serving.private import private, unwrapped
+from unifews.serving.model_copy import private_copy, unwrapped
+from unifews.serving.packed_arrays import Json
 from unifews.serving.program import Program
-from unifews.serving.schemes import scheme_words
-from unifews.serving.tracer import Builder, traced
+from unifews.serving.tracer import Tracer, evaluating, traced
 
 _TOLERANCE = 1e-4  # of the largest score
 
@@ -35,47 +35,45 @@ def compress(
     edge_index: Any = None,
     edge_weight: Any = None,
     *,
-    record: dict[str, Any] | None = None,
+    record: Json | None = None,
     threads: int | None = None,
 ) -> FrozenModel:
-    """Freeze a trained model: packed weights, kept edges, BatchNorm folded, nothing of training left.
+    """Freeze a trained model for inference: packed weights, kept edges, folded BatchNorm.
 
     Args:
-        model: a sparsified PyG model, or a decoupled one of `train`; made of message-passing layers, linear layers, norms,
+        model: a sparsified PyG model, or a decoupled one of `train`; built of message-passing layers, linear layers, norms,
             activations, sums, products and concatenations. GCNConv, SAGEConv, GINConv, GCN2Conv, GATConv, GATv2Conv, GraphConv,
-            SGConv, TAGConv, APPNP, ChebConv and MixHopConv become steps; any other layer keeps its own code, runs on all nodes
-            once for a graph, and cannot be saved in a file.
-        x, edge_index, edge_weight: the graph that it was trained on, or any other it can be tried on; or a PyG ``Data`` object
-            for x alone. The frozen model is compared with ``model.eval()`` on it (1e-4 of the largest score; an error if it
-            differs), and bound to it.
-        record: what is known of its training, plain values; saved with it.
-        threads: that it uses; all cores unless given. ``fast.threads`` changes it.
+            SGConv, TAGConv, APPNP, ChebConv and MixHopConv become steps; any other layer runs with its own code, on all nodes
+            once per graph, and cannot be saved in a file.
+        x, edge_index, edge_weight: the training graph, or any other to compare on; or a PyG ``Data`` object as x alone. The
+            frozen model is compared with ``model.eval()`` on it (an error if they differ by more than 1e-4 of the largest
+            score), and bound to it.
+        record: metadata of its training, JSON values; saved with it.
+        threads: number of threads; default: all cores. ``fast.threads`` changes it.
 
     Its forward takes x, edge_index and perhaps edge_weight, by these names or in this order, or one ``data`` object with these
     attributes (a one-dimensional floating-point ``edge_attr`` counts as weights there). The frozen model is always called with
     x, edge_index and edge_weight. Heterogeneous graphs, edge features, edge types and poolings over a ``batch`` are refused.
 
-    The model itself is left as it is: a copy, of the same size, is evaluated and traced. Nothing of torch is patched meanwhile,
-    so other threads may do what they like, also evaluate this model, save it, or compress it. If another thread trains this
-    model, what is frozen is sound but of no single training step: call `compress` between steps to know which. Forward hooks
-    run when the copy is evaluated and are not frozen.
+    The model is not modified: a copy is evaluated and traced, without patching torch, so other threads may evaluate, save or
+    compress the same model meanwhile. If another thread trains it, the frozen weights may mix those of several training steps:
+    call `compress` between steps. Forward hooks run when the copy is evaluated and are not frozen.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"`model` is a {type(model).__name__}; give a torch module that was sparsified and trained.")
     if record is not None and not isinstance(record, dict):
-        raise InputError(f"`record` is a dictionary of plain values; got a {type(record).__name__}.")
+        raise InputError(f"`record` is a dictionary of JSON values; got a {type(record).__name__}.")
     if threads is not None:
         threads = threads_to_use(threads)
     model = unwrapped(model)
     if isinstance(model, torch.jit.ScriptModule):
         raise InputError(
-            f"{type(model).__name__} is a TorchScript module, which has no Python code to trace; compress the model it was "
-            f"made of."
+            f"{type(model).__name__} is a TorchScript module, which has no Python code to trace; compress the original model."
         )
-    session = _session(model)
+    session = session_of(model)
     _check_is_trained(model, session)
     given, call = graph_given(x, edge_index, edge_weight), None
-    if isinstance(model, Decoupled):
+    if isinstance(model, DecoupledModel):
         given = with_weights(given, "edge_weight", type(model).__name__)
     else:
         call, given = call_of(model, as_tensors(given))
@@ -90,9 +88,9 @@ def compress(
 
 @torch.no_grad()
 def _frozen(model: nn.Module, call: Call | None, given: GivenGraph) -> tuple[Program, Tensor]:
-    """The program of a model, and what the model itself returns for this graph."""
-    model = private(model).eval()  # calls in another thread, or training, may go on meanwhile
-    with _watched(model) as widths:
+    """The program of a model, and the result of the model itself on this graph."""
+    model = private_copy(model).eval()  # other threads may call or train the model
+    with _record_widths(model) as widths:
         expected = _evaluated(model, call, given)
     return folded(_program(model, call, given, widths)), expected
 
@@ -100,24 +98,24 @@ def _frozen(model: nn.Module, call: Call | None, given: GivenGraph) -> tuple[Pro
 def _program(model: nn.Module, call: Call | None, given: GivenGraph, widths: dict[nn.Module, int]) -> Program:
     features = given.x.shape[-1]
     if call is None:
-        assert isinstance(model, Decoupled)
+        assert isinstance(model, DecoupledModel)
         return _decoupled(model, features)
     weighted = given.edge_weight is not None
     plain = traced(model, features, widths, call, given, weighted=weighted)
     if call.takes_data:
-        return _by_use(plain, given, type(model).__name__)
+        return _weighted_if_used(plain, given, type(model).__name__)
     if weighted or call.weight is None:
         return plain
     try:
         other = traced(model, features, widths, call, given, weighted=True)
-    except UnifewsError:  # it has an argument for weights, and no layer that takes them
+    except UnifewsError:  # it has an argument for weights, but no layer takes them
         return plain
-    # With weights it does the same steps, or else what was compared is only the one without.
+    # Only if the steps are the same: the comparison runs without weights.
     return other if [step.op for step in other.steps] == [step.op for step in plain.steps] else plain
 
 
-def _by_use(program: Program, given: GivenGraph, name: str) -> Program:
-    """Whether a program takes weights, where only its steps say so; those that a user gave must be used."""
+def _weighted_if_used(program: Program, given: GivenGraph, name: str) -> Program:
+    """Set `weighted` by whether a step uses weights; weights given by the user must be used."""
     weighted = any(step.uses_weights for step in program.steps)
     if given.edge_weight is not None and given.data is None and not weighted:
         raise InputError(
@@ -127,10 +125,10 @@ def _by_use(program: Program, given: GivenGraph, name: str) -> Program:
     return replace(program, weighted=weighted)
 
 
-def _decoupled(model: Decoupled, features: int) -> Program:
-    builder, value = Builder(features), 0
+def _decoupled(model: DecoupledModel, features: int) -> Program:
+    builder, value = Tracer(features), 0
     if model.propagation is not None:
-        how = {**model.propagation, "scheme": scheme_words(model.propagation["scheme"])}
+        how = {**model.propagation, "scheme": scheme_to_plain(model.propagation["scheme"])}
         value = builder.add("propagate", [0], {"how": how, "exponent": int(model.exponent)})
         if model.axes is not None:
             value = builder.add("rotate", [value], {}, {"axes": model.axes})
@@ -138,15 +136,11 @@ def _decoupled(model: Decoupled, features: int) -> Program:
     return Program(features, tuple(builder.steps), weighted=model.propagation is not None)
 
 
-def _session(model: nn.Module) -> Session | None:
-    return next((module.session for module in model.modules() if isinstance(module, PrunedConv)), None)
-
-
 def _check_is_trained(model: nn.Module, session: Session | None) -> None:
     if not any(isinstance(module, PrunedConv | PrunedWeight) for module in model.modules()):
         raise InputError(
-            f"{type(model).__name__} has no masks, so there is nothing to freeze; call uf.sparsify(model, ...), train that, "
-            f"and compress it."
+            f"{type(model).__name__} has no masks, so there is nothing to freeze; call uf.sparsify(model, ...), train the "
+            f"result, and compress that."
         )
     if session is None:
         return
@@ -155,8 +149,8 @@ def _check_is_trained(model: nn.Module, session: Session | None) -> None:
     undecided = pruning.prunes_edges and not all(bool(conv.decided) for conv in session.convs)
     if undecided or (pruning.prunes_weights and not session.passes):
         raise InputError(
-            f"this {type(model).__name__} is sparsified but not trained yet, so nothing has been decided; train it (an "
-            f"average of models: call it once in evaluation mode), then compress it."
+            f"this {type(model).__name__} is sparsified but not trained yet, so no decisions are stored; train it (an average "
+            f"of models: call it once in evaluation mode), then compress it."
         )
 
 
@@ -164,21 +158,21 @@ def _requested(model: nn.Module, session: Session | None) -> str:
     if session is not None:
         return str(session.pruning)
     pruned = any(module.is_pruned for module in model.modules() if isinstance(module, PrunedWeight))
-    how = (model.propagation or {}) if isinstance(model, Decoupled) else {}
-    said = [f"{name}={how[name]:g}" for name in ("edge_sparsity", "threshold", "relative_threshold") if how.get(name)]
-    return ", ".join([*said, *(["weights"] if pruned else [])]) or "unpruned"
+    how = (model.propagation or {}) if isinstance(model, DecoupledModel) else {}
+    requested = [f"{name}={how[name]:g}" for name in ("edge_sparsity", "threshold", "relative_threshold") if how.get(name)]
+    return ", ".join([*requested, *(["weights"] if pruned else [])]) or "unpruned"
 
 
 @contextmanager
-def _watched(model: nn.Module) -> Iterator[dict[nn.Module, int]]:
-    """Columns of what each layer returns while the model, a private copy, is called."""
+def _record_widths(model: nn.Module) -> Iterator[dict[nn.Module, int]]:
+    """Record the number of columns that each layer returns while the model, a private copy, is called."""
     widths: dict[nn.Module, int] = {}
 
-    def see(module: nn.Module, _: Any, out: Any) -> None:
+    def record_width(module: nn.Module, _: Any, out: Any) -> None:
         if isinstance(out, Tensor) and out.ndim == 2:
             widths[module] = out.shape[1]
 
-    hooks = [module.register_forward_hook(see) for module in model.modules() if isinstance(module, PrunedConv)]
+    hooks = [module.register_forward_hook(record_width) for module in model.modules() if isinstance(module, PrunedConv)]
     try:
         yield widths
     finally:
@@ -187,21 +181,21 @@ def _watched(model: nn.Module) -> Iterator[dict[nn.Module, int]]:
 
 
 def _evaluated(model: nn.Module, call: Call | None, given: GivenGraph) -> Tensor:
-    """What the model itself returns for this graph."""
+    """The result of the model itself on this graph."""
     name, x = type(model).__name__, given.x
     with evaluating(name):
         try:
             out = _called(model, call, given)
-        except (RuntimeError, InputError):  # not every layer takes sparse features: GIN adds a node's own to its neighbours'
+        except (RuntimeError, InputError):  # some layers take no sparse features, such as GIN
             if call is None or x.layout == torch.strided:
                 raise
             out = _called(model, call, replace(given, x=x.to_dense()))
     if not isinstance(out, Tensor) or out.ndim != 2:
-        raise InputError(f"forward of {name} gives no matrix of scores, one row per node; what is frozen gives one.")
+        raise InputError(f"forward of {name} does not return a matrix of scores with one row per node, as a frozen model does.")
     if len(out) != x.shape[0]:
         raise InputError(
-            f"forward of {name} gives {len(out):,} rows for {x.shape[0]:,} nodes, as a pooling does, and a frozen model "
-            f"gives one row per node; compress the layers before the pooling and pool what the frozen model returns."
+            f"forward of {name} returns {len(out):,} rows for {x.shape[0]:,} nodes, as a pooling does, and a frozen model "
+            f"returns one row per node; compress the layers before the pooling and pool the scores of the frozen model."
         )
     return out.detach().cpu().float()
 
@@ -219,7 +213,7 @@ def _called(model: nn.Module, call: Call | None, given: GivenGraph) -> Any:
 
 
 def _has_hooks(model: nn.Module, session: Session | None) -> bool:
-    """Whether any module has forward hooks, apart from those by which a session follows the calls of its layers."""
+    """Whether any module has forward hooks other than those of the session."""
     hooks = (
         hook for module in model.modules() for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     )
@@ -229,18 +223,18 @@ def _has_hooks(model: nn.Module, session: Session | None) -> bool:
 def _compare(found: Tensor, expected: Tensor, program: Program, name: str, *, hooks: bool) -> None:
     if found.shape != expected.shape:
         raise InputError(
-            f"{name} gives scores of shape {list(expected.shape)} and its frozen form {list(found.shape)}, so it does "
-            f"something that its steps do not show; write it without side effects."
+            f"{name} returns scores of shape {list(expected.shape)} and its frozen form {list(found.shape)}, so its "
+            f"forward has effects that tracing does not record; remove its side effects."
         )
     difference = found - expected
-    if program.decides:  # rounding may tip single products of just the threshold's size: what counts is the whole
+    if program.decides:  # rounding may decide about single products near a threshold, so norms are compared
         error, scale = float(difference.norm()), float(expected.norm())
     else:
         error, scale = float(difference.abs().max()), float(expected.abs().max())
     if not error <= _TOLERANCE * scale + 1e-30:
         raise InputError(
             f"the frozen form of {name} differs from it by {error / max(scale, 1e-30):.2g} of its scores, more than "
-            f"{_TOLERANCE:g}, so it does something that its steps do not show; "
-            + ("forward hooks are not frozen: remove those that change what a layer is given or returns, or " if hooks else "")
-            + "check that its scores are finite and the same in every call."
+            f"{_TOLERANCE:g}, so its forward has effects that tracing does not record; "
+            + ("forward hooks are not frozen: remove those that change inputs or outputs of a layer, or " if hooks else "")
+            + "check that its scores are finite and deterministic."
         )

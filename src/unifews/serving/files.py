@@ -1,4 +1,4 @@
-"""`save` and `load`: models as folders, frozen ones and those that still train."""
+"""`save` and `load`: model folders of frozen models and of models in training."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from unifews.errors import InputError
 from unifews.serving.model import FrozenModel
 from unifews.serving.model_folder import TRAINING, as_path
+from unifews.serving.packed_arrays import Json
 
 T = TypeVar("T", nn.Module, Optimizer)
 
@@ -20,34 +21,34 @@ def save(
     folder: str | PathLike[str],
     *,
     optimizer: Optimizer | None = None,
-    record: dict[str, Any] | None = None,
+    record: Json | None = None,
     settled: bool = False,
     overwrite: bool = False,
 ) -> None:
-    """Write a model as a folder of ``model.safetensors`` and ``config.json`` (docs/FORMAT.md), complete or not at all.
+    """Write a model as a folder of ``model.safetensors`` and ``config.json`` (docs/FORMAT.md), atomically.
 
     Args:
-        model: a sparsified model, trained or not, the head of a decoupled one, or what `compress` gave.
-        folder: its place; only another model folder is ever replaced.
-        optimizer: its state goes with the model, so that training goes on as if it had not stopped.
-        record: what is known of its training, plain values; of a loaded model, ``model.record``.
-        settled: leave removed weights out, which makes the file smaller; one that comes back later starts from 0.
-        overwrite: replace a model that is there.
+        model: a sparsified model, trained or not, a decoupled model or its head, or the result of `compress`.
+        folder: where to write; only another model folder is ever replaced.
+        optimizer: saved with the model, so that training can be resumed.
+        record: metadata of its training, JSON values; ``model.record`` of a loaded model.
+        settled: leave removed weights out, which makes the file smaller; one that is restored later starts from 0.
+        overwrite: replace an existing model.
 
-    Weights, masks, thresholds, BatchNorm statistics and where the schedule stands come back with `load` as they are.
+    `load` restores weights, masks, thresholds, BatchNorm statistics and the state of the schedule exactly.
     """
     if isinstance(model, FrozenModel):
         if optimizer is not None or record is not None or settled:
-            raise InputError("a frozen model has no optimizer and its own record; save it with a folder and `overwrite` only.")
+            raise InputError("a frozen model has no optimizer and its own record; give only `folder` and `overwrite`.")
         model.save(folder, overwrite=overwrite)
         return
     if not isinstance(model, nn.Module):
-        raise InputError(f"`model` is a {type(model).__name__}; give a sparsified torch module, or what uf.compress gave.")
+        raise InputError(f"`model` is a {type(model).__name__}; give a sparsified torch module, or the result of uf.compress.")
     if not isinstance(optimizer, Optimizer | None):
         raise InputError(f"`optimizer` is a {type(optimizer).__name__}; give a torch optimizer, or leave it out.")
     if not isinstance(record, dict | None):
-        raise InputError(f"`record` is a dictionary of plain values; got a {type(record).__name__}.")
-    from unifews.serving import checkpoint  # PyG, which a frozen model does without
+        raise InputError(f"`record` is a dictionary of JSON values; got a {type(record).__name__}.")
+    from unifews.serving import checkpoint  # imports PyG, which frozen models do not need
 
     checkpoint.write(as_path("folder", folder), model, optimizer, record, settled=settled, overwrite=overwrite)
 
@@ -61,21 +62,21 @@ def load(folder: str | PathLike[str], into: T) -> T: ...
 
 
 def load(folder: str | PathLike[str], into: nn.Module | Optimizer | None = None) -> Any:
-    """The model that a folder holds; everything in it is checked before it is used, and nothing in it is run.
+    """The model in a folder; its content is validated before it is used, and no code in it is executed.
 
     Args:
-        folder: of `save`, `FrozenModel.save` or ``unifews train --save``.
-        into: a model of the same class and shapes, sparsified or not, that is given what was saved, for classes of your own; or
-            an optimizer, made of the model's parameters, that is given its state.
+        folder: written by `save`, `FrozenModel.save` or ``unifews train --save``.
+        into: a model of the same class and shapes, sparsified or not, to load into, for custom classes; or an optimizer of the
+            model's parameters, to load its state into.
 
-    A frozen model is bound to no graph: call it with one, or `bind` one and `predict` single nodes. A model that still trains
-    is rebuilt if this library built it (`unifews.nn.models`, and the models of `train`), or if it is PyG's own GCN,
-    GraphSAGE, GIN, GAT or EdgeCNN with plain settings; any other is given by `into`.
+    A frozen model is not bound to a graph: call it with one, or `bind` one and `predict` single nodes. A model in training is
+    rebuilt if it was built by this library (`unifews.nn.models`, and the models of `train`), or if it is PyG's own GCN,
+    GraphSAGE, GIN, GAT or EdgeCNN with plain settings; any other needs `into`.
     """
     place = as_path("folder", folder)
     if not TRAINING.describes(place):
         if into is not None:
-            raise InputError(f"{folder} holds no model that still trains, so there is nothing to put into `into`.")
+            raise InputError(f"{folder} holds no model in training, so there is nothing to load into `into`.")
         return FrozenModel.load(place)
     if not isinstance(into, nn.Module | Optimizer | None):
         raise InputError(f"`into` is a {type(into).__name__}; give a torch module or an optimizer.")

@@ -1,4 +1,4 @@
-"""Steps that disappear into their neighbours: BatchNorm into weights where that is exact, ReLU into what comes before it."""
+"""Folding of steps: BatchNorm into adjacent weights where that is exact, ReLU into the step before it."""
 
 from __future__ import annotations
 
@@ -14,49 +14,39 @@ _WITH_RELU = ("linear", "affine", "sum", "diffuse")
 def folded(program: Program) -> Program:
     """The same program in fewer steps."""
     draft = _Draft(program)
-    for number in range(1, len(draft.steps)):
-        step = draft.steps[number]
-        if step is not None and step.op == "affine":
-            draft.merge_affine(number)
-    for number in range(1, len(draft.steps)):
-        step = draft.steps[number]
-        if step is not None and step.op == "affine":
-            _ = draft.fold_back(number) or draft.fold_on(number)
-    for number in range(1, len(draft.steps)):
-        step = draft.steps[number]
-        if step is not None and step.op == "activate" and step.settings["kind"] == "relu":
-            draft.fold_relu(number)
+    for op, fold in (("affine", draft.merge_affine), ("affine", draft.fold_affine), ("activate", draft.fold_relu)):
+        for number, step in enumerate(draft.steps):
+            if step is not None and step.op == op:
+                fold(number, step)
     return draft.program()
 
 
 class _Draft:
-    """Steps by number, value 0 being none; a step that went is None, and its value another's."""
+    """Steps by number (0 is the input); a folded step is None, and its value is replaced by another one."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
         self.steps: list[Step | None] = [None, *program.steps]
-        self.same = list(range(len(self.steps)))
+        self.replaced_by = list(range(len(self.steps)))
         self.uses = program.uses
 
     def producer(self, value: int) -> tuple[int, Step | None]:
-        while self.same[value] != value:
-            value = self.same[value]
+        while self.replaced_by[value] != value:
+            value = self.replaced_by[value]
         return value, self.steps[value]
 
     def is_private(self, value: int) -> bool:
-        """Whether one step alone uses it."""
+        """Whether exactly one step reads it."""
         return value > 0 and self.uses[value] == 1
 
     def drop(self, number: int, becomes: int) -> None:
         self.uses[becomes] += self.uses[number] - 1
-        self.steps[number], self.same[number] = None, becomes
+        self.steps[number], self.replaced_by[number] = None, becomes
 
     # ------------------------------------------------------------------------------------------------- scale and shift
 
-    def merge_affine(self, number: int) -> None:
-        """x - mean, then · scale: one step."""
-        step = self.steps[number]
-        assert step is not None
+    def merge_affine(self, number: int, step: Step) -> None:
+        """Merge x - mean and · scale into one step."""
         at, before = self.producer(step.inputs[0])
         if before is None or before.op != "affine" or not self.is_private(at) or before.settings["relu"]:
             return
@@ -64,10 +54,11 @@ class _Draft:
             self.steps[number] = replace(step, inputs=before.inputs, arrays={**before.arrays, **step.arrays})
             self.steps[at] = None
 
-    def fold_back(self, number: int) -> bool:
-        """Into what made its input."""
-        step = self.steps[number]
-        assert step is not None
+    def fold_affine(self, number: int, step: Step) -> None:
+        _ = self._fold_into_producer(number, step) or self._fold_into_reader(number, step)
+
+    def _fold_into_producer(self, number: int, step: Step) -> bool:
+        """Fold scale and shift into the step that computes the input."""
         at, _ = self.producer(step.inputs[0])
         scale, shift = step.tensor("scale"), step.tensor("shift")
         if step.tensor("mean") is not None or step.settings["relu"]:
@@ -81,10 +72,8 @@ class _Draft:
         self.drop(number, at)
         return True
 
-    def fold_on(self, number: int) -> bool:
-        """Into the one linear step that uses it: W (s·x + t) = (W s) x + W t."""
-        step = self.steps[number]
-        assert step is not None
+    def _fold_into_reader(self, number: int, step: Step) -> bool:
+        """Fold into the only linear step that reads it: W (s·x + t) = (W s) x + W t."""
         if self.uses[number] != 1 or step.tensor("mean") is not None or step.settings["relu"]:
             return False
         users = [i for i, s in enumerate(self.steps) if s is not None and any(self.producer(v)[0] == number for v in s.inputs)]
@@ -107,7 +96,7 @@ class _Draft:
             return False
         if step.op == "sum":
             return all(map(self._can_scale, step.inputs))
-        if step.op == "diffuse":  # sizes that are compared with a threshold must stay what they are
+        if step.op == "diffuse":  # magnitudes that are compared with a threshold must not change
             return step.settings["form"] in ("all", "columns") and self._can_scale(step.inputs[0])
         return step.op in ("linear", "affine")
 
@@ -120,7 +109,7 @@ class _Draft:
         return step.op in ("linear", "affine", "diffuse")
 
     def _shiftable(self, step: Step) -> int | None:
-        """Which value of a sum takes the shift."""
+        """The input of a sum that can take the shift."""
         found = (i for i, v in enumerate(step.inputs) if step.settings["factors"][i] and self._can_shift(v))
         return next(found, None)
 
@@ -158,16 +147,16 @@ class _Draft:
 
     # -------------------------------------------------------------------------------------------------------------- ReLU
 
-    def fold_relu(self, number: int) -> None:
-        step = self.steps[number]
-        assert step is not None
+    def fold_relu(self, number: int, step: Step) -> None:
+        if step.settings["kind"] != "relu":
+            return
         at, before = self.producer(step.inputs[0])
         if before is not None and before.op in _WITH_RELU and self.is_private(at) and not before.settings["relu"]:
             self.steps[at] = replace(before, settings={**before.settings, "relu": True})
             self.drop(number, at)
 
     def program(self) -> Program:
-        """What is left and needed, numbered anew."""
+        """The remaining steps that the result depends on, renumbered."""
         last, _ = self.producer(len(self.steps) - 1)
         needed, stack = {last}, [last]
         while stack:
@@ -187,7 +176,7 @@ class _Draft:
 
 
 def batch_norm(norm: nn.BatchNorm1d) -> dict[str, Tensor]:
-    """scale and shift of a BatchNorm that is judged, not trained."""
+    """Scale and shift of a BatchNorm in eval mode."""
     assert norm.running_mean is not None and norm.running_var is not None
     scale = (norm.running_var.detach().cpu().double() + norm.eps).rsqrt()
     if norm.affine:

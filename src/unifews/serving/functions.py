@@ -1,4 +1,4 @@
-"""Functions of torch as steps. Each converter gives a value, or None for arguments that its step cannot do."""
+"""Functions of torch as steps. Each converter returns a value, or None for arguments that its step does not support."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unifews.serving.steps import Steps, Value
+from unifews.serving.program import ProgramBuilder, StepValue
 
 ACTIVATIONS: dict[type[nn.Module], str] = {
-    nn.ReLU: "relu", nn.ELU: "elu", nn.LeakyReLU: "leaky_relu", nn.GELU: "gelu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh",
-    nn.SiLU: "silu", nn.SELU: "selu", nn.Softplus: "softplus",
-}  # fmt: skip
+    nn.ReLU: "relu",
+    nn.ELU: "elu",
+    nn.LeakyReLU: "leaky_relu",
+    nn.GELU: "gelu",
+    nn.Sigmoid: "sigmoid",
+    nn.Tanh: "tanh",
+    nn.SiLU: "silu",
+    nn.SELU: "selu",
+    nn.Softplus: "softplus",
+}
 SLOPES = {"elu": ("alpha", 1.0), "leaky_relu": ("negative_slope", 0.01)}
 LAST = (-1, 1)
 
@@ -25,15 +32,15 @@ def _number(arg: Any) -> float | None:
     return float(arg) if isinstance(arg, int | float) and not isinstance(arg, bool) else None
 
 
-def _is_row(to: Steps, x: Value, arg: Any) -> bool:
+def _is_row(to: ProgramBuilder, x: StepValue, arg: Any) -> bool:
     """Whether a constant has one number per column."""
     return isinstance(arg, Tensor) and arg.numel() == arg.shape[-1] == to.width(x.number)
 
 
-def _added(to: Steps, a: Any, b: Any, *, alpha: float = 1.0) -> Value | None:
-    if isinstance(a, Value) and isinstance(b, Value):
-        return Value(to.sum([a.number, b.number], [1.0, alpha]))
-    if not isinstance(a, Value):
+def _added(to: ProgramBuilder, a: Any, b: Any, *, alpha: float = 1.0) -> StepValue | None:
+    if isinstance(a, StepValue) and isinstance(b, StepValue):
+        return StepValue(to.sum([a.number, b.number], [1.0, alpha]))
+    if not isinstance(a, StepValue):
         if alpha != 1.0:
             scaled = _multiplied(to, b, alpha)
             return None if scaled is None else _added(to, scaled, a)
@@ -42,91 +49,93 @@ def _added(to: Steps, a: Any, b: Any, *, alpha: float = 1.0) -> Value | None:
     if plain == 0.0:
         return a
     shift = torch.tensor(plain) if plain is not None else b
-    return Value(to.affine(a.number, shift=shift * alpha)) if plain is not None or _is_row(to, a, b) else None
+    return StepValue(to.affine(a.number, shift=shift * alpha)) if plain is not None or _is_row(to, a, b) else None
 
 
-def _subtracted(to: Steps, a: Any, b: Any, *, alpha: float = 1.0) -> Value | None:
-    if isinstance(a, Value) and _is_row(to, a, b) and alpha == 1.0:
-        return Value(to.affine(a.number, mean=b))
+def _subtracted(to: ProgramBuilder, a: Any, b: Any, *, alpha: float = 1.0) -> StepValue | None:
+    if isinstance(a, StepValue) and _is_row(to, a, b) and alpha == 1.0:
+        return StepValue(to.affine(a.number, mean=b))
     return _added(to, a, b, alpha=-alpha)
 
 
-def _multiplied(to: Steps, a: Any, b: Any) -> Value | None:
-    if isinstance(a, Value) and isinstance(b, Value):
-        return Value(to.add("product", [a.number, b.number]))
-    a, b = (a, b) if isinstance(a, Value) else (b, a)
+def _multiplied(to: ProgramBuilder, a: Any, b: Any) -> StepValue | None:
+    if isinstance(a, StepValue) and isinstance(b, StepValue):
+        return StepValue(to.add("product", [a.number, b.number]))
+    a, b = (a, b) if isinstance(a, StepValue) else (b, a)
     plain = _number(b)
     if plain is not None:
-        return Value(to.sum([a.number], [plain]))
-    return Value(to.affine(a.number, scale=b)) if _is_row(to, a, b) else None
+        return StepValue(to.sum([a.number], [plain]))
+    return StepValue(to.affine(a.number, scale=b)) if _is_row(to, a, b) else None
 
 
-def _divided(to: Steps, a: Any, b: Any) -> Value | None:
+def _divided(to: ProgramBuilder, a: Any, b: Any) -> StepValue | None:
     plain = _number(b)
-    if isinstance(a, Value) and (plain or isinstance(b, Tensor)):
+    if isinstance(a, StepValue) and (plain or isinstance(b, Tensor)):
         return _multiplied(to, a, 1 / plain if plain else 1 / b)
     return None
 
 
-def _negated(to: Steps, a: Value) -> Value:
-    return Value(to.sum([a.number], [-1.0]))
+def _negated(to: ProgramBuilder, a: StepValue) -> StepValue:
+    return StepValue(to.sum([a.number], [-1.0]))
 
 
-def _linear(to: Steps, input: Any, weight: Any, bias: Any = None) -> Value | None:
-    if not isinstance(input, Value) or not isinstance(weight, Tensor) or weight.ndim != 2:
+def _linear(to: ProgramBuilder, input: Any, weight: Any, bias: Any = None) -> StepValue | None:
+    if not isinstance(input, StepValue) or not isinstance(weight, Tensor) or weight.ndim != 2:
         return None
-    return Value(to.linear(input.number, weight, bias))
+    return StepValue(to.linear(input.number, weight, bias))
 
 
-def _times_matrix(to: Steps, a: Any, b: Any) -> Value | None:
+def _times_matrix(to: ProgramBuilder, a: Any, b: Any) -> StepValue | None:
     return _linear(to, a, b.T) if isinstance(b, Tensor) and b.ndim == 2 else None
 
 
-def _joined(to: Steps, tensors: Any, dim: int = 0) -> Value | None:
-    fits = dim in LAST and all(isinstance(one, Value) for one in tensors)
-    return Value(to.add("cat", [one.number for one in tensors])) if fits else None
+def _joined(to: ProgramBuilder, tensors: Any, dim: int = 0) -> StepValue | None:
+    fits = dim in LAST and all(isinstance(one, StepValue) for one in tensors)
+    return StepValue(to.add("cat", [one.number for one in tensors])) if fits else None
 
 
-def _largest(to: Steps, a: Any, b: Any) -> Value | None:
-    both = isinstance(a, Value) and isinstance(b, Value)
-    return Value(to.add("max", [a.number, b.number])) if both else None
+def _largest(to: ProgramBuilder, a: Any, b: Any) -> StepValue | None:
+    both = isinstance(a, StepValue) and isinstance(b, StepValue)
+    return StepValue(to.add("max", [a.number, b.number])) if both else None
 
 
-def _softmax(log: bool) -> Callable[..., Value | None]:
-    def convert(to: Steps, input: Any, dim: int | None = None, **more: Any) -> Value | None:
+def _softmax(log: bool) -> Callable[..., StepValue | None]:
+    def convert(to: ProgramBuilder, input: Any, dim: int | None = None, **more: Any) -> StepValue | None:
         plain = dim in LAST and all(value is None or value == 3 for value in more.values())
-        return Value(to.add("softmax", [input.number], {"log": log})) if plain else None
+        return StepValue(to.add("softmax", [input.number], {"log": log})) if plain else None
 
     return convert
 
 
 def _normalized(
-    to: Steps, input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None
-) -> Value | None:  # fmt: skip
-    return Value(to.add("normalize", [input.number], {"eps": float(eps)})) if p == 2 and dim in LAST else None
+    to: ProgramBuilder, input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None
+) -> StepValue | None:
+    return StepValue(to.add("normalize", [input.number], {"eps": float(eps)})) if p == 2 and dim in LAST else None
 
 
-def _passed(to: Steps, input: Any, *args: Any, **kwargs: Any) -> Value:
-    return Value(input.number)
+def _passed(to: ProgramBuilder, input: Any, *args: Any, **kwargs: Any) -> StepValue:
+    return StepValue(input.number)
 
 
-def _dropped(to: Steps, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value | None:
-    return None if training and p else Value(input.number)  # a dropout that never ends is no step
+def _dropped(to: ProgramBuilder, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> StepValue | None:
+    return None if training and p else StepValue(input.number)  # dropout in eval mode has no step
 
 
-def _activated(kind: str) -> Callable[..., Value | None]:
-    def convert(to: Steps, input: Any, slope: float | None = None, inplace: bool = False, **more: Any) -> Value | None:
+def _activated(kind: str) -> Callable[..., StepValue | None]:
+    def convert(
+        to: ProgramBuilder, input: Any, slope: float | None = None, inplace: bool = False, **more: Any
+    ) -> StepValue | None:
         if kind not in SLOPES:
             made = "gelu_tanh" if kind == "gelu" and more.pop("approximate", "none") == "tanh" else kind
-            return None if slope is not None or more else Value(to.activate(input.number, made))
+            return None if slope is not None or more else StepValue(to.activate(input.number, made))
         name, usual = SLOPES[kind]
         given = more.pop(name, usual if slope is None else slope)
-        return None if more else Value(to.activate(input.number, kind, given))
+        return None if more else StepValue(to.activate(input.number, kind, given))
 
     return convert
 
 
-FUNCTIONS: dict[str, Callable[..., Value | None]] = {
+FUNCTIONS: dict[str, Callable[..., StepValue | None]] = {
     **{name: _added for name in ("add", "add_", "iadd", "radd")},
     **{name: _subtracted for name in ("sub", "sub_", "isub", "subtract")},
     **{name: _multiplied for name in ("mul", "mul_", "imul", "multiply")},

@@ -1,8 +1,7 @@
-"""The operations of a forward, in order, as a torch.fx graph; without the patches that torch.fx makes to torch itself.
+"""The torch.fx graph of a forward, traced without patching torch.
 
 `torch.fx.Tracer.trace` replaces `torch.nn.Module.__call__` and `__getattr__`, and functions in the globals of other modules,
-for the whole process while it runs. Here the modules of one private copy get a class of their own instead, and nothing else
-changes.
+for the whole process while it runs. Here only the modules of one private copy are given another class while they are traced.
 """
 
 from __future__ import annotations
@@ -21,18 +20,19 @@ from torch_geometric.nn import norm as norms
 from unifews.nn.linear import PrunedWeight
 
 _LEAVES = (MessagePassing, PrunedWeight, Dense, JumpingKnowledge, norms.BatchNorm, norms.LayerNorm, norms.GraphNorm)
+ProxyCache = dict[str, fx.Proxy]  # by name of a parameter
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs")
 
 
 def symbolic_graph(outer: nn.Module, names: Sequence[str]) -> fx.Graph:
     """The graph of ``outer.forward`` over placeholders of these names.
 
-    `outer` and its modules must be private to the caller: they have other classes and no forward hooks while this runs.
+    `outer` and its modules must be private to the caller: they have another class and no forward hooks while this runs.
     """
-    return _Tracer().graph_of(outer, names)
+    return _GraphTracer().graph_of(outer, names)
 
 
-class _Tracer(fx.Tracer):
+class _GraphTracer(fx.Tracer):
     record_stack_traces = True
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -50,9 +50,10 @@ class _Tracer(fx.Tracer):
 
     @contextmanager
     def _intercepted(self, outer: nn.Module) -> Iterator[None]:
-        """Inside, calls of these modules and reads of their parameters are recorded."""
+        """Record calls of these modules and reads of their parameters inside the context."""
         kinds: dict[type[nn.Module], type[nn.Module]] = {}
-        modules, cache = [m for m in outer.modules() if not isinstance(m, torch.jit.ScriptModule)], dict[str, Any]()
+        modules = [m for m in outer.modules() if not isinstance(m, torch.jit.ScriptModule)]
+        cache: ProxyCache = {}
         before = [(module, type(module), {name: vars(module).get(name) for name in _HOOKS}) for module in modules]
         try:
             for module, kind, hooks in before:
@@ -65,7 +66,7 @@ class _Tracer(fx.Tracer):
                 module.__class__ = kind
                 vars(module).update({name: found for name, found in hooks.items() if found is not None})
 
-    def _kind(self, kind: type[nn.Module], cache: dict[str, Any]) -> type[nn.Module]:
+    def _kind(self, kind: type[nn.Module], cache: ProxyCache) -> type[nn.Module]:
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             own = kind.__call__ is not nn.Module.__call__
 
@@ -74,15 +75,15 @@ class _Tracer(fx.Tracer):
 
             return self.call_module(module, forward, args, kwargs)
 
-        def look(module: nn.Module, name: str) -> Any:
+        def read(module: nn.Module, name: str) -> Any:
             return self.getattr(name, kind.__getattr__(module, name), cache)
 
-        body = {"__call__": call, "__getattr__": look, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        body = {"__call__": call, "__getattr__": read, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
         return new_class(kind.__name__, (_NoInitSubclass, kind), exec_body=lambda space: space.update(body))
 
 
 class _NoInitSubclass(nn.Module):
-    """As the first base of a class it keeps ``__init_subclass__`` of the other bases from being called."""
+    """As the first base of a class it prevents ``__init_subclass__`` of the other bases from being called."""
 
     def __init_subclass__(cls) -> None:
         pass

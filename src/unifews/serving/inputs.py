@@ -1,6 +1,6 @@
-"""What a model is called with: which argument of its forward is x, which edge_index, which edge_weight.
+"""The inputs of a model: which argument of its forward is x, which edge_index, which edge_weight.
 
-Roles are decided by names, types and shapes before the model runs. What could be two things is refused.
+Roles follow from names, types and shapes before the model runs. Ambiguous signatures are rejected.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from torch_geometric.data import Data, HeteroData
 
 from unifews.errors import InputError, ShapeError
 from unifews.nn.convs.base import PrunedConv
+from unifews.serving.graph_steps import as_tensor, check_weight, edge_tensors
 from unifews.serving.model import features_of
-from unifews.serving.wiring import as_edges, as_tensor, check_weight
 
 _DATA_NAMES = ("data", "batch", "graph", "batch_data", "graph_data")
 _EDGE_NAMES = ("edge_index", "adj", "adj_t", "adjs", "edges", "edge_idx")
-_OTHER_ROLES = (
-    "batch", "batch_size", "edge_attr", "edge_attrs", "edge_feat", "edge_features", "edge_type", "edge_types", "edge_weight",
-    "node_type", "pos", "ptr", "z",
-)  # fmt: skip
+_OTHER_NAMES = {
+    *("batch", "batch_size", "edge_attr", "edge_attrs", "edge_feat", "edge_features", "edge_type", "edge_types"),
+    *("edge_weight", "node_type", "pos", "ptr", "z"),
+}
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-_CALLED = "a frozen model is called with x, edge_index and edge_weight=None"
+_CALL = "a frozen model is called with x, edge_index and edge_weight=None"
 _REMEDY = {
-    "batch": "compress the layers before the pooling, and pool what the frozen model returns",
-    "edge_attr": "edge features have no step; if it is one weight per edge, name the argument edge_weight",
-    "edge_type": "edge types have no step; call the sparsified model itself, in eval mode",
+    "batch": "compress the layers before the pooling, and pool the scores of the frozen model",
+    "edge_attr": "edge features are not supported; if it is one weight per edge, name the argument edge_weight",
+    "edge_type": "edge types are not supported; call the sparsified model itself, in eval mode",
 }
 
 
 @dataclass(frozen=True, eq=False)
 class GivenGraph:
-    """The graph that `compress` was given."""
+    """The graph that `compress` was called with."""
 
     x: Any
     edge_index: Any
     edge_weight: Any
     data: Data | None = None
-    """The PyG object that these came from."""
+    """The PyG object that holds them, if any."""
 
     @property
     def weight_name(self) -> str:
@@ -63,7 +63,7 @@ def graph_given(x: Any, edge_index: Any, edge_weight: Any) -> GivenGraph:
     data = x if isinstance(x, Data) else None
     if data is not None:
         if edge_index is not None or edge_weight is not None:
-            raise InputError("a Data object holds its edges itself; leave `edge_index` and `edge_weight` out.")
+            raise InputError("a Data object has its own edges; leave `edge_index` and `edge_weight` out.")
         x, edge_index, edge_weight = data.x, _edges_of(data), _weight_of(data)
     for name, value in (("x", x), ("edge_index", edge_index)):
         if value is None:
@@ -73,7 +73,7 @@ def graph_given(x: Any, edge_index: Any, edge_weight: Any) -> GivenGraph:
 
 
 def as_tensors(given: GivenGraph) -> GivenGraph:
-    """The same graph as tensors that fit together."""
+    """The same graph as tensors of consistent shapes."""
     x, edge_index, edge_weight = given.x, given.edge_index, given.edge_weight
     if isinstance(x, tuple | list) and any(isinstance(part, Tensor | None) for part in x):
         raise InputError(
@@ -85,7 +85,7 @@ def as_tensors(given: GivenGraph) -> GivenGraph:
     if not len(x):
         raise ShapeError("x has no rows; give the graph that the model was trained on.")
     if not isinstance(edge_index, Tensor):
-        edge_index, edge_weight = as_edges(edge_index, edge_weight)
+        edge_index, edge_weight = edge_tensors(edge_index, edge_weight)
     if edge_index.layout == torch.strided and (edge_index.ndim != 2 or len(edge_index) != 2):
         raise ShapeError(f"`edge_index` has shape {list(edge_index.shape)}; it is [2, edges], senders and receivers.")
     if edge_weight is not None:
@@ -98,7 +98,7 @@ def _edges_of(data: Data) -> Any:
 
 
 def _weight_of(data: Data) -> Any:
-    """Its edge weights: `edge_weight`, or an `edge_attr` of one floating-point number per edge."""
+    """Its edge weights: `edge_weight`, or an `edge_attr` of one float per edge."""
     if getattr(data, "edge_weight", None) is not None:
         return data.edge_weight
     attr = data.edge_attr
@@ -120,19 +120,19 @@ def _checked_weight(weight: Tensor, edge_index: Tensor, nodes: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Call:
-    """How a forward is given its inputs."""
+    """How the inputs are passed to a forward."""
 
     names: tuple[str, str] | None
     """Keywords of x and edge_index; None: the first two arguments."""
     weight: str | None
     """``"edge_weight"``: by that name; ``"*"``: as one more argument; None: never."""
     takes_data: bool = False
-    """Whether it is given one object with attributes instead."""
+    """Whether it takes one Data object instead."""
 
-    def arguments(self, x: Any, edge_index: Any, edge_weight: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Of a call with these; an edge_weight of None is left out."""
+    def arguments(self, x: Any, edge_index: Any, edge_weight: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Positional and keyword arguments; an edge_weight of None is left out."""
         args: tuple[Any, ...] = (x, edge_index) if self.names is None else ()
-        kwargs: dict[str, Any] = {} if self.names is None else dict(zip(self.names, (x, edge_index), strict=True))
+        kwargs = {} if self.names is None else dict(zip(self.names, (x, edge_index), strict=True))
         if edge_weight is not None and self.weight == "*":
             args = (*args, edge_weight)
         elif edge_weight is not None:
@@ -141,14 +141,14 @@ class Call:
 
 
 def call_of(model: nn.Module, given: GivenGraph) -> tuple[Call, GivenGraph]:
-    """How this model is called with this graph, and the graph with the weights that it takes.
+    """How this model is called with this graph, and the graph with the weights that the model takes.
 
-    An error names the argument that the model cannot be given.
+    An error names the argument that is not available.
     """
     kind = type(model).__name__
     for conv in model.modules():
         if isinstance(conv, PrunedConv) and getattr(conv, "edge_dim", None) is not None and given.edge_weight is None:
-            raise edge_features(conv.path, conv)
+            raise unsupported_edge_features(conv.path, conv)
     parameters = inspect.signature(model.forward).parameters
     named = [p.name for p in parameters.values() if p.kind not in (*_VARIABLE, Parameter.KEYWORD_ONLY)]
     needed = [p.name for p in parameters.values() if p.default is Parameter.empty and p.kind not in _VARIABLE]
@@ -163,41 +163,43 @@ def call_of(model: nn.Module, given: GivenGraph) -> tuple[Call, GivenGraph]:
         if name in (names or named[:2]) or (name == "edge_weight" and given.edge_weight is not None):
             continue
         if name == "edge_weight":
-            raise InputError(f"forward of {kind} needs `edge_weight`; give it to compress too, one weight per edge.")
-        raise no_place(kind, f"needs `{name}`", name)
+            raise InputError(f"forward of {kind} needs `edge_weight`; pass it to compress too, one weight per edge.")
+        raise unsupported_input(kind, f"needs `{name}`", name)
     if given.edge_weight is not None and weight is None:
         other = next((name for name in named[2:] if name.startswith("edge_")), None)
         hint = f", or, if `{other}` is for weights, name it edge_weight" if other is not None else ""
-        raise InputError(f"forward of {kind} has no place for edge weights; leave `edge_weight` out{hint}.")
+        raise InputError(f"forward of {kind} has no argument for edge weights; leave `edge_weight` out{hint}.")
     return Call(None if names is None or list(names) == named[:2] else names, weight), given
 
 
 def with_weights(given: GivenGraph, weight: str | None, kind: str) -> GivenGraph:
-    """Of the weights of a Data object those that a model takes: only `edge_weight`, for an argument of that name."""
+    """The graph with the weights of its Data object only if the model has an argument `edge_weight`."""
     if given.data is None or given.edge_weight is None:
         return given
     if weight is None:
         return replace(given, edge_weight=None)
     if weight == "*" or given.weight_name != "edge_weight":
         raise InputError(
-            f"{kind} may take edge weights, and it is not clear whether data.{given.weight_name} is meant; give "
-            f"compress(model, data.x, data.edge_index), with data.{given.weight_name} as a third input if it is."
+            f"{kind} may take edge weights, but it is ambiguous whether data.{given.weight_name} is meant; use "
+            f"compress(model, data.x, data.edge_index), with data.{given.weight_name} as the third input if it is."
         )
     return given
 
 
 def _one_argument(kind: str, parameter: Parameter, given: GivenGraph) -> Call:
-    says = parameter.annotation if isinstance(parameter.annotation, str) else getattr(parameter.annotation, "__name__", "")
-    if given.data is None and parameter.name not in _DATA_NAMES and says.split(".")[-1] not in ("Data", "Batch"):
+    annotation = (
+        parameter.annotation if isinstance(parameter.annotation, str) else getattr(parameter.annotation, "__name__", "")
+    )
+    if given.data is None and parameter.name not in _DATA_NAMES and annotation.split(".")[-1] not in ("Data", "Batch"):
         raise InputError(
-            f"forward of {kind} takes one argument, `{parameter.name}`, and {_CALLED}; name it data if it is a PyG Data "
+            f"forward of {kind} takes one argument, `{parameter.name}`, and {_CALL}; name it data if it is a PyG Data "
             f"object, or write forward(x, edge_index, edge_weight=None)."
         )
     return Call(None, None, takes_data=True)
 
 
 def _names(kind: str, named: list[str], spare: bool) -> tuple[str, str] | None:
-    """The arguments for x and edge_index; None where they go into ``*args``."""
+    """The arguments for x and edge_index; None where they are part of ``*args``."""
     hetero = next((name for name in named if name.endswith("_dict")), None)
     if hetero is not None:
         raise InputError(
@@ -209,22 +211,22 @@ def _names(kind: str, named: list[str], spare: bool) -> tuple[str, str] | None:
     x = "x" if "x" in named else next((name for name in named[:2] if name not in _EDGE_NAMES), "")
     edges = next((name for name in _EDGE_NAMES if name in named), None)
     edges = edges or next((name for name in named[:2] if name != x), "")
-    if not x or not edges or x in _DATA_NAMES or {x, edges} & set(_OTHER_ROLES):
+    if not x or not edges or x in _DATA_NAMES or {x, edges} & _OTHER_NAMES:
         raise InputError(
             f"forward of {kind} takes ({', '.join(named)}), so it is not clear which are the features and the edges, and "
-            f"{_CALLED}; name its arguments x and edge_index."
+            f"{_CALL}; name its arguments x and edge_index."
         )
     return x, edges
 
 
-def no_place(kind: str, does: str, name: str) -> InputError:
+def unsupported_input(kind: str, does: str, name: str) -> InputError:
     role = next((role for role in _REMEDY if name.startswith(role)), None)
     remedy = _REMEDY[role] if role else "give it a default, or do what needs it outside of the model"
-    return InputError(f"forward of {kind} {does}, and {_CALLED}; {remedy}.")
+    return InputError(f"forward of {kind} {does}, and {_CALL}; {remedy}.")
 
 
-def edge_features(path: str, conv: PrunedConv) -> InputError:
-    """For a layer with weights that nothing is multiplied by in a frozen model."""
+def unsupported_edge_features(path: str, conv: PrunedConv) -> InputError:
+    """The error for a layer with weights for edge features."""
     return InputError(
         f"{path} has weights for edge features (edge_dim={conv.edge_dim}), which a frozen model is not called with; build it "
         f"without edge_dim, or call the sparsified model itself, in eval mode."
@@ -235,13 +237,13 @@ def edge_features(path: str, conv: PrunedConv) -> InputError:
 
 
 class SymbolicData:
-    """What a forward that takes a Data object is given while it is traced.
+    """The Data object that a forward is traced with.
 
-    It has x, edge_index and edge weights, a stand-in for every other tensor of the object, and nothing that depends on this
+    It has x, edge_index and edge weights, a placeholder for every other tensor of the object, and nothing that depends on this
     graph alone, such as its number of nodes.
     """
 
-    def __init__(self, kind: str, data: Data, values: dict[str, Any]) -> None:
+    def __init__(self, kind: str, data: Data, values: Mapping[str, Any]) -> None:
         self.__dict__.update(values)
         self._kind, self._data = kind, data
 
@@ -249,7 +251,7 @@ class SymbolicData:
         found = getattr(self._data, name)  # an AttributeError, or None, where the object has none
         if found is None or name.startswith("__"):
             return found
-        raise no_place(self._kind, f"reads data.{name}", name)
+        raise unsupported_input(self._kind, f"reads data.{name}", name)
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
@@ -259,7 +261,7 @@ class SymbolicData:
 
 
 def data_of(given: GivenGraph) -> Data:
-    """The Data object that a forward which takes one is called with; its own, so that it may write to it."""
+    """The Data object to call a forward with; a shallow copy, since the forward may write to it."""
     if given.data is not None:
         return copy.copy(given.data)
     weight = {} if given.edge_weight is None else {"edge_weight": given.edge_weight}
@@ -267,7 +269,7 @@ def data_of(given: GivenGraph) -> Data:
 
 
 def attributes(given: GivenGraph) -> tuple[dict[str, str], list[str]]:
-    """Of the Data object: attribute → role (``"x"``, ``"edge_index"``, ``"edge_weight"``), and its other tensors."""
+    """Attributes of the Data object by role (``"x"``, ``"edge_index"``, ``"edge_weight"``), and its other attributes."""
     data = data_of(given)
     roles = {"x": "x", "edge_index": "edge_index"} if data.edge_index is not None else {"x": "x", "adj_t": "edge_index"}
     if given.edge_weight is not None:

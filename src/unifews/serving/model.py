@@ -1,4 +1,4 @@
-"""What `compress` gives: a model that only predicts."""
+"""`FrozenModel`: a compressed model, for predictions only."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from unifews.core.graph import Graph
 from unifews.errors import InputError, ShapeError
 from unifews.kernels import threads_to_use
 from unifews.nn.ops.linear import check_tensor
-from unifews.serving import program_files
-from unifews.serving.model_folder import as_path
+from unifews.serving import model_folder
+from unifews.serving.graph_steps import ProgramEdges
+from unifews.serving.packed_arrays import Json
+from unifews.serving.products import Weight, sparse_rows
 from unifews.serving.program import Program
-from unifews.serving.runtime import Ground, Run
-from unifews.serving.subgraph import Nodes, Planner
-from unifews.serving.weights import Weight, sparse_rows
-from unifews.serving.wiring import Wiring
+from unifews.serving.runtime import BoundGraph, ProgramRun
+from unifews.serving.subgraph import Nodes, SubgraphPlanner
 
-_MOST = 0.25  # share of the nodes from which all are predicted and these taken
+_ALL_NODES_FROM = 0.25  # fraction of the nodes from which all nodes are computed
 
 
 class FrozenModel:
-    """A model as steps over packed weights and kept edges: ``fast(x, edge_index)`` gives the scores of all nodes.
+    """A model as steps over packed weights and kept edges: ``fast(x, edge_index)`` returns the scores of all nodes.
 
     On a graph other than the one it was compressed with, layers send the same columns, or compare with the same thresholds;
-    of edges that were chosen one by one, those that were not there before stay.
+    where individual edges were removed, edges that the training graph did not have are kept.
     """
 
-    def __init__(self, program: Program, *, requested: str = "", record: dict[str, Any] | None = None) -> None:
+    def __init__(self, program: Program, *, requested: str = "", record: Json | None = None) -> None:
         self.program = program
         self.requested = requested
-        """What the pruning was asked for, in words."""
+        """The requested pruning, as text."""
         self.record = record
-        """What is known of its training; plain values, saved with it."""
+        """Metadata of its training: JSON values, saved with the model."""
         self._widths = program.widths
         self._threads: int | None = None
-        self._bound: tuple[Ground, Planner] | None = None
-        self._known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self._bound: tuple[BoundGraph, SubgraphPlanner] | None = None
+        self._edges_cache: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
-    # -------------------------------------------------------------------------------------------------------------- facts
+    # --------------------------------------------------------------------------------------------------------- properties
 
     @property
     def num_features(self) -> int:
@@ -57,7 +57,7 @@ class FrozenModel:
 
     @property
     def weights(self) -> tuple[int, int]:
-        """Weights that are left, and entries of the matrices they are in."""
+        """Weights kept, and entries of the matrices they are in."""
         arrays = [array for step in self.program.steps for array in step.arrays.values()]
         found = [(array.kept, array.shape[0] * array.shape[1]) for array in arrays if isinstance(array, Weight)]
         found += [step.settings["layer"].weights for step in self.program.steps if step.op == "layer"]
@@ -65,8 +65,8 @@ class FrozenModel:
 
     @property
     def threads(self) -> int | None:
-        """Threads that a call uses; None = every core this process may use. Results are the same, to rounding where a product
-        is dense."""
+        """Threads that a call uses; None = every core this process may use. Results are equal, up to rounding in dense
+        products."""
         return self._threads
 
     @threads.setter
@@ -76,7 +76,7 @@ class FrozenModel:
     def __repr__(self) -> str:
         kept, whole = self.weights
         pruned = f"pruned by {self.requested}" if self.requested and self.requested != "unpruned" else "nothing pruned"
-        bound = f", bound to {self._bound[0].wiring.num_nodes:,} nodes" if self._bound else ""
+        bound = f", bound to {self._bound[0].edges.num_nodes:,} nodes" if self._bound else ""
         return (
             f"FrozenModel({self.num_features:,} features → {self.num_outputs:,} scores in {len(self.program.steps)} steps, "
             f"{kept:,} of {whole:,} weights, {pruned}{bound})"
@@ -90,43 +90,43 @@ class FrozenModel:
         Args:
             x: features [n, features]; torch or numpy, dense or sparse.
             edge_index: [2, m] of torch or numpy, row 0 sends and row 1 receives; a torch sparse matrix; or a `Graph`.
-            edge_weight: [m], where the model has a use for it.
+            edge_weight: [m], if the model takes edge weights.
         """
-        return Run(self.program, self._ground(x, edge_index, edge_weight), self._threads).all()
+        return ProgramRun(self.program, self._bound_graph(x, edge_index, edge_weight), self._threads).all()
 
     def bind(self, x: Any, edge_index: Any, edge_weight: Any = None) -> FrozenModel:
-        """Choose the graph that `predict` works on; gives the model itself. `compress` binds the graph it is given."""
-        return self._bind(self._ground(x, edge_index, edge_weight))
+        """Set the graph that `predict` works on; returns the model itself. `compress` binds the graph it is called with."""
+        return self._bind(self._bound_graph(x, edge_index, edge_weight))
 
-    def _bind(self, ground: Ground) -> FrozenModel:
-        planner = Planner(self.program, ground.wiring, sparse=ground.x.layout != torch.strided)
-        self._bound = ground, planner
+    def _bind(self, bound: BoundGraph) -> FrozenModel:
+        planner = SubgraphPlanner(self.program, bound.edges, sparse=bound.x.layout != torch.strided)
+        self._bound = bound, planner
         return self
 
     def predict(self, nodes: Any = None) -> Tensor:
-        """Scores [nodes, outputs] of some nodes of the bound graph, computed from what they need of it and no more.
+        """Scores [nodes, outputs] of some nodes of the bound graph, computed from their neighbourhoods only.
 
         Args:
-            nodes: a node number, several, or flags of all nodes; None = all nodes.
+            nodes: a node number, several, or a boolean mask of all nodes; None = all nodes.
 
-        The same as the rows of a call with the whole graph, to rounding.
+        Equal to the rows of a call with the whole graph, up to rounding.
         """
         if self._bound is None:
-            raise InputError("this model is bound to no graph yet; call bind(x, edge_index) first, or model(x, edge_index).")
-        ground, planner = self._bound
-        run = Run(self.program, ground, self._threads)
+            raise InputError("this model is not bound to a graph; call bind(x, edge_index) first, or model(x, edge_index).")
+        bound, planner = self._bound
+        run = ProgramRun(self.program, bound, self._threads)
         if nodes is None:
             return run.all()
-        chosen = _numbers(nodes, ground.wiring.num_nodes)
+        chosen = _node_numbers(nodes, bound.edges.num_nodes)
         if not len(chosen):
             return torch.zeros(0, self.num_outputs)
         once, back = np.unique(chosen, return_inverse=True) if len(chosen) > 1 else (chosen, None)
-        if len(once) > _MOST * ground.wiring.num_nodes:
+        if len(once) > _ALL_NODES_FROM * bound.edges.num_nodes:
             return run.all()[torch.from_numpy(chosen)]
-        out = run.some(planner.plan(once, ground.known), once)
+        out = run.some(planner.plan(once, bound.known), once)
         return out if back is None else out[torch.from_numpy(back)]
 
-    def _ground(self, x: Any, edge_index: Any, edge_weight: Any) -> Ground:
+    def _bound_graph(self, x: Any, edge_index: Any, edge_weight: Any) -> BoundGraph:
         x = features_of(x)
         if x.shape[1] != self.num_features:
             raise ShapeError(
@@ -134,33 +134,35 @@ class FrozenModel:
             )
         weighted = edge_weight is not None or (isinstance(edge_index, Graph) and edge_index.is_weighted)
         if weighted and not self.program.weighted:
-            raise InputError("this model has no place for edge weights; leave them out.")
+            raise InputError("this model takes no edge weights; leave them out.")
         if isinstance(edge_index, Graph) and edge_index.num_nodes != len(x):
             raise ShapeError(f"x has {len(x):,} rows, but the graph has {edge_index.num_nodes:,} nodes; give one row per node.")
-        return Ground(x, self._wiring(edge_index, edge_weight, len(x)))
+        return BoundGraph(x, self._program_edges(edge_index, edge_weight, len(x)))
 
-    def _wiring(self, edge_index: Any, edge_weight: Any, num_nodes: int) -> Wiring:
-        """Made once for as long as the given tensors live and are not written to."""
+    def _program_edges(self, edge_index: Any, edge_weight: Any, num_nodes: int) -> ProgramEdges:
+        """Cached as long as the given tensors live and are not written to."""
         if not isinstance(edge_index, Tensor) or not isinstance(edge_weight, Tensor | None) or edge_index.is_inference():
-            return Wiring(self.program, edge_index, edge_weight, num_nodes)
+            return ProgramEdges(self.program, edge_index, edge_weight, num_nodes)
         version = (edge_index._version, None if edge_weight is None else edge_weight._version, num_nodes)
-        found = self._known.get(edge_index)  # type: ignore[no-untyped-call]
+        found = self._edges_cache.get(edge_index)  # type: ignore[no-untyped-call]
         if found is None or found[0] != version or found[1] is not edge_weight:
-            found = (version, edge_weight, Wiring(self.program, edge_index, edge_weight, num_nodes))
-            self._known[edge_index] = found
-        wiring: Wiring = found[2]
-        return wiring
+            found = (version, edge_weight, ProgramEdges(self.program, edge_index, edge_weight, num_nodes))
+            self._edges_cache[edge_index] = found
+        edges: ProgramEdges = found[2]
+        return edges
 
     # --------------------------------------------------------------------------------------------------------------- files
 
     def save(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the model as a folder of ``model.safetensors`` and ``config.json`` (docs/FORMAT.md), complete or not at all."""
-        program_files.write(as_path("folder", folder), self.program, self.requested, self.record, overwrite=overwrite)
+        """Write the model as a folder of ``model.safetensors`` and ``config.json`` (docs/FORMAT.md), atomically."""
+        model_folder.write_program(
+            model_folder.as_path("folder", folder), self.program, self.requested, self.record, overwrite=overwrite
+        )
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> FrozenModel:
-        """Read such a folder. Everything in it is checked, and nothing in it is run."""
-        program, requested, record = program_files.read(as_path("folder", folder))
+        """Read such a folder. All of its content is validated, and no code in it is executed."""
+        program, requested, record = model_folder.read_program(model_folder.as_path("folder", folder))
         return cls(program, requested=requested, record=record)
 
 
@@ -175,7 +177,7 @@ def features_of(x: Any) -> Tensor:
     else:
         array = _array(x)
         if array.dtype.kind not in "fiubc":
-            raise InputError(f"x is a {type(x).__name__} that holds no numbers; give features [nodes, columns].")
+            raise InputError(f"x is a {type(x).__name__} without numeric values; give features [nodes, columns].")
         given = torch.from_numpy(np.ascontiguousarray(array))
     if given.ndim != 2:
         raise ShapeError(f"x has shape {list(given.shape)}; features are a matrix, one row per node.")
@@ -190,20 +192,20 @@ def features_of(x: Any) -> Tensor:
 def _array(x: Any) -> NDArray[Any]:
     try:
         return as_array(x)
-    except (AttributeError, TypeError, ValueError, RuntimeError) as error:  # a Data object, or rows of unlike length
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:  # a Data object, or rows of different lengths
         raise InputError(
             f"x is a {type(x).__name__} and not a matrix; give features [nodes, columns], such as data.x, and then the edges."
         ) from error
 
 
-def _numbers(nodes: Any, num_nodes: int) -> Nodes:
+def _node_numbers(nodes: Any, num_nodes: int) -> Nodes:
     array = np.atleast_1d(as_array(nodes))
     if array.dtype == np.bool_:
         if array.shape != (num_nodes,):
-            raise ShapeError(f"`nodes` has {array.size:,} flags for {num_nodes:,} nodes; give one each, or node numbers.")
+            raise ShapeError(f"`nodes` is a mask of {array.size:,} values for {num_nodes:,} nodes; give one per node.")
         return array.nonzero()[0]
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-        raise InputError(f"`nodes` are node numbers, whole numbers from 0 to {num_nodes - 1:,}; got {str(nodes)[:60]}.")
+        raise InputError(f"`nodes` are node numbers, integers from 0 to {num_nodes - 1:,}; got {str(nodes)[:60]}.")
     if array.size and (int(array.min()) < 0 or int(array.max()) >= num_nodes):
         wrong = int(array.min()) if int(array.min()) < 0 else int(array.max())
         raise InputError(f"there is no node {wrong:,}; the bound graph has nodes 0 to {num_nodes - 1:,}.")

@@ -1,4 +1,4 @@
-"""One array as a model folder stores it: packed where that is smaller, and unpacked with no number believed."""
+"""One array as a model folder stores it: packed where that is smaller, and validated when unpacked."""
 
 from __future__ import annotations
 
@@ -12,25 +12,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unifews.errors import InputError
-from unifews.serving.program import Unsound
-from unifews.serving.weights import Weight
+from unifews.serving.products import Weight
+from unifews.serving.program import InvalidModel
 
-_LARGEST = 2**62
-_NUMBERS: dict[str, tuple[torch.dtype, type]] = {
-    **{name: (getattr(torch, name), getattr(np, name)) for name in
-       ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8")},
-    "bfloat16": (torch.bfloat16, np.uint16),  # which numpy has no name for: its bits
-}  # fmt: skip
-"""Types of `numbers`: torch's, and that of what is stored."""
+_MAX_SUM = 2**62
+_DTYPES: dict[str, tuple[torch.dtype, type]] = {
+    **{
+        name: (getattr(torch, name), getattr(np, name))
+        for name in ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8")
+    },
+    "bfloat16": (torch.bfloat16, np.uint16),  # numpy has no such type: its bits are stored
+}
+"""Types of the layout "numbers": torch's type, and the stored numpy type."""
 
 Arrays = dict[str, NDArray[Any]]
-Packed = tuple[dict[str, Any], Arrays]
-"""How an array is stored, in words, and the parts that are."""
+Json = dict[str, Any]
+"""A JSON object: config.json, or a part of it."""
+Packed = tuple[Json, Arrays]
+"""The description of a stored array (layout, shape), and its parts by name."""
 Unpacked = TypeVar("Unpacked")
 
 
 class Parts:
-    """The stored parts of one array, each given once and checked."""
+    """The stored parts of one array; each is taken once and checked."""
 
     def __init__(self, prefix: str, arrays: Arrays) -> None:
         self._prefix, self._arrays = prefix, arrays
@@ -38,25 +42,25 @@ class Parts:
     def take(self, part: str, kinds: tuple[type, ...], length: int | None = None) -> NDArray[Any]:
         found = self._arrays.pop(self._prefix + part, None)
         if found is None:
-            raise Unsound(f"has no {part}")
+            raise InvalidModel(f"has no {part}")
         if found.dtype not in [np.dtype(kind) for kind in kinds]:
-            raise Unsound(f"has {part} of type {found.dtype}")
+            raise InvalidModel(f"has {part} of type {found.dtype}")
         flat = found.reshape(-1)
         if length is not None and len(flat) != length:
-            raise Unsound(f"has {len(flat):,} {part}, not {length:,}")
+            raise InvalidModel(f"has {len(flat):,} {part}, not {length:,}")
         return flat
 
 
 def unpacked_all(
-    said: dict[str, Any], prefix: str, arrays: Arrays, unpack: Callable[[Any, Parts], Unpacked]
+    descriptions: dict[str, Any], prefix: str, arrays: Arrays, unpack: Callable[[Any, Parts], Unpacked]
 ) -> dict[str, Unpacked]:
-    """Everything that is described by name, taken out of `arrays`; what is wrong with one is told with its name."""
+    """All described arrays by name, removed from `arrays`; an error names the array."""
     found = {}
-    for name, how in said.items():
+    for name, description in descriptions.items():
         try:
-            found[name] = unpack(how, Parts(f"{prefix}{name}.", arrays))
-        except Unsound as problem:
-            raise Unsound(f"has a {name[:60]!r} that {problem}") from None
+            found[name] = unpack(description, Parts(f"{prefix}{name}.", arrays))
+        except InvalidModel as problem:
+            raise InvalidModel(f"has a {name[:60]!r} that {problem}") from None
     return found
 
 
@@ -64,11 +68,12 @@ def unpacked_all(
 
 
 def packed(array: Tensor | Weight) -> Packed:
-    """An array of a frozen model: a matrix in the smallest of three ways, flags as bits, growing numbers as differences."""
+    """Pack an array of a frozen model: a weight matrix in the smallest of three layouts, masks as bits, sorted integers as
+    differences."""
     if isinstance(array, Weight):
-        ways = [as_mask(array), as_rows(array), ("dense", {"values": array.dense.numpy()})]
-        way, parts = min(ways, key=lambda found: _bytes(found[1]))
-        return {"as": way, "shape": list(array.shape)}, parts
+        layouts = [as_mask(array), as_rows(array), ("dense", {"values": array.dense.numpy()})]
+        layout, parts = min(layouts, key=lambda found: _bytes(found[1]))
+        return {"as": layout, "shape": list(array.shape)}, parts
     values = array.numpy()
     if array.dtype == torch.bool:
         return {"as": "flags", "shape": list(array.shape)}, {"bits": np.packbits(values)}
@@ -80,27 +85,27 @@ def packed(array: Tensor | Weight) -> Packed:
 
 
 def packed_exactly(tensor: Tensor) -> Packed:
-    """A tensor of any type and of whatever values, to come back as it is; zeros are left out where that is smaller (and then
-    lose their sign)."""
+    """Pack a tensor of any type without loss; zeros are left out where that is smaller (negative zeros then lose their
+    sign)."""
     tensor = tensor.detach().cpu().contiguous()
     shape = list(tensor.shape)
-    if tensor.dtype == torch.bool or (tensor.dtype == torch.int64 and tensor.ndim == 1 and _grows(tensor)):
+    if tensor.dtype == torch.bool or (tensor.dtype == torch.int64 and tensor.ndim == 1 and _is_sorted(tensor)):
         return packed(tensor)
     name = str(tensor.dtype).removeprefix("torch.")
-    if name not in _NUMBERS:
-        raise InputError(f"it holds {name} numbers, which no model folder has; known: {', '.join(_NUMBERS)}")
+    if name not in _DTYPES:
+        raise InputError(f"its type {name} cannot be stored in a model folder; supported: {', '.join(_DTYPES)}")
     stored = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
-    numbers: Packed = {"as": "numbers", "type": name, "shape": shape}, {"values": stored.numpy().view(_NUMBERS[name][1])}
+    numbers: Packed = {"as": "numbers", "type": name, "shape": shape}, {"values": stored.numpy().view(_DTYPES[name][1])}
     if tensor.dtype == torch.float32 and tensor.ndim == 2 and tensor.numel() and bool(tensor.isfinite().all()):
-        way, parts = as_mask(Weight.of(tensor))
+        layout, parts = as_mask(Weight.of(tensor))
         if _bytes(parts) < _bytes(numbers[1]):
-            return {"as": way, "shape": shape}, parts
+            return {"as": layout, "shape": shape}, parts
     return numbers
 
 
-def _grows(numbers: Tensor) -> bool:
-    """From 0 on, to what a sum of differences can hold."""
-    return not len(numbers) or (0 <= int(numbers[0]) <= int(numbers[-1]) < _LARGEST and not bool((numbers.diff() < 0).any()))
+def _is_sorted(numbers: Tensor) -> bool:
+    """Whether the integers are sorted, not negative, and small enough for a sum of differences."""
+    return not len(numbers) or (0 <= int(numbers[0]) <= int(numbers[-1]) < _MAX_SUM and not bool((numbers.diff() < 0).any()))
 
 
 def as_mask(weight: Weight) -> tuple[str, Arrays]:
@@ -115,7 +120,7 @@ def as_rows(weight: Weight) -> tuple[str, Arrays]:
 
 
 def _narrow(numbers: NDArray[Any], most: int | None = None) -> NDArray[Any]:
-    """The same in the smallest type that holds them."""
+    """The same values in the smallest unsigned integer type."""
     most = int(numbers.max(initial=0)) if most is None else most
     kind = next(kind for kind in (np.uint8, np.uint16, np.uint32) if most <= np.iinfo(kind).max)
     return numbers.astype(kind)
@@ -128,56 +133,56 @@ def _bytes(parts: Arrays) -> int:
 # ----------------------------------------------------------------------------------------------------------- unpacking
 
 
-def unpacked(how: Any, parts: Parts) -> Tensor | Weight:
-    """What `packed` was given."""
-    way, shape, size = _said(how)
-    if way == "floats":
+def unpacked(description: Any, parts: Parts) -> Tensor | Weight:
+    """The inverse of `packed`."""
+    layout, shape, size = _layout_of(description)
+    if layout == "floats":
         return torch.from_numpy(_finite(parts.take("values", (np.float32,), size)).reshape(shape).copy())
-    if way == "flags":
+    if layout == "flags":
         return _flags(parts, shape, size)
-    if way == "sorted" and len(shape) == 1:
+    if layout == "sorted" and len(shape) == 1:
         steps = parts.take("steps", (np.uint32, np.int64), size)
-        if (steps < 0).any() or float(steps.sum(dtype=np.float64)) >= _LARGEST:
-            raise Unsound("does not grow as it should")
+        if (steps < 0).any() or float(steps.sum(dtype=np.float64)) >= _MAX_SUM:
+            raise InvalidModel("is not sorted")
         return torch.from_numpy(steps.astype(np.int64).cumsum())
     if len(shape) != 2 or not size:
-        raise Unsound("has no sound shape")
-    if way == "mask":
+        raise InvalidModel("has an invalid shape")
+    if layout == "mask":
         return _from_mask(parts, (shape[0], shape[1]))
-    if way == "rows":
+    if layout == "rows":
         return _from_rows(parts, (shape[0], shape[1]))
-    if way == "dense":
+    if layout == "dense":
         matrix = _finite(parts.take("values", (np.float32,), size)).reshape(shape)
         return Weight.of(torch.from_numpy(matrix.copy()))
-    raise Unsound(f"is stored as {str(way)[:40]!r}, which this release does not know")
+    raise InvalidModel(f"is stored as {str(layout)[:40]!r}, which this release does not know")
 
 
-def unpacked_exactly(how: Any, parts: Parts) -> Tensor:
-    """What `packed_exactly` was given. No way in it takes more than 32 times the bytes that are there."""
-    way, shape, size = _said(how, dimensions=8)
-    if way == "flags":
+def unpacked_exactly(description: Any, parts: Parts) -> Tensor:
+    """The inverse of `packed_exactly`. No layout expands to more than 32 times its stored bytes."""
+    layout, shape, size = _layout_of(description, dimensions=8)
+    if layout == "flags":
         return _flags(parts, shape, size)
-    if way in ("sorted", "mask"):
-        found = unpacked(how, parts)
+    if layout in ("sorted", "mask"):
+        found = unpacked(description, parts)
         return found.dense if isinstance(found, Weight) else found
-    known = _NUMBERS.get(how["type"]) if way == "numbers" and isinstance(how.get("type"), str) else None
+    known = _DTYPES.get(description["type"]) if layout == "numbers" and isinstance(description.get("type"), str) else None
     if known is None:
-        raise Unsound(f"is stored as {str(way)[:40]!r}, which this release does not know")
+        raise InvalidModel(f"is stored as {str(layout)[:40]!r}, which this release does not know")
     kind, stored = known
     values = parts.take("values", (stored,), size).reshape(shape)
     return torch.from_numpy(values.view(np.int16).copy()).view(kind) if stored is np.uint16 else torch.from_numpy(values.copy())
 
 
-def _said(how: Any, dimensions: int = 2) -> tuple[Any, list[int], int]:
-    """How an array is stored, its shape, and its numbers."""
-    way, shape = (how.get("as"), how.get("shape")) if isinstance(how, dict) else (None, None)
+def _layout_of(description: Any, dimensions: int = 2) -> tuple[Any, list[int], int]:
+    """The layout, shape and number of values that a description has."""
+    layout, shape = (description.get("as"), description.get("shape")) if isinstance(description, dict) else (None, None)
     if (
         not isinstance(shape, list)
         or len(shape) > dimensions
         or not all(type(size) is int and 0 <= size < 2**31 for size in shape)
     ):
-        raise Unsound("has no sound shape")
-    return way, shape, prod(shape)
+        raise InvalidModel("has an invalid shape")
+    return layout, shape, prod(shape)
 
 
 def _flags(parts: Parts, shape: list[int], size: int) -> Tensor:
@@ -192,28 +197,28 @@ def _from_mask(parts: Parts, shape: tuple[int, int]) -> Weight:
     rows, columns = flags.nonzero()
     values = _finite(parts.take("values", (np.float32,), len(columns)))
     indptr = np.concatenate([[0], np.bincount(rows, minlength=shape[0]).cumsum()]).astype(np.int64)
-    return Weight.made(indptr, columns.astype(np.int32), values.copy(), shape)
+    return Weight.from_csr(indptr, columns.astype(np.int32), values.copy(), shape)
 
 
 def _from_rows(parts: Parts, shape: tuple[int, int]) -> Weight:
     whole = (np.uint8, np.uint16, np.uint32)
     counts = parts.take("counts", whole, shape[0]).astype(np.int64)
     if int(counts.max(initial=0)) > shape[1]:
-        raise Unsound("has more weights in a row than there are inputs")
+        raise InvalidModel("has more weights in a row than inputs")
     indptr = np.concatenate([[0], counts.cumsum()])
     indices = parts.take("indices", whole, int(indptr[-1])).astype(np.int64)
     values = _finite(parts.take("values", (np.float32,), len(indices)))
     if len(indices) and int(indices.max()) >= shape[1]:
-        raise Unsound(f"names input {int(indices.max()):,} of {shape[1]:,}")
-    falls = indices[1:] <= indices[:-1]
+        raise InvalidModel(f"names input {int(indices.max()):,} of {shape[1]:,}")
+    decreases = indices[1:] <= indices[:-1]
     starts = indptr[1:-1]
-    falls[starts[(starts > 0) & (starts < len(indices))] - 1] = False  # between rows
-    if falls.any():
-        raise Unsound("has inputs that are not in order")
-    return Weight.made(indptr, indices.astype(np.int32), values.copy(), shape)
+    decreases[starts[(starts > 0) & (starts < len(indices))] - 1] = False  # between rows
+    if decreases.any():
+        raise InvalidModel("has unsorted inputs")
+    return Weight.from_csr(indptr, indices.astype(np.int32), values.copy(), shape)
 
 
 def _finite(values: NDArray[Any]) -> NDArray[Any]:
     if not np.isfinite(values).all():
-        raise Unsound("holds values that are not finite")
+        raise InvalidModel("has values that are not finite")
     return values

@@ -1,11 +1,15 @@
-"""A torch module as a program: its forward is traced, and every operation in it becomes a step."""
+"""A torch module as a program: its forward is traced with torch.fx, and every operation in it becomes a step."""
 
 from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -17,19 +21,26 @@ from torch_geometric.nn import norm as norms
 
 from unifews.errors import InputError, UnifewsError
 from unifews.nn.convs.base import PrunedConv
+from unifews.nn.linear import PrunedWeight
+from unifews.nn.session import Session
+from unifews.serving.conv_steps import FREEZES, matrix
 from unifews.serving.fold import batch_norm
 from unifews.serving.functions import ACTIVATIONS, FUNCTIONS, LAST, SLOPES
 from unifews.serving.fx_graph import symbolic_graph
-from unifews.serving.hops import FREEZES
-from unifews.serving.inputs import Call, GivenGraph, SymbolicData, attributes, data_of, edge_features, no_place
-from unifews.serving.layer import first_line
-from unifews.serving.layers import matrix
-from unifews.serving.own import Given, OwnLayer, Unavailable
-from unifews.serving.program import Program, Unsound
-from unifews.serving.steps import Steps, Value
+from unifews.serving.inputs import (
+    Call,
+    GivenGraph,
+    SymbolicData,
+    attributes,
+    data_of,
+    unsupported_edge_features,
+    unsupported_input,
+)
+from unifews.serving.model_copy import private_copy
+from unifews.serving.program import InvalidModel, Layer, Program, ProgramBuilder, StepValue
 
 _HERE = str(Path(__file__).parent)
-_NOTHING = (nn.Dropout, nn.AlphaDropout, nn.Identity)
+_IDENTITY_MODULES = (nn.Dropout, nn.AlphaDropout, nn.Identity)
 
 
 def traced(
@@ -38,15 +49,15 @@ def traced(
     """The program of a private copy of a model.
 
     Args:
-        model: the copy; nothing else may use it meanwhile.
+        model: the copy; not used by anything else.
         features: columns of x.
-        widths: columns of what its layers returned when it was called.
-        call: how it is called.
+        widths: columns of the results of its layers when it was called.
+        call: how its forward is called.
         given: the graph that it was called with.
         weighted: whether it is called with edge weights.
     """
-    builder, kind = Builder(features, widths), type(model).__name__
-    inputs: dict[str, Any] = {"x": Value(0), "edge_index": Given.EDGES}
+    builder, kind = Tracer(features, widths), type(model).__name__
+    inputs: dict[str, Placeholder] = {"x": StepValue(0), "edge_index": Given.EDGES}
     if weighted:
         inputs["edge_weight"] = Given.EDGE_WEIGHT
     if call.takes_data:
@@ -63,17 +74,20 @@ def _called(model: nn.Module, call: Call, x: Any, edge_index: Any, edge_weight: 
     return model(*args, **kwargs)
 
 
-def _with_data(model: nn.Module, inputs: dict[str, Any], given: GivenGraph) -> tuple[_Outer, dict[str, Any]]:
-    """A model that takes one Data object, over the tensors of that object."""
+def _with_data(model: nn.Module, inputs: Mapping[str, Placeholder], given: GivenGraph) -> tuple[_Outer, dict[str, Placeholder]]:
+    """A model that takes one Data object, as a function of the tensors of that object."""
     (roles, others), data = attributes(given), data_of(given)
     names = [*roles, *others]
-    values = {**{name: inputs[role] for name, role in roles.items()}, **{name: Unavailable(name) for name in others}}
+    values: dict[str, Placeholder] = {
+        **{name: inputs[role] for name, role in roles.items()},
+        **{name: UnavailableTensor(name) for name in others},
+    }
     called = lambda m, *tensors: m(SymbolicData(type(model).__name__, data, dict(zip(names, tensors, strict=True))))  # noqa: E731
     return _Outer(model, called), values
 
 
 class _Outer(nn.Module):
-    """A module and how it is called with the values of a trace."""
+    """A module, and how it is called with the values of a trace."""
 
     def __init__(self, model: nn.Module, call: Callable[..., Any]) -> None:
         super().__init__()
@@ -83,19 +97,19 @@ class _Outer(nn.Module):
         return self.call(self.model, *values)
 
 
-class Builder(Steps):
-    """Steps that follow the forward of a module."""
+class Tracer(ProgramBuilder):
+    """Appends the steps of the forward of a module."""
 
     def __init__(self, features: int, widths: dict[nn.Module, int] | None = None) -> None:
         super().__init__(features)
         self._layer_widths = widths or {}
 
     def inline(self, module: nn.Module, x: int, path: str) -> int:
-        """Another module's steps, on this value."""
-        return self.walk(_Outer(module, lambda m, value: m(value)), {"x": Value(x)}, path)
+        """Append the steps of another module applied to this value."""
+        return self.walk(_Outer(module, lambda m, value: m(value)), {"x": StepValue(x)}, path)
 
     def walk(self, outer: _Outer, inputs: Mapping[str, Any], name: str) -> int:
-        """The value that a module gives for these inputs."""
+        """Append the steps of a module applied to these inputs; returns the number of its result."""
         graph = _graph(outer, list(inputs), name)
         needed = _needed(graph)
         known: dict[fx.Node, Any] = {}
@@ -107,18 +121,18 @@ class Builder(Steps):
                 known[node] = _attribute(outer, str(node.target))
             elif node.op == "output":
                 result = fx.node.map_arg(node.args[0], lambda n: known[n])
-                if not isinstance(result, Value):
-                    raise InputError(f"{name} gives a {type(result).__name__}; what is frozen gives one matrix.")
+                if not isinstance(result, StepValue):
+                    raise InputError(f"{name} returns a {type(result).__name__}; a frozen model returns one matrix.")
                 return result.number
             elif node in needed:
                 args = fx.node.map_arg(node.args, lambda n: known[n])
                 kwargs = fx.node.map_arg(node.kwargs, lambda n: known[n])
                 for one in _flat([*args, *kwargs.values()]):
-                    if isinstance(one, Unavailable):
-                        raise no_place(name, f"reads data.{one.name}", one.name)
+                    if isinstance(one, UnavailableTensor):
+                        raise unsupported_input(name, f"reads data.{one.name}", one.name)
                 try:
                     known[node] = self._convert(outer, node, args, kwargs)
-                except (_Unknown, Unsound) as problem:
+                except (_Unknown, InvalidModel) as problem:
                     raise InputError(
                         f"{name} {problem}{_place(node)}, and a frozen model has no step for that; write it with linear "
                         f"layers, activations, sums, products or concatenations of columns, or do it outside of the model."
@@ -132,11 +146,11 @@ class Builder(Steps):
             path = str(node.target)
             module, path = outer.get_submodule(path), path.removeprefix("model.")
             if isinstance(module, MessagePassing):
-                return Value(self._conv(module, path, args, kwargs))
+                return StepValue(self._conv(module, path, args, kwargs))
             x, *rest = [*args, *kwargs.values()] or [None]
             if any(one is not None for one in rest):
                 raise _Unknown(f"calls {path} with more than one argument")
-            return Value(self._module(module, path, x))
+            return StepValue(self._module(module, path, x))
         if node.target is getattr:
             if _is_value(args[0]):
                 raise _Unknown(f"reads .{args[1]} of a matrix")
@@ -150,24 +164,24 @@ class Builder(Steps):
             return made.detach() if isinstance(made, Tensor) else made
         convert = FUNCTIONS.get(name)
         if convert is None:
-            raise _Unknown(f"does {name}(…)")
+            raise _Unknown(f"uses {name}(…)")
         try:
             found = convert(self, *args, **kwargs)
         except TypeError:  # arguments that the step has no place for
             found = None
         if found is None:
-            raise _Unknown(f"does {name}(…) in a way that a step cannot")
+            raise _Unknown(f"uses {name}(…) in a way that no step supports")
         return found
 
     def _module(self, module: nn.Module, path: str, given: Any) -> int:
         if isinstance(module, JumpingKnowledge):
-            if module.mode == "lstm" or not all(isinstance(value, Value) for value in given):
+            if module.mode == "lstm" or not all(isinstance(value, StepValue) for value in given):
                 raise _Unknown(f"calls {path}, a JumpingKnowledge by {module.mode}")
             return self.add(module.mode, [value.number for value in given])
-        if not isinstance(given, Value):
+        if not isinstance(given, StepValue):
             raise _Unknown(f"calls {path} with something that is not a matrix of the model")
         x = given.number
-        if isinstance(module, _NOTHING):
+        if isinstance(module, _IDENTITY_MODULES):
             return x
         if isinstance(module, nn.Linear | Dense):
             return self.linear(x, matrix(module), module.bias)
@@ -197,7 +211,7 @@ class Builder(Steps):
             raise InputError(f"{path} is a {type(conv).__name__} that is not sparsified; call uf.sparsify on the whole model.")
         given = dict(inspect.signature(conv.stands_for.forward).bind(conv, *args, **kwargs).arguments)
         if getattr(conv, "edge_dim", None) is not None and given.get("edge_attr") is None:
-            raise edge_features(path, conv)
+            raise unsupported_edge_features(path, conv)
         freeze = FREEZES.get(type(conv))
         if freeze is None:
             return self._own(conv, path, args, kwargs)
@@ -205,11 +219,11 @@ class Builder(Steps):
         if isinstance(x, tuple | list) and len(x) == 2 and x[0] == x[1]:
             given["x"] = x[0]
         for name in ("x", "x_0"):
-            if not isinstance(given.get(name, Value(0)), Value):
+            if not isinstance(given.get(name, StepValue(0)), StepValue):
                 raise InputError(
                     f"{path} is called with a {name} that is not one matrix of the model; a frozen layer takes one."
                 )
-            given[name] = given.get(name, Value(0)).number
+            given[name] = given.get(name, StepValue(0)).number
         if given.get("edge_index") is not Given.EDGES or given.get("edge_weight") not in (None, Given.EDGE_WEIGHT):
             raise _makes_edges(path)
         if given.get("size") is not None:
@@ -218,18 +232,20 @@ class Builder(Steps):
         return self._own(conv, path, args, kwargs) if made is None else made
 
     def _own(self, conv: PrunedConv, path: str, args: Any, kwargs: Any) -> int:
-        """A layer that has no step: its own code."""
+        """A layer that has no step runs with its own code."""
         if Given.EDGES not in _flat([*args, *kwargs.values()]):
             raise _makes_edges(path)
         if conv not in self._layer_widths:
-            raise InputError(f"{path} is a {conv.stands_for.__name__} that gives no matrix, one row per node; none is frozen.")
+            raise InputError(
+                f"{path} is a {conv.stands_for.__name__} that does not return one row per node; it cannot be frozen."
+            )
         layer, values = OwnLayer.of(conv, path, args, kwargs, self._layer_widths[conv])
         return self.add("layer", values, {"layer": layer})
 
 
 def _makes_edges(path: str) -> InputError:
     return InputError(
-        f"{path} is called with edges that the model makes itself; a frozen model uses those that it is called with."
+        f"{path} is called with edges that the model computes itself; a frozen model uses the edges that it is called with."
     )
 
 
@@ -242,21 +258,21 @@ def _graph(outer: _Outer, inputs: Sequence[str], name: str) -> fx.Graph:
         graph = symbolic_graph(outer, inputs)
     except fx.proxy.TraceError as error:
         raise InputError(
-            f"forward of {name} decides by the values or the shape of what it is given ({first_line(error)}), so it is not "
-            f"one list of steps; take the decision outside of forward."
+            f"forward of {name} branches on the values or the shape of its inputs ({first_line(error)}), so it is not one list "
+            f"of steps; move the branch out of forward."
         ) from error
     except UnifewsError:
         raise
     except Exception as error:
         raise InputError(
-            f"forward of {name} cannot be followed step by step ({type(error).__name__}: {first_line(error)}); a frozen model "
+            f"forward of {name} cannot be traced ({type(error).__name__}: {first_line(error)}); a frozen model "
             f"is called as model(x, edge_index, edge_weight=None) and made of layers and simple functions of their results."
         ) from error
     return graph
 
 
 def _needed(graph: fx.Graph) -> set[fx.Node]:
-    """The nodes that the result is made of, and those that write to what they are given."""
+    """The nodes that the result depends on, and those that write to their inputs."""
     found: set[fx.Node] = set()
     stack = [node for node in graph.nodes if node.op == "output" or _writes(node)]
     while stack:
@@ -273,7 +289,7 @@ def _writes(node: fx.Node) -> bool:
 
 
 def _place(node: fx.Node) -> str:
-    """Where in the user's code an operation is: the innermost line that is not torch's or ours."""
+    """File and line of an operation in the user's code: the innermost frame that is not in torch or this package."""
     lines = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip().startswith("File ")]
     lines = [line for line in lines if "site-packages/torch/" not in line and _HERE not in line]
     if not lines:
@@ -291,7 +307,7 @@ def _attribute(root: nn.Module, path: str) -> Any:
 
 
 def _is_value(arg: Any) -> bool:
-    return isinstance(arg, Value | Given)
+    return isinstance(arg, StepValue | Given)
 
 
 def _flat(args: Any) -> list[Any]:
@@ -303,3 +319,98 @@ def _name(function: Any) -> str | None:
     name = getattr(function, "__name__", "")
     homes = (torch, functional, operator, torch.special, torch.Tensor)
     return name if any(getattr(home, name, None) is function for home in homes) else None
+
+
+# -------------------------------------------------------------------------------------- layers that run with their own code
+
+
+class Given(Enum):
+    """Placeholders of the edges and their weights while a model is traced."""
+
+    EDGES = "edges"
+    EDGE_WEIGHT = "edge weights"
+
+
+@dataclass(frozen=True)
+class UnavailableTensor:
+    """Placeholder of a tensor of a Data object that a frozen model is not called with."""
+
+    name: str
+
+
+Placeholder = StepValue | Given | UnavailableTensor
+
+
+@dataclass(frozen=True, eq=False)
+class OwnLayer(Layer):
+    """A copy of a pruned layer, and its arguments: `StepValue` for the step's inputs, `Given` for the graph."""
+
+    conv: PrunedConv
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    lock: Lock = field(default_factory=Lock)
+
+    @classmethod
+    def of(cls, conv: PrunedConv, path: str, args: Any, kwargs: Any, width: int) -> tuple[OwnLayer, list[int]]:
+        """The layer, and the numbers of the values that it is called with."""
+        kind, session = conv.stands_for.__name__, conv.session
+        if getattr(conv, "cached", False):
+            raise InputError(f"{path} is a {kind} that caches the first graph it is called with; build it with cached=False.")
+        pruning = session.pruning
+        if pruning.prunes_edges and pruning.entries != "unit" and pruning.inherit and len(session.convs) > 1:
+            raise InputError(
+                f"{path} is a {kind}, which runs with its own code in a frozen model and cannot pass on there which edges it "
+                f"removed; sparsify the model with entries='unit' or inherit=False."
+            )
+        alone = Session(pruning, [], [])
+        alone.phase = "frozen"
+        own = private_copy(conv, alone).eval()  # without the session of the whole model
+        alone.convs, alone.weights = [own], [module for module in own.modules() if isinstance(module, PrunedWeight)]
+        numbers: list[int] = []
+        weighted = False
+
+        def place(one: Any) -> Any:
+            nonlocal weighted
+            weighted = weighted or one is Given.EDGE_WEIGHT
+            if isinstance(one, StepValue):
+                numbers.append(one.number)
+                return StepValue(len(numbers) - 1)
+            return type(one)(map(place, one)) if type(one) in (tuple, list) else one
+
+        called = tuple(map(place, args)), {name: place(value) for name, value in kwargs.items()}
+        weights = [(module.kept, module.matrix.numel()) for module in alone.weights]
+        kept, whole = (sum(column) for column in zip(*weights, strict=True)) if weights else (0, 0)
+        return cls(path, kind, width, (kept, whole), weighted, own, *called), numbers
+
+    def run(self, values: Sequence[Tensor], edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
+        def fill(one: Any) -> Any:
+            if isinstance(one, StepValue):
+                return values[one.number]
+            if isinstance(one, Given):
+                return edge_index if one is Given.EDGES else edge_weight
+            return type(one)(map(fill, one)) if type(one) in (tuple, list) else one
+
+        args, kwargs = tuple(map(fill, self.args)), {name: fill(value) for name, value in self.kwargs.items()}
+        with self.lock, evaluating(f"{self.path} ({self.kind})"):  # it writes to itself and to its session while it runs
+            self.conv.session.begin(self.conv)
+            out: Tensor = self.conv(*args, **kwargs)
+        return out.detach()
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of the message of an exception, shortened."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
+
+
+@contextmanager
+def evaluating(what: str) -> Iterator[None]:
+    """Turn an exception of a model's own code into an `InputError` whose message begins with `what`."""
+    try:
+        yield
+    except (UnifewsError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{what} cannot be evaluated on this graph ({type(error).__name__}: {first_line(error)}); check that it runs in "
+            f"eval mode with this x, edge_index and edge_weight."
+        ) from error

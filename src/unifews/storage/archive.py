@@ -1,7 +1,12 @@
-"""`.npz` archives of arrays: members are read in memory when asked for, checked by their CRC-32, bounded, never unpickled."""
+"""`.npz` archives of arrays, never unpickled.
+
+`Archive` reads members into memory when they are used, checks their CRC-32 and bounds their size; `open_member` maps a member,
+unpacked to a file first where it is compressed.
+"""
 
 from __future__ import annotations
 
+import shutil
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -13,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.errors import FileFormatError, MissingFileError
-from unifews.storage.npy import read_header
+from unifews.storage.atomic import atomic_file
+from unifews.storage.npy import map_array, open_array, read_header
 from unifews.storage.reading import check_unpacked, reading
 
 _CHUNK = 1 << 24
 _END = struct.Struct("<4s6xH10x")  # the end of an archive: signature, …, number of members, …
+_LOCAL = struct.Struct("<4s22xHH")  # the header before each member: signature, …, lengths of name and extra field
 _ADVICE = "save its arrays with numpy.savez, uncompressed, or convert a list of edges with unifews data convert --memory"
 
 
@@ -89,3 +96,56 @@ class Archive(Mapping[str, NDArray[Any]]):
     def listed(self) -> str:
         """The names of its arrays, for messages."""
         return ", ".join(sorted(self._members))[:500] or "nothing"
+
+
+# ------------------------------------------------------------------------------------------------------- mapped members
+
+
+def members(path: Path) -> list[str]:
+    """The names of the arrays in a `.npz`."""
+    with opened(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+
+
+def shape_of(path: Path, name: str) -> tuple[tuple[int, ...], int]:
+    """The shape of an array in a `.npz`, and the bytes that unpacking it would take, 0 where it can be mapped."""
+    with opened(path) as archive, archive.open(f"{name}.npy") as member:
+        info = archive.getinfo(f"{name}.npy")
+        shape = read_header(member, f"{name} in {path}").shape
+        return shape, 0 if info.compress_type == zipfile.ZIP_STORED else info.file_size
+
+
+def open_member(path: Path, name: str, work: Path) -> NDArray[Any]:
+    """The array `name` of the archive at `path`, read-only, as a memory map.
+
+    numpy.savez stores members as they are, and those are mapped in place; a compressed one is unpacked to `work` by chunks
+    the first time, and mapped from there.
+    """
+    with opened(path) as archive:
+        try:
+            info = archive.getinfo(f"{name}.npy")
+        except KeyError as error:
+            raise FileFormatError(f"{path} holds no array {name!r}; it has {', '.join(members(path)) or 'nothing'}.") from error
+        if info.compress_type == zipfile.ZIP_STORED:
+            return _mapped(path, name, info)
+        unpacked = work / f"{name}-{info.CRC:08x}.npy"  # named by its checksum: another archive gets another file
+        if not unpacked.is_file():
+            with archive.open(info) as member, atomic_file(unpacked) as file:
+                shutil.copyfileobj(member, file, _CHUNK)
+        return open_array(unpacked)
+
+
+def _mapped(path: Path, name: str, info: zipfile.ZipInfo) -> NDArray[Any]:
+    called = f"{name} in {path}"
+    with path.open("rb") as file:
+        file.seek(info.header_offset)
+        local = file.read(_LOCAL.size)
+        if len(local) < _LOCAL.size or local[:4] != b"PK\x03\x04":
+            raise FileFormatError(f"{called} is not where the archive says, so the file is damaged. Get it again.")
+        _, name_length, extra_length = _LOCAL.unpack(local)
+        file.seek(name_length + extra_length, 1)
+        begin = file.tell()
+        header = read_header(file, called)
+    if header.length + header.size != info.file_size or begin + info.file_size > path.stat().st_size:
+        raise FileFormatError(f"{called} is not as long as {header}, so the file is damaged. Get it again.")
+    return map_array(path, header, begin + header.length)

@@ -1,4 +1,4 @@
-"""A folder that says what it is: a JSON file in it names its format and version. Graphs and datasets are such folders."""
+"""Folders with a JSON file that names their format and version: graphs, datasets, models, working folders."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any, NamedTuple
 from unifews.errors import FileFormatError, MissingFileError
 from unifews.storage.atomic import moved_aside, restore
 
+Json = dict[str, Any]  # an object of a JSON file
 CHECKSUM = "sha256"  # the key of the checksum of all other entries of a JSON file
 
 
-def checksum_of(meta: dict[str, Any]) -> str:
-    """Of the content of a JSON object, not of its layout."""
+def checksum_of(meta: Json) -> str:
+    """The checksum of the content of a JSON object, whatever its layout."""
     return sha256(json.dumps({key: meta[key] for key in meta if key != CHECKSUM}, sort_keys=True).encode()).hexdigest()
 
 
-class Kind(NamedTuple):
-    """One format of folder."""
+class FolderFormat(NamedTuple):
+    """A format of folder, and how its JSON file is read and written."""
 
     noun: str
     """What it holds: "graph"."""
@@ -32,22 +33,22 @@ class Kind(NamedTuple):
     also_reads: tuple[int, ...] = ()
     """Other versions that are read: they have fields that may be missing, and none that this release does not know."""
 
-    def header(self) -> dict[str, Any]:
-        """How the JSON file begins."""
+    def header(self) -> Json:
+        """The first entries of the JSON file."""
         return {"format": self.format, "version": self.version}
 
-    def write(self, folder: Path, meta: dict[str, Any]) -> None:
+    def write(self, folder: Path, meta: Json) -> None:
         """Write the JSON file, with a checksum of its own content."""
         whole = {**self.header(), **meta}
         text = json.dumps({**whole, CHECKSUM: checksum_of(whole)}, indent=2, ensure_ascii=False)
         (folder / self.file).write_text(text + "\n", encoding="utf-8")
 
     def describes(self, folder: Path) -> bool:
-        """True for a folder whose JSON file says it is of this kind, whatever its state."""
+        """Whether the JSON file of a folder names this format, whatever the state of the folder."""
         return self._meta(folder) is not None
 
-    def read(self, folder: Path) -> dict[str, Any]:
-        """What the JSON file says, of a folder of this kind and version."""
+    def read(self, folder: Path) -> Json:
+        """The content of the JSON file of a folder of this format and version."""
         meta = self._meta(folder)
         if meta is None and not folder.is_dir():
             kept = moved_aside(folder)
@@ -67,16 +68,16 @@ class Kind(NamedTuple):
             )
         return meta
 
-    def check(self, folder: Path, meta: dict[str, Any]) -> None:
-        """Compare what `read` gave with its own checksum, if it has one: those of earlier releases have none."""
+    def check(self, folder: Path, meta: Json) -> None:
+        """Compare what `read` returned with its own checksum; files of early releases have none."""
         if CHECKSUM in meta and meta[CHECKSUM] != checksum_of(meta):
             raise FileFormatError(
                 f"{folder}/{self.file} has changed since it was written: its checksum differs. Copy or save the {self.noun} "
                 f'again; if you have edited it, remove its "{CHECKSUM}".'
             )
 
-    def _meta(self, folder: Path) -> dict[str, Any] | None:
-        """The JSON file of a folder of this kind; None if it is of another."""
+    def _meta(self, folder: Path) -> Json | None:
+        """The JSON file of a folder of this format; None if it is of another."""
         for attempt in range(2):  # the folder may be replaced by another between finding it and opening its file
             try:
                 meta = json.loads((folder / self.file).read_text(encoding="utf-8"))

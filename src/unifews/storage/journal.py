@@ -1,8 +1,8 @@
-"""A working folder beside a result that takes long: what is done stays there, and the next call goes on with it.
+"""Resumable work: a working folder beside a result that takes long, from which the next call continues.
 
-`<out>.work/` holds a `manifest.json` that says what the task is, what its input files looked like, and how far it has come; it
-is replaced atomically after each step, so a process that is killed loses the step it was at and nothing else. The manifest has
-a checksum of its own content: one that does not fit is refused before anything of it is used.
+`<out>.work/` holds a `manifest.json` with the task, the fingerprints of its input files and how far it has come. It is replaced
+atomically after each step, so a process that is killed loses only the step it was at. The manifest has a checksum of its own
+content: one that does not match is refused before anything of it is used.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,61 +24,92 @@ from numpy.typing import NDArray
 from unifews.errors import FileFormatError, InputError, MissingFileError, UnifewsError
 from unifews.resources import format_bytes
 from unifews.storage.atomic import atomic_file, put_folder, write_error
-from unifews.storage.folder_format import CHECKSUM, Kind, checksum_of
+from unifews.storage.folder_format import CHECKSUM, FolderFormat, Json, checksum_of
 
-KIND = Kind("working folder", "unifews-work", 2, "manifest.json", "convert_edges")
+T = TypeVar("T")
+
+KIND = FolderFormat("working folder", "unifews-work", 3, "manifest.json", "convert_edges")
+SAVE_INTERVAL = 2.0  # seconds between records of how far a step has come
 
 _ENDS = 1 << 20  # bytes at either end of an input file that its fingerprint covers
-_ROWS = 1 << 13  # of an array that are summed up at a time
-_RESERVE = 1.02  # of the disk that is asked for: files have a little more than their contents
+_ROWS = 1 << 13  # rows of an array whose checksum is computed at a time
+_RESERVE = 1.02  # factor on the disk space checked for: files have a little more than their contents
 
 
-class Work:
-    """The working folder of one task. Keep facts with `keep`, read them with `get`."""
+class Journal:
+    """The working folder of one task: `record` how far it has come, `get` what was recorded."""
 
-    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, manifest: Json) -> None:
         self.folder = folder
         self._manifest = manifest
-        self._useless = False
+        self._invalid_input = False
 
     @property
-    def is_worthless(self) -> bool:
+    def is_disposable(self) -> bool:
         """Whether nothing has been done yet, or nothing that another call could use."""
-        return self._useless or not self._manifest["done"]
+        return self._invalid_input or not self._manifest["done"]
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """What is read may be wrong: then it will have to change, and what was made of it is of no use."""
+        """An error in this block is one of the input: it will have to change, which makes the work so far useless."""
         try:
             yield
         except UnifewsError:
-            self._useless = True
+            self._invalid_input = True
             raise
 
     def get(self, step: str) -> Any:
-        """What is known of a step; None before it has begun."""
+        """What was recorded of a step; None before it has begun."""
         return self._manifest["done"].get(step)
 
-    def keep(self, **done: Any) -> None:
-        """Remember how far the work has come."""
+    def record(self, **done: Any) -> None:
+        """Record how far the work has come."""
         self._manifest["done"] |= done
         _write(self.folder, self._manifest)
 
+    def append_resumably(
+        self,
+        step: str,
+        state: Mapping[str, Any],
+        items: Iterable[T],
+        append: Callable[[T], None],
+        saved: Callable[[], None] | None = None,
+    ) -> None:
+        """append(item) for each of `items`, which begin where an earlier call stopped.
+
+        `append` writes to files and updates `state`, which is recorded as `step` every SAVE_INTERVAL seconds and at the end;
+        `saved` is called after each record.
+        """
+
+        def save() -> float:
+            self.record(**{step: state})
+            if saved is not None:
+                saved()
+            return time.monotonic()
+
+        last = time.monotonic()
+        for item in items:
+            append(item)
+            del item  # before the next one is made: memory is planned so
+            if time.monotonic() - last > SAVE_INTERVAL:
+                last = save()
+        save()
+
     def check_disk(self, needed: float, what: str) -> None:
-        """Whether the disk has room for `needed` bytes, counting what this folder has taken already."""
+        """An error if the disk has no space for `needed` bytes, of which this folder may have taken some already."""
         usage = shutil.disk_usage(self.folder)
         taken = sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
         missing = needed * _RESERVE - taken - usage.free
         if missing > 0:
-            advice = "or choose another place" if self.is_worthless else "and call again: it goes on where it stopped"
+            advice = "or choose another folder" if self.is_disposable else "and call again: it continues where it stopped"
             raise InputError(
-                f"{what} takes about {format_bytes(needed * _RESERVE)} of disk while it works, and {self.folder.parent} has "
+                f"{what} takes about {format_bytes(needed * _RESERVE)} of disk while it runs, and {self.folder.parent} has "
                 f"{format_bytes(usage.free)} free: {format_bytes(missing)} more are needed there. Free some space, {advice}."
             )
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A full disk in one sentence; whatever happens, what is done stays."""
+        """A full disk as one message; what was recorded is kept."""
         try:
             yield
         except OSError as error:
@@ -85,36 +117,36 @@ class Work:
             if code in (errno.ENOSPC, errno.EDQUOT):
                 raise UnifewsError(
                     f"the disk of {self.folder} is full. What is done is kept there: free some space and call again, "
-                    f"and it goes on where it stopped."
+                    f"and it continues where it stopped."
                 ) from error
             if code == errno.EFBIG:
                 raise UnifewsError(
                     f"a file in {self.folder} may not grow any further (ulimit -f, or a limit of the file system). What is "
-                    f"done is kept there: raise the limit and call again, and it goes on where it stopped."
+                    f"done is kept there: raise the limit and call again, and it continues where it stopped."
                 ) from error
             raise
 
-    def put(self, name: str, target: Path) -> None:
-        """Move a finished folder of the working folder to `target`, in the place of what is there."""
-        place = self.folder / name
-        self.keep(placing={"folder": name, "number": place.stat().st_ino})
-        put_folder(place, target)
+    def publish(self, name: str, target: Path) -> None:
+        """Move a finished folder of the working folder to `target`, replacing what is there."""
+        folder = self.folder / name
+        self.record(published={"folder": name, "inode": folder.stat().st_ino})
+        put_folder(folder, target)
 
-    def is_placed(self, target: Path) -> bool:
-        """Whether an earlier call was interrupted after `put` had given `target` its new folder."""
-        placing = self.get("placing")
-        if placing is None or not target.exists():
+    def is_published(self, target: Path) -> bool:
+        """Whether an earlier call was interrupted after `publish` had moved the new folder to `target`."""
+        published = self.get("published")
+        if published is None or not target.exists():
             return False
-        place = self.folder / placing["folder"]
+        folder = self.folder / published["folder"]
         # The two folders are exchanged, so the one here may be what `target` was before.
-        if not place.exists() or target.stat().st_ino == placing["number"]:
+        if not folder.exists() or target.stat().st_ino == published["inode"]:
             return True
-        if place.stat().st_ino != placing["number"]:
+        if folder.stat().st_ino != published["inode"]:
             raise damaged(self.folder)
         return False
 
     def remove(self) -> None:
-        """The work is done, or not wanted any more."""
+        """Delete the folder: the work is done, or not wanted any more."""
         _clear(self.folder)
         shutil.rmtree(self.folder)
 
@@ -124,10 +156,10 @@ def folder_of(out: Path) -> Path:
 
 
 @contextmanager
-def working(out: Path, task: dict[str, Any], inputs: Sequence[Path] = (), *, again: bool = False) -> Iterator[Work]:
-    """The working folder of `out`, new or as an earlier call left it; that must have been about the same task and inputs.
+def open_journal(out: Path, task: Json, inputs: Sequence[Path] = (), *, again: bool = False) -> Iterator[Journal]:
+    """The working folder of `out`, new or as an earlier call left it; that must have had the same task and inputs.
 
-    `again` starts afresh whatever is there. An error takes a folder that holds nothing worth keeping away again.
+    `again` starts over. After an error, a folder that holds nothing another call could use is deleted.
     """
     folder = folder_of(out)
     if not out.parent.is_dir():
@@ -135,8 +167,8 @@ def working(out: Path, task: dict[str, Any], inputs: Sequence[Path] = (), *, aga
     wanted = {"task": task, "inputs": [fingerprint(path) for path in inputs]}
     if folder.exists() and not KIND.describes(folder) and any(file.name != "lock" for file in folder.glob("[!.]*")):
         raise InputError(
-            f"{folder} is in the way: it should hold unfinished work, and its {KIND.file} is missing, damaged or of something "
-            f"else. Move it away, or delete it and start again."
+            f"{folder} exists and is no working folder: its {KIND.file} is missing, damaged or of something else. "
+            f"Move it away, or delete it and call again."
         )
     folder.mkdir(exist_ok=True)
     lock = _locked(folder)
@@ -148,11 +180,11 @@ def working(out: Path, task: dict[str, Any], inputs: Sequence[Path] = (), *, aga
         else:
             manifest = _read(folder)
             _check_same(out, manifest, wanted)
-        work = Work(folder, manifest)
+        journal = Journal(folder, manifest)
         try:
-            yield work
+            yield journal
         except BaseException:
-            if work.is_worthless:
+            if journal.is_disposable:
                 _clear(folder)
                 shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -161,22 +193,22 @@ def working(out: Path, task: dict[str, Any], inputs: Sequence[Path] = (), *, aga
 
 
 def check_finished(folder: Path, noun: str) -> None:
-    """An error for the working folder of something, and for something of which there is only that."""
+    """An error for a working folder, and for a result of which there is only the working folder."""
     if KIND.describes(folder):
         raise FileFormatError(
-            f"{folder} is the working folder of a {noun} that is not finished. Call what made it again: it goes on where it "
+            f"{folder} is the working folder of an unfinished {noun}. Repeat the call that made it: it continues where it "
             f"stopped."
         )
     left = folder_of(folder)
     if not folder.exists() and KIND.describes(left):
         raise FileFormatError(
-            f"{folder} is not finished: what made it was interrupted, and its work is in {left}. Call it again: it goes on "
+            f"{folder} is not finished: the call that makes it was interrupted and left {left}. Repeat the call: it continues "
             f"where it stopped."
         )
 
 
-def fingerprint(path: Path) -> dict[str, Any]:
-    """What tells a file from another that took its place: length, time, and both of its ends."""
+def fingerprint(path: Path) -> Json:
+    """What distinguishes a file from another of the same name: length, time of change, and a hash of both of its ends."""
     stat = path.stat()
     with path.open("rb") as file:
         digest = sha256(file.read(_ENDS))
@@ -185,8 +217,8 @@ def fingerprint(path: Path) -> dict[str, Any]:
     return {"path": str(path), "bytes": stat.st_size, "time": stat.st_mtime_ns, "ends": digest.hexdigest()}
 
 
-def known_by(name: str, array: NDArray[Any]) -> tuple[list[Path], dict[str, Any]]:
-    """What tells an input from another, for `working`: its file and which part of it, or all of its values."""
+def array_identity(name: str, array: NDArray[Any]) -> tuple[list[Path], Json]:
+    """What identifies an array for `open_journal`: its file and which part of it, or a checksum of its values."""
     about = [str(array.dtype), *array.shape]
     if isinstance(array, np.memmap) and array.filename is not None and array.mode != "c":
         start = array.ctypes.data - np.frombuffer(array._mmap, np.uint8).ctypes.data  # type: ignore[attr-defined]
@@ -197,26 +229,26 @@ def known_by(name: str, array: NDArray[Any]) -> tuple[list[Path], dict[str, Any]
     return [], {name: [*about, crc]}
 
 
-def _check_same(out: Path, manifest: dict[str, Any], wanted: dict[str, Any]) -> None:
+def _check_same(out: Path, manifest: Json, wanted: Json) -> None:
     task = wanted["task"]
-    afresh = f"or start afresh with again=True (--again), or by deleting {folder_of(out)}"
+    restart = f"or start over with again=True (--again), or by deleting {folder_of(out)}"
     begun = manifest["task"]
     changed = [name for name in task if begun.get(name) != task[name]]
     if changed or begun.keys() != task.keys():
-        told = ", ".join(f"{name} {begun.get(name)!r} and not {task[name]!r}" for name in changed) or "another task"
-        raise InputError(f"the interrupted work on {out} was begun with {told}. Finish it with the same, {afresh}.")
+        given = ", ".join(f"{name} {begun.get(name)!r} and not {task[name]!r}" for name in changed) or "another task"
+        raise InputError(f"the interrupted work on {out} was begun with {given}. Finish it with the same, {restart}.")
     before, now = ([{**file, "path": ""} for file in files] for files in (manifest["inputs"], wanted["inputs"]))
     if len(before) != len(now):
-        raise InputError(f"the interrupted work on {out} was begun with {len(before)} input files, not {len(now)}; {afresh}.")
+        raise InputError(f"the interrupted work on {out} was begun with {len(before)} input files, not {len(now)}; {restart}.")
     for old, new, file in zip(before, now, wanted["inputs"], strict=True):
         if old != new:
             raise InputError(
-                f"{file['path']} has changed since the work on {out} was interrupted. Bring back the file as it was, {afresh}."
+                f"{file['path']} has changed since the work on {out} was interrupted. Restore the file, {restart}."
             )
 
 
 def _clear(folder: Path) -> None:
-    """Delete everything but the lock, and last of all what says that the rest may be deleted."""
+    """Delete everything but the lock; the manifest last, without which a folder is not deleted."""
     for file in folder.iterdir():
         if file.is_dir():
             shutil.rmtree(file)
@@ -225,22 +257,22 @@ def _clear(folder: Path) -> None:
     (folder / KIND.file).unlink(missing_ok=True)
 
 
-def _write(folder: Path, manifest: dict[str, Any]) -> None:
+def _write(folder: Path, manifest: Json) -> None:
     with atomic_file(folder / KIND.file, overwrite=True) as file:
         file.write((json.dumps({**manifest, CHECKSUM: checksum_of(manifest)}, indent=1) + "\n").encode())
 
 
-def _read(folder: Path) -> dict[str, Any]:
+def _read(folder: Path) -> Json:
     """The manifest as `_write` wrote it."""
     try:
-        manifest: dict[str, Any] = json.loads((folder / KIND.file).read_text(encoding="utf-8"))
+        manifest: Json = json.loads((folder / KIND.file).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise damaged(folder) from error
     version = manifest.get("version")
-    if version == 1:  # without a checksum, so nothing in it can be relied on
+    if type(version) is int and version < KIND.version:  # its steps were recorded in another form
         raise FileFormatError(
             f"{folder} was left by an earlier release of unifews, whose unfinished work this one does not continue. Finish it "
-            f"with that release, or start afresh with again=True (--again), or by deleting {folder}."
+            f"with that release, or start over with again=True (--again), or by deleting {folder}."
         )
     if type(version) is int and version > KIND.version:
         raise FileFormatError(f"{folder} has format version {version}, of a later release. Upgrade unifews, or delete it.")
@@ -252,13 +284,13 @@ def _read(folder: Path) -> dict[str, Any]:
 def damaged(folder: Path) -> FileFormatError:
     """The error for a working folder whose manifest is not as it was written."""
     return FileFormatError(
-        f"{folder}/{KIND.file} is damaged, so the interrupted work cannot go on. Start afresh with again=True (--again), or by "
-        f"deleting {folder}."
+        f"{folder}/{KIND.file} is damaged, so the interrupted work cannot continue. "
+        f"Start over with again=True (--again), or by deleting {folder}."
     )
 
 
 def _locked(folder: Path) -> IO[bytes]:
-    """One process at a time works in a folder. The lock dies with its process."""
+    """One process at a time works in a folder. The lock is released when its process ends."""
     lock = (folder / "lock").open("wb")
     try:
         from fcntl import LOCK_EX, LOCK_NB, flock
@@ -268,5 +300,5 @@ def _locked(folder: Path) -> IO[bytes]:
         flock(lock.fileno(), LOCK_EX | LOCK_NB)
     except OSError as error:
         lock.close()
-        raise InputError(f"another process is at work in {folder}. Wait for it, or stop it.") from error
+        raise InputError(f"another process is working in {folder}. Wait for it, or stop it.") from error
     return lock

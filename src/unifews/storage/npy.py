@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from collections.abc import Callable
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -82,6 +83,17 @@ def write_array(path: str | PathLike[str], array: NDArray[Any], *, overwrite: bo
     """Write `array` as a `.npy` file that is either complete or absent."""
     with atomic_file(Path(path), overwrite=overwrite) as file:
         npy.write_array(file, np.asarray(array), allow_pickle=False)
+
+
+def write_chunked(
+    path: Path, array: NDArray[Any], dtype: str, step: int, progress: Callable[[int], None] = lambda rows: None
+) -> None:
+    """Write `array`, converted to `dtype` by `step` rows at a time, as a `.npy` file that is either complete or absent."""
+    with atomic_file(path) as file:
+        npy.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": array.shape})
+        for start in range(0, len(array), step):
+            file.write(np.ascontiguousarray(array[start : start + step], dtype=dtype).data)
+            progress(start + step)
 
 
 def read_header(file: IO[bytes], name: str) -> Header:

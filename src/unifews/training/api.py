@@ -16,12 +16,10 @@ from torch import Tensor
 
 from unifews.core.schemes import Sgc
 from unifews.core.trace import LayerTrace, Trace
-from unifews.datasets.dataset import Dataset
+from unifews.datasets.dataset import Dataset, Split
 from unifews.datasets.load import load_dataset
-from unifews.datasets.splits import Split
 from unifews.errors import FileFormatError
-from unifews.nn.decoupled import Decoupled, Propagator, dense_rows
-from unifews.nn.mlp import Mlp
+from unifews.nn.decoupled import DecoupledModel, Mlp, Propagator, dense_rows
 from unifews.propagation import propagate
 from unifews.propagation.basis import GRAM_LIMIT, MANY_AXES, VERY_WIDE
 from unifews.resources import Progress
@@ -184,11 +182,11 @@ class _OnEmbedding:
     def metric(self) -> str:
         return self.data.about.metric
 
-    def one_seed(self, number: int, seed: int, watch: Callable[[Epoch], None] | None) -> tuple[SeedResult, Decoupled]:
+    def one_seed(self, number: int, seed: int, watch: Callable[[Epoch], None] | None) -> tuple[SeedResult, DecoupledModel]:
         data, spec, fed = self.data, self.spec, self.fed
         result, head = _one_seed(data, spec, fed.rows, self.splits[number], seed, watch, self.hands)
         how = _propagation(spec, data.num_features)
-        return result, Decoupled(head, fed.axes, how, fed.exponent, by=_propagator(spec)).eval()
+        return result, DecoupledModel(head, fed.axes, how, fed.exponent, by=_propagator(spec)).eval()
 
     def trace(self, seeds: Sequence[SeedResult]) -> Trace:
         return _with_layers(self.fed.trace, self.data, self.spec, self.inputs, seeds)

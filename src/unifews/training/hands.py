@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unifews.nn.mlp import Mlp
+from unifews.nn.decoupled import Mlp
 
 
 class Hands:

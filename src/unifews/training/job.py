@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unifews.core.config import Values
-from unifews.datasets.dataset import Dataset
-from unifews.datasets.splits import Split
+from unifews.datasets.dataset import Dataset, Split
 from unifews.errors import InputError
 from unifews.training.fingerprint import fingerprint
 from unifews.training.ledger import Ledger

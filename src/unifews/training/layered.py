@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unifews.datasets.dataset import Dataset
-from unifews.datasets.splits import Split
+from unifews.datasets.dataset import Dataset, Split
 from unifews.methods.contract import Stage
 from unifews.nn.decoupled import dense_rows
 from unifews.nn.models import build, own_settings

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from unifews.core.graph import Graph
 from unifews.errors import InputError
-from unifews.nn.links import LinkPredictor
+from unifews.nn.networks import LinkPredictor
 from unifews.training.layered import OnGraph, is_ready, schedule, step
 from unifews.training.loop import Watch, climb, seeded
 from unifews.training.metrics import judge

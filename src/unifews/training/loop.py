@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unifews.datasets.splits import Split
+from unifews.datasets.dataset import Split
 from unifews.errors import InputError
+from unifews.nn.decoupled import Mlp
 from unifews.nn.linear import PrunedWeight
-from unifews.nn.mlp import Mlp
 from unifews.training.hands import Hands, loss_of
 from unifews.training.metrics import judge
 from unifews.training.recipe import Recipe, WeightPruning

@@ -9,7 +9,7 @@ from unifews.core.entry import Amounts, cubic_ramp
 
 _FLOAT32_LIMIT = 1e38
 LINKS: Values = {"width": 256, "layers": 3, "dropout": 0.8, "epochs": 500, "patience": 50}
-"""Hyperparameters of link prediction, where they differ; those of models that classify nodes: `models.numbers_of`."""
+"""Hyperparameters of link prediction, where they differ; those of models that classify nodes: `models.hyperparameters_of`."""
 
 
 @dataclass(frozen=True)

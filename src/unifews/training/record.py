@@ -65,7 +65,7 @@ MEASUREMENT: Rule = {
     "curves": {"*": {"x": [_POINT], "y": [_POINT]}},
     **{f"{name}?": rule for name, rule in _MADE.items()},
 }
-"""A measurement of `unifews.experiments`."""
+"""A measurement (`unifews.experiments.measurements`)."""
 FINISHED: Rule = {
     **_all("seed epoch epochs", _WHOLE),
     **_all("train val test seconds", _NUMBER),

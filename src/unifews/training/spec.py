@@ -307,7 +307,7 @@ class LayeredSpec(TrainSpec):
             raise InputError("task='links' splits the edges by seed; leave out `split`.", setting="split")
 
     def _default_ramp(self) -> int:
-        ramp: int = models.numbers_of(self.model, self.recipe.layers)["weight_ramp"]
+        ramp: int = models.hyperparameters_of(self.model, self.recipe.layers)["weight_ramp"]
         return ramp
 
     @property
@@ -330,7 +330,7 @@ class LayeredSpec(TrainSpec):
         if settings.get("task") == "links":
             return LINKS
         layers = Recipe(layers=settings.get("layers", Recipe.layers)).layers
-        return {name: value for name, value in models.numbers_of(model, layers).items() if name in Recipe.names()}
+        return {name: value for name, value in models.hyperparameters_of(model, layers).items() if name in Recipe.names()}
 
 
 def paper_form(model: str) -> Values:

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from unifews.core.graph import Graph
-from unifews.datasets.splits import Split
-from unifews.nn.mlp import Mlp
+from unifews.datasets.dataset import Split
+from unifews.nn.decoupled import Mlp
 from unifews.propagation import propagate
 from unifews.training.loop import fit
 from unifews.training.recipe import Recipe, WeightPruning

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from unifews.nn.adjacency import Adjacency
+from unifews.nn.edges import Adjacency
 from unifews.nn.ops import attention, heads
 from unifews.nn.ops.attention import Lanes
-from unifews.nn.ops.heads import Rows
+from unifews.nn.ops.heads import HeadRows
 
 SHAPES = [(1, 0, 1, 3), (1, 4, 4, 8), (40, 300, 1, 7), (40, 300, 8, 8), (50, 400, 8, 32), (30, 200, 3, 5), (30, 200, 16, 3)]
 
@@ -21,12 +21,12 @@ def problem(n, m, heads_, channels, seed=0, dtype=torch.float32):
     x, y = (torch.randn(n, heads_ * channels, generator=g).to(dtype).requires_grad_() for _ in range(2))
     att = torch.randn(heads_, channels, generator=g).to(dtype).requires_grad_()
     loop = torch.randint(0, 3, (n,), generator=g).to(dtype)
-    return Adjacency.of(edge_index, n), x, y, att, loop
+    return Adjacency.build(edge_index, n), x, y, att, loop
 
 
 def attended(a, x, y, att, loop, columns=None, at=None, on=None):
     """All of it by `heads`, which picks its path by the precision of x."""
-    left, right = Rows.of(x, len(att)), Rows.of(y, len(att))
+    left, right = HeadRows.of(x, len(att)), HeadRows.of(y, len(att))
     score, own = heads.scores(left, right, att, 0.2, a, loops=True)
     alpha, mine = heads.softmax(score, own, loop, a)
     return score, alpha, mine, heads.gather(left, alpha, mine, on or a, columns=columns, at=at)
@@ -69,9 +69,9 @@ def test_sizes_of_columns(shape):
     a, x, _, _, _ = problem(*shape)
     alpha = torch.rand(a.num_edges, shape[2])
     message = (alpha[:, :, None] * x.detach().view(-1, *shape[2:])[a.indices.long()]).flatten(1)
-    size = heads.column_sizes(Rows.of(x, shape[2]), alpha, a)
+    size = heads.column_sizes(HeadRows.of(x, shape[2]), alpha, a)
     torch.testing.assert_close(size, message.norm(dim=0), rtol=1e-4, atol=1e-5)
-    slow = heads.column_sizes(Rows.of(x.double(), shape[2]), alpha.double(), a)
+    slow = heads.column_sizes(HeadRows.of(x.double(), shape[2]), alpha.double(), a)
     torch.testing.assert_close(slow.float(), size, rtol=1e-4, atol=1e-5)
 
 

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import unifews as uf
 from unifews.errors import GraphError, InputError, ShapeError
-from unifews.nn.adjacency import Adjacency
+from unifews.nn.edges import Adjacency, LayerEdges
 from unifews.nn.models import build
 from unifews.nn.ops import gather, linear
 from unifews.nn.ops.linear import times
@@ -36,7 +36,7 @@ def plain(x, edge_index, weight, keep=None):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gather_and_its_gradients(shape):
     edge_index, x, weight = problem(*shape)
-    adjacency = Adjacency.of(edge_index, len(x))
+    adjacency = Adjacency.build(edge_index, len(x))
     ours, other = gather.gather(x, adjacency, weight[adjacency.order]), plain(x, edge_index, weight)
     torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-4)
     direction = torch.randn_like(ours)
@@ -47,7 +47,7 @@ def test_gather_and_its_gradients(shape):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gather_without_weights(shape):
     edge_index, x, _ = problem(*shape)
-    ours = gather.gather(x, Adjacency.of(edge_index, len(x)))
+    ours = gather.gather(x, Adjacency.build(edge_index, len(x)))
     torch.testing.assert_close(ours, plain(x, edge_index, torch.ones(edge_index.shape[1])), rtol=1e-4, atol=1e-4)
 
 
@@ -60,17 +60,17 @@ FEW = [(1, 1, 1, 0.5), (0, 5, 4, 0.3), (7, 30, 16, 0.0), (300, 64, 48, 0.1), (2_
 def test_few_weights_and_their_gradients(shape, always, monkeypatch):
     if always:  # the kernel where it is slower, too
         monkeypatch.setattr(gather, "worth", lambda *args, **how: True)
-    rows, inputs, outputs, density = shape
+    linear, inputs, outputs, density = shape
     generator = torch.Generator().manual_seed(383)
-    x, weight, bias = (torch.randn(*size, generator=generator) for size in ((rows, inputs), (outputs, inputs), (outputs,)))
+    x, weight, bias = (torch.randn(*size, generator=generator) for size in ((linear, inputs), (outputs, inputs), (outputs,)))
     weight = weight * (torch.rand(weight.shape, generator=generator) < density)
-    direction = torch.randn(rows, outputs, generator=generator)
+    direction = torch.randn(linear, outputs, generator=generator)
     for learns in ((True, True, True), (True, True, None), (False, True, False), (True, False, None)):
         leaves = [
             None if how is None else leaf.clone().requires_grad_(how)
             for leaf, how in zip((x, weight, bias), learns, strict=True)
         ]
-        ours, other = gather.few_weights(*leaves), torch.nn.functional.linear(*leaves)
+        ours, other = gather.sparse_linear(*leaves), torch.nn.functional.linear(*leaves)
         torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-4)
         asked = [leaf for leaf, how in zip(leaves, learns, strict=True) if how]
         for a, b in zip(*(torch.autograd.grad((y * direction).sum(), asked) for y in (ours, other)), strict=True):
@@ -81,11 +81,11 @@ def test_few_weights_as_torch_wants_them(monkeypatch):
     monkeypatch.setattr(gather, "worth", lambda *args, **how: True)
     torch.manual_seed(401)
     x, weight = torch.randn(40, 9, requires_grad=True), torch.randn(6, 9) * (torch.rand(6, 9) < 0.4)
-    torch.library.opcheck(torch.ops.unifews.few_weights.default, (x, weight.requires_grad_(), torch.randn(6)))
+    torch.library.opcheck(torch.ops.unifews.sparse_linear.default, (x, weight.requires_grad_(), torch.randn(6)))
     with FlopCounterMode(display=False) as counter:
-        gather.few_weights(x, weight)
+        gather.sparse_linear(x, weight)
     assert counter.get_total_flops() == 2 * 40 * int(weight.count_nonzero())
-    (to_x,) = torch.autograd.grad(gather.few_weights(x, weight).square().sum(), x, create_graph=True)
+    (to_x,) = torch.autograd.grad(gather.sparse_linear(x, weight).square().sum(), x, create_graph=True)
     (twice,) = torch.autograd.grad(to_x.square().sum(), x)
     (to_y,) = torch.autograd.grad((x @ weight.t()).square().sum(), x, create_graph=True)
     torch.testing.assert_close(twice, torch.autograd.grad(to_y.square().sum(), x)[0], rtol=1e-4, atol=1e-3)
@@ -93,11 +93,11 @@ def test_few_weights_as_torch_wants_them(monkeypatch):
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (7, 3, 16), (40, 9, 5), (90, 30, 100), (5, 400, 33)])
 def test_sparse_rows_times_weights(shape):
-    rows, inputs, outputs = shape
+    linear, inputs, outputs = shape
     generator = torch.Generator().manual_seed(379)
-    dense = torch.randn(rows, inputs, generator=generator) * (torch.rand(rows, inputs, generator=generator) < 0.2)
+    dense = torch.randn(linear, inputs, generator=generator) * (torch.rand(linear, inputs, generator=generator) < 0.2)
     weight = torch.randn(outputs, inputs, generator=generator, requires_grad=True)
-    bias, direction = torch.randn(outputs, generator=generator), torch.randn(rows, outputs, generator=generator)
+    bias, direction = torch.randn(outputs, generator=generator), torch.randn(linear, outputs, generator=generator)
     ours, other = (times(x, weight, bias) for x in (dense.to_sparse_csr(), dense))
     torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-4)
     first = [torch.autograd.grad((y * direction).square().sum(), weight, create_graph=True)[0] for y in (ours, other)]
@@ -114,7 +114,7 @@ def test_gather_kept_uses_and_differentiates_the_same_entries(shape, level):
     edge_index, x, weight = problem(*shape)
     weight = weight.detach()
     cut = level * torch.rand(len(x), generator=torch.Generator().manual_seed(1))
-    adjacency = Adjacency.of(edge_index, len(x))
+    adjacency = Adjacency.build(edge_index, len(x))
     size = torch.nn.functional.pad(x.detach(), (0, -x.shape[1] % 16)).view(len(x), -1, 16).norm(dim=2)
     keep = weight.abs()[:, None] * size[edge_index[0]] >= cut[edge_index[1], None]
     ours, kept = gather.gather_kept(x, adjacency, cut, weight[adjacency.order])
@@ -128,8 +128,8 @@ def test_gather_kept_uses_and_differentiates_the_same_entries(shape, level):
 
 def test_torch_accepts_the_operators():
     edge_index, x, weight = problem(40, 200, 24)
-    a = Adjacency.of(edge_index, len(x))
-    both = (a.start, a.end, a.indices, a.back_start, a.back_end, a.back_indices, a.back_order, a.forth_order)
+    a = Adjacency.build(edge_index, len(x))
+    both = (a.start, a.end, a.indices, a.back_start, a.back_end, a.back_indices, a.back_order, a.forward_order)
     torch.library.opcheck(torch.ops.unifews.gather.default, (x, weight, *both))
     columns, loop = torch.tensor([3, 0, 17]), torch.rand(40)
     torch.library.opcheck(torch.ops.unifews.diffuse.default, (x, columns, weight.detach(), loop, *both))
@@ -139,7 +139,7 @@ def test_torch_accepts_the_operators():
 
 def test_compiled_and_counted():
     edge_index, x, _ = problem(40, 200, 24)
-    a = Adjacency.of(edge_index, len(x))
+    a = Adjacency.build(edge_index, len(x))
     compiled = torch.compile(lambda rows: gather.gather(rows, a).relu(), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x), gather.gather(x, a).relu())
     with FlopCounterMode(display=False) as counter:
@@ -149,18 +149,22 @@ def test_compiled_and_counted():
 
 def test_a_graph_is_laid_out_once_until_it_changes():
     edge_index, x, _ = problem(40, 200, 24)
-    first = Adjacency.of(edge_index, len(x))
-    assert Adjacency.of(edge_index, len(x)) is first
+    keep = edge_index[0] != edge_index[1]
+    edge_index = edge_index[:, keep].contiguous()
+    first = LayerEdges.of(edge_index, None, len(x), "sum")
+    assert LayerEdges.of(edge_index, None, len(x), "sum") is first
     edge_index[1] = edge_index[1].flip(0)
-    changed = Adjacency.of(edge_index, len(x))
-    assert changed is not first
-    torch.testing.assert_close(gather.gather(x, changed), plain(x, edge_index, torch.ones(200)), rtol=1e-4, atol=1e-4)
+    changed = LayerEdges.of(edge_index, None, len(x), "mean").adjacency
+    assert changed is not first.adjacency
+    keep = edge_index[0] != edge_index[1]
+    expected = plain(x, edge_index[:, keep], torch.ones(int(keep.sum())))
+    torch.testing.assert_close(gather.gather(x, changed), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_rows_that_do_not_start_on_a_cache_line():
     edge_index = problem(40, 200, 17)[0]
     shifted = torch.randn(40 * 16 + 3)[3:].view(40, 16)
-    ours = gather.gather(shifted, Adjacency.of(edge_index, 40))
+    ours = gather.gather(shifted, Adjacency.build(edge_index, 40))
     torch.testing.assert_close(ours, plain(shifted, edge_index, torch.ones(200)), rtol=1e-4, atol=1e-4)
 
 
@@ -174,15 +178,15 @@ def test_rows_that_do_not_start_on_a_cache_line():
 )
 def test_edges_that_are_none(edge_index, error):
     with pytest.raises(error):
-        Adjacency.of(edge_index, 5)
+        Adjacency.build(edge_index, 5)
 
 
 def test_what_the_kernels_cannot_do_is_told():
     edge_index, x, weight = problem(40, 200, 24)
-    a = Adjacency.of(edge_index, 40)
+    a = Adjacency.build(edge_index, 40)
     with pytest.raises(InputError, match="float32"):
         gather.gather(x.double(), a)
-    with pytest.raises(InputError, match="cannot be learnt"):
+    with pytest.raises(InputError, match="have no gradient"):
         gather.gather_kept(x, a, torch.zeros(40), weight)
 
 
@@ -199,7 +203,7 @@ def test_layers_cost_the_weights_that_are_there(name, monkeypatch):
     monkeypatch.setattr(gather.PackedWeight, "pack", lambda matrix: packed.append(matrix.shape) or pack(matrix))
     for few in (True, False):
         if not few:
-            monkeypatch.setattr(linear, "_MANY", float("inf"))
+            monkeypatch.setattr(linear, "_MIN_PRODUCT", float("inf"))
         model.zero_grad()
         scores = model(x, edge_index)
         scores.square().sum().backward()
@@ -215,10 +219,10 @@ def test_layers_cost_the_weights_that_are_there(name, monkeypatch):
 def test_sparse_features_of_any_layout_meet_few_weights(layout):
     torch.manual_seed(397)
     x, weight = torch.randn(2_000, 128) * (torch.rand(2_000, 128) < 0.1), torch.randn(128, 128) * (torch.rand(128, 128) < 0.05)
-    torch.testing.assert_close(times(getattr(x, layout)(), weight, few=True), x @ weight.t(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(times(getattr(x, layout)(), weight, sparse_weight=True), x @ weight.t(), rtol=1e-4, atol=1e-4)
     model, edge_index = uf.sparsify(build("gcn", 128, 3, width=16), weight_sparsity=0.5), torch.randint(0, 2_000, (2, 90))
     if layout == "to_sparse_csr":
         model(getattr(x, layout)(), edge_index)
     else:
-        with pytest.raises(InputError, match=r"give x\.to_sparse_csr\(\)"):
+        with pytest.raises(InputError, match=r"use x\.to_sparse_csr\(\)"):
             model(getattr(x, layout)(), edge_index)

@@ -1,4 +1,4 @@
-"""Message-passing layers that prune their own messages, one file per kind; a file here adds a kind by `@prunes(...)`."""
+"""Message-passing layers that prune their own messages, one module per kind; a module here adds a kind by `@prunes(...)`."""
 
 from __future__ import annotations
 

@@ -11,15 +11,16 @@ from torch import Tensor
 from torch_geometric.nn import GCNConv, MessagePassing
 
 from unifews.errors import InputError
-from unifews.nn.convs.base import PrunedConv, check_edges, check_features, is_pair, once, prunes
-from unifews.nn.edges import Edges, Norm
+from unifews.nn.convs.base import PrunedConv, cached, prunes
+from unifews.nn.convs.checks import check_edges, check_features, is_pair
+from unifews.nn.edges import LayerEdges, Norm
 from unifews.nn.ops.linear import times
-from unifews.nn.ops.products import column_sizes, off_diagonal, some_senders
+from unifews.nn.ops.products import column_sizes, off_diagonal, sample_senders
 
 
 @prunes(GCNConv)
 class PrunedGCNConv(PrunedConv, GCNConv):  # type: ignore[misc]
-    """Weights first, as PyG; unpruned, on whichever side of the weights there are fewer columns (the same to rounding)."""
+    """Weights first, as in PyG; unpruned, on the side of the weights with fewer columns (equal up to rounding)."""
 
     @classmethod
     def supports(cls, conv: MessagePassing) -> bool:
@@ -38,9 +39,9 @@ class PrunedGCNConv(PrunedConv, GCNConv):  # type: ignore[misc]
         # As PyG's `gcn_norm`: without edge weights every loop weighs 1, `improved` or not.
         fill = 2.0 if self.improved and (edge_weight is not None or edge_index.layout != torch.strided) else 1.0
         loops = fill if self.add_self_loops else None
-        edges = Edges.of(edge_index, edge_weight, len(x), norm, loops=loops, flow=self.flow, dtype=x.dtype)
+        edges = LayerEdges.of(edge_index, edge_weight, len(x), norm, loops=loops, flow=self.flow, dtype=x.dtype)
         if self.before_weights(x, self.lin.weight):
-            p = self.held(x, edges)
+            p = self.diffuse_cached(x, edges)
             out: Tensor = self.lin.times(p, self.bias)
             return out
         if self._widens(x, edges):
@@ -48,21 +49,21 @@ class PrunedGCNConv(PrunedConv, GCNConv):  # type: ignore[misc]
         out = self.diffuse(self.lin(x), edges, x)
         return out if self.bias is None else out + self.bias
 
-    def _widens(self, x: Tensor, edges: Edges) -> bool:
-        """Whether units are sent of a product that is wider than what it is made of."""
+    def _widens(self, x: Tensor, edges: LayerEdges) -> bool:
+        """Whether columns are sent of a product x Wᵀ that is wider than x."""
         pruning = self.session.pruning
         fits = x.layout == torch.strided and edges.loop is not None and not edges.learnt
         return fits and pruning.prunes_edges and pruning.entries == "unit" and x.shape[1] < self.lin.weight.shape[0]
 
-    def _widened(self, x: Tensor, edges: Edges) -> Tensor:
-        """(diag(loop) x) Wᵀ + b, and of the units that are sent also their neighbours': T never meets the wide matrix."""
+    def _widened(self, x: Tensor, edges: LayerEdges) -> Tensor:
+        """(diag(loop) x) Wᵀ + b, plus the sum over neighbours of the columns that are sent, the only ones T is applied to."""
         began, weight = perf_counter(), self.lin.prepare(x)
-        linear = partial(times, few=self.lin.is_pruned)
+        linear = partial(times, sparse_weight=self.lin.is_pruned)
         if self.session.deciding or len(self.columns) != len(weight):
-            self.choose_columns(column_sizes(linear(some_senders(x.detach()), weight.detach()), edges))
+            self.choose_columns(column_sizes(linear(sample_senders(x.detach()), weight.detach()), edges))
         assert edges.loop is not None
         loop = edges.loop[:, None]
-        out = linear(once(x, edges, "own", lambda: loop * x)[0], weight, self.bias)
+        out = linear(cached(x, edges, "own", lambda: loop * x)[0], weight, self.bias)
         columns = self.columns.nonzero().flatten()
         if len(columns):
             out = out.index_add_(1, columns, off_diagonal(linear(x, weight[columns]), edges))
@@ -71,5 +72,5 @@ class PrunedGCNConv(PrunedConv, GCNConv):  # type: ignore[misc]
 
 
 def sums(conv: MessagePassing) -> bool:
-    """Whether the layer adds up its messages, as the kernels do."""
+    """Whether the layer aggregates its messages by a sum, as the kernels do."""
     return conv.aggr in ("add", "sum") and conv.node_dim in (-2, 0) and not conv.explain

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import GCN2Conv, MessagePassing
 
-from unifews.nn.convs.base import PrunedConv, check_dense, check_edges, check_features, prunes
+from unifews.nn.convs.base import PrunedConv, prunes
+from unifews.nn.convs.checks import check_dense, check_edges, check_features
 from unifews.nn.convs.gcn import sums
-from unifews.nn.edges import Edges, Norm
+from unifews.nn.edges import LayerEdges, Norm
 from unifews.nn.linear import PrunedParameter
 from unifews.nn.ops.linear import times
 from unifews.nn.session import Session
@@ -20,9 +21,8 @@ from unifews.nn.session import Session
 class PrunedGCN2Conv(PrunedConv, GCN2Conv):  # type: ignore[misc]
     """h = (1-α)·T x + α·x₀, out = (1-β)·h + β·h W. The residual is never pruned.
 
-    W multiplies from the right, so its input axis is the first one; the authors' code thresholds the other one and reads a
-    stale masked copy of W when judging. Both are right here by construction: the mask is applied to the
-    parameter wherever it is read.
+    W multiplies from the right, so its input axis is the first one; the authors' code thresholds the other one and uses a
+    stale masked copy of W in evaluation. Here the mask is applied to the parameter wherever it is read.
     """
 
     @classmethod
@@ -48,7 +48,7 @@ class PrunedGCN2Conv(PrunedConv, GCN2Conv):  # type: ignore[misc]
         check_edges(edge_index, self.path)
         norm: Norm = "gcn" if self.normalize else "sum"
         loops = 1.0 if self.normalize and self.add_self_loops else None
-        edges = Edges.of(edge_index, edge_weight, len(x), norm, loops=loops, flow=self.flow, dtype=x.dtype)
+        edges = LayerEdges.of(edge_index, edge_weight, len(x), norm, loops=loops, flow=self.flow, dtype=x.dtype)
         sent = (1 - self.alpha) * self.diffuse(x, edges, x)
         rest = self.alpha * x_0[: len(x)]
         if self.weight2_mask is None:
@@ -61,4 +61,4 @@ class PrunedGCN2Conv(PrunedConv, GCN2Conv):  # type: ignore[misc]
         """(1 - β) x + β x W."""
         if not mask.is_pruned or x.device.type != "cpu":
             return torch.addmm(x, x, weight, beta=1.0 - self.beta, alpha=self.beta)
-        return torch.lerp(x, times(x, weight.t(), few=True), self.beta)
+        return torch.lerp(x, times(x, weight.t(), sparse_weight=True), self.beta)

@@ -7,16 +7,17 @@ from typing import Any
 from torch import Tensor, nn
 from torch_geometric.nn import MLP, GINConv, MessagePassing
 
-from unifews.nn.convs.base import check_dense, check_edges, check_features, is_pair, prunes
+from unifews.nn.convs.base import prunes
+from unifews.nn.convs.checks import check_dense, check_edges, check_features, is_pair
 from unifews.nn.convs.gcn import sums
 from unifews.nn.convs.messages import ByMessages
-from unifews.nn.edges import Edges
+from unifews.nn.edges import LayerEdges
 from unifews.nn.linear import PrunedWeight
 
 
 @prunes(GINConv)
 class PrunedGINConv(ByMessages, GINConv):  # type: ignore[misc]
-    """What h is made of is the user's; its linear layers are pruned with the others of the model."""
+    """h is any module; its linear layers are pruned like the others of the model."""
 
     @classmethod
     def supports(cls, conv: MessagePassing) -> bool:
@@ -24,13 +25,13 @@ class PrunedGINConv(ByMessages, GINConv):  # type: ignore[misc]
 
     @property
     def width(self) -> int:
-        """Of its input: known from the first matrix of h, or once it runs."""
+        """Columns of its input: those of the first matrix of h, or of the first call."""
         first = next((module for module in self.nn.modules() if isinstance(module, PrunedWeight)), None)
         return self.seen_width or (1 if first is None else first.matrix.shape[1])
 
     @property
-    def _entrance(self) -> Tensor | None:
-        """The matrix that the sums meet first, where h is such that it is known: a linear layer, or some in a row."""
+    def _first_matrix(self) -> Tensor | None:
+        """The first matrix of h, if h is a linear layer or a sequence that starts with one."""
         first = self.nn
         while isinstance(first, nn.Sequential) and len(first):
             first = first[0]
@@ -39,15 +40,15 @@ class PrunedGINConv(ByMessages, GINConv):  # type: ignore[misc]
 
     def forward(self, x: Any, edge_index: Any, size: Any = None) -> Tensor:
         if is_pair(x) and x[0] is not x[1]:
-            why = self.why_not_fused(x, size)
-            paired: Tensor = self.instead(why, x, edge_index, size=size) if why else self._paired(x, edge_index)
+            why = self.why_by_messages(x, size)
+            paired: Tensor = self.forward_by_messages(why, x, edge_index, size=size) if why else self._paired(x, edge_index)
             return paired
         x = x[0] if is_pair(x) else x
-        check_features(x, self._entrance, self.path)
+        check_features(x, self._first_matrix, self.path)
         check_dense(x, self.path)
         check_edges(edge_index, self.path)
-        self.see_width(x.shape[1])
-        edges = Edges.of(edge_index, self.session.factor, len(x), "sum", flow=self.flow, dtype=x.dtype)
+        self.set_width(x.shape[1])
+        edges = LayerEdges.of(edge_index, self.session.factor, len(x), "sum", flow=self.flow, dtype=x.dtype)
         out: Tensor = self.nn(self.diffuse(x, edges, x) + (1 + self.eps) * x)
         return out
 
@@ -55,9 +56,9 @@ class PrunedGINConv(ByMessages, GINConv):  # type: ignore[misc]
         """From one set of nodes to another."""
         sent, own = x
         for part in x:
-            check_features(part, self._entrance, self.path)
+            check_features(part, self._first_matrix, self.path)
             check_dense(part, self.path)
         check_edges(edge_index, self.path)
-        self.see_width(sent.shape[1])
+        self.set_width(sent.shape[1])
         out: Tensor = self.nn(self.diffuse_between(sent, len(own), edge_index, "sum", sent) + (1 + self.eps) * own)
         return out

@@ -1,7 +1,8 @@
-"""Pruning by messages: for layers, and inputs, that no kernel knows."""
+"""Pruning of explicit messages, for layers and inputs without a kernel."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from time import perf_counter
@@ -11,40 +12,41 @@ import torch
 from torch import Tensor, nn
 
 from unifews.core.entry import BLOCK
-from unifews.nn.convs.base import PrunedConv, check_edges, is_pair
-from unifews.nn.edges import Edges
+from unifews.nn.convs.base import PrunedConv
+from unifews.nn.convs.checks import check_edges, is_pair
+from unifews.nn.edges import LayerEdges
 
 _SUMMING = ("add", "sum", "mean")
-"""To these a message of zeros is no message (a mean counts it); others must not see it."""
+"""Aggregations for which a zero message equals no message (a mean still counts it); others must not receive it."""
 
 
 @dataclass(eq=False)
-class Run:
-    """One call of a layer; a call in another thread has its own."""
+class LayerCall:
+    """One call of a layer; calls in other threads are separate."""
 
     layer: nn.Module
     given: Tensor | None
     """The features of the senders."""
     why: str
-    """Why a layer with a fused path goes by messages."""
+    """Why a layer with a fused path computes explicit messages."""
     masked: dict[str, Tensor]
-    """What the layer reads in place of these parameters."""
+    """Tensors that replace parameters of the layer during the call."""
     product: int = -1
-    edges: Edges | None = None
-    """Of the product."""
+    edges: LayerEdges | None = None
+    """The edges of the current product."""
     dropped: Tensor | None = None
-    """bool [messages]: those that are not aggregated; None = all are."""
+    """bool [messages]: not aggregated; None = all are."""
 
 
-_running: ContextVar[Run | None] = ContextVar("_running", default=None)
+_running: ContextVar[LayerCall | None] = ContextVar("_running", default=None)
 
 
 class ByMessages(PrunedConv):
     """PyG's own propagation, with `message` and `aggregate` intercepted."""
 
     @property
-    def run(self) -> Run | None:
-        """The call of this layer that is going on."""
+    def run(self) -> LayerCall | None:
+        """The current call of this layer."""
         found = _running.get()
         return found if found is not None and found.layer is self else None
 
@@ -55,15 +57,17 @@ class ByMessages(PrunedConv):
     def notes(self) -> tuple[str, ...]:
         if self.run is None or not self.run.why:
             return ()
-        return (f"{self.path} is called with {self.run.why}: all its messages are made before some are taken out, so pruning "
-                f"its edges saves operations on paper only",)  # fmt: skip
+        return (
+            f"{self.path} is called with {self.run.why}: all its messages are computed before some are set to zero, so pruning "
+            f"its edges reduces the counted operations only, not the time",
+        )
 
-    def instead(self, why: str, *args: Any, **kwargs: Any) -> Any:
-        """By messages, and the reason on record."""
+    def forward_by_messages(self, why: str, *args: Any, **kwargs: Any) -> Any:
+        """The layer's own forward with explicit messages; the reason is in the trace."""
         return self._forward(why, {}, args, kwargs)
 
-    def why_not_fused(self, x: Any, size: Any) -> str:
-        """Why a pair of features, of senders and receivers, needs messages."""
+    def why_by_messages(self, x: Any, size: Any) -> str:
+        """Why a pair of features (senders, receivers) needs explicit messages; empty if it does not."""
         if not all(isinstance(part, Tensor) for part in x):
             return "features of one side only"
         if self.flow != "source_to_target":
@@ -73,17 +77,17 @@ class ByMessages(PrunedConv):
         return "" if self.session.factor is None else "a pair of features and factors of edges"
 
     def by_messages(self, *args: Any, **kwargs: Any) -> Any:
-        """The layer's own forward(x, …); `propagate` below prunes what it sends."""
+        """The layer's own forward(x, …); `propagate` below prunes its messages."""
         return self._forward("", {}, args, kwargs)
 
     def with_weights(self, masked: dict[str, Tensor], *args: Any) -> Any:
-        """`by_messages` with other tensors in place of these parameters, if the class reads them from `run`."""
+        """`by_messages` with tensors in place of parameters, if the class reads them from `run`."""
         return self._forward("", masked, args, {})
 
-    def _forward(self, why: str, masked: dict[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _forward(self, why: str, masked: dict[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         x: Any = args[0] if args else kwargs.get("x")
         given = x[0] if is_pair(x) else x
-        token = _running.set(Run(self, given if isinstance(given, Tensor) else None, why, masked))
+        token = _running.set(LayerCall(self, given if isinstance(given, Tensor) else None, why, masked))
         try:
             return self.stands_for.forward(self, *args, **kwargs)
         finally:
@@ -92,9 +96,9 @@ class ByMessages(PrunedConv):
     def propagate(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
         check_edges(edge_index, self.path)
         if edge_index.layout not in (torch.strided, torch.sparse_csr):
-            edge_index = edge_index.to_sparse_csr()  # messages then come row by row
-        if self.run is None:  # called from outside of the layer's own forward
-            token = _running.set(Run(self, None, "", {}))
+            edge_index = edge_index.to_sparse_csr()  # messages are then ordered by row
+        if self.run is None:  # called directly, not from the layer's forward
+            token = _running.set(LayerCall(self, None, "", {}))
             try:
                 return self.propagate(edge_index, size, **kwargs)
             finally:
@@ -105,13 +109,13 @@ class ByMessages(PrunedConv):
         return out
 
     @property
-    def _known_run(self) -> Run:
+    def _known_run(self) -> LayerCall:
         assert self.run is not None, "messages are made in `propagate`"
         return self.run
 
     def message(self, *args: Any, **kwargs: Any) -> Tensor:
         messages: Tensor = super().message(*args, **kwargs)
-        rows = messages.movedim(self.node_dim, 0)  # one for each edge, whatever comes before them
+        rows = messages.movedim(self.node_dim, 0)  # one row per edge
         if not rows.numel():
             return messages
         edges = self._known_run.edges
@@ -122,45 +126,43 @@ class ByMessages(PrunedConv):
     def aggregate(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         dropped = self._known_run.dropped
         if dropped is not None and "index" in kwargs:
-            stays = (~dropped).nonzero().flatten()
-            inputs, kwargs["index"] = inputs.index_select(self.node_dim, stays), kwargs["index"][stays]
+            kept = (~dropped).nonzero().flatten()
+            inputs, kwargs["index"] = inputs.index_select(self.node_dim, kept), kwargs["index"][kept]
             if "ptr" in kwargs:
                 kwargs["ptr"] = None
         out: Tensor = super().aggregate(inputs, *args, **kwargs)
         return out
 
-    def _ends(self, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Edges:
-        """The edges that the messages will run along; of two different sets of nodes, none is a self-loop."""
+    def _ends(self, edge_index: Any, size: Any, kwargs: Mapping[str, Any]) -> LayerEdges:
+        """The edges of the messages; between different sets of nodes there are no self-loops."""
         if edge_index.layout != torch.strided:
             return _pattern(edge_index)
         given = [value if isinstance(value, tuple | list) else [value] for name, value in kwargs.items() if self._by_node(name)]
-        rows: list[list[int]] = [
-            [x.shape[self.node_dim] for x in pair if isinstance(x, Tensor) and x.ndim] for pair in given
-        ]  # fmt: skip
+        rows: list[list[int]] = [[x.shape[self.node_dim] for x in pair if isinstance(x, Tensor) and x.ndim] for pair in given]
         sides: list[int] = [int(s) for s in size or () if s is not None]
         largest_end = int(edge_index.max()) + 1 if edge_index.numel() else 0
         n = max([largest_end, *sides, *(count for pair in rows for count in pair)])
         if not any(len(set(pair)) == 2 for pair in (sides, *rows)):
-            return Edges.of(edge_index, None, n, "sum", flow=self.flow)
+            return LayerEdges.of(edge_index, None, n, "sum", flow=self.flow)
         if self.flow == "source_to_target":
-            return Edges.between(edge_index, n, n, "sum")
-        return Edges.of(torch.stack([edge_index[0] + n, edge_index[1]]), None, 2 * n, "sum", flow=self.flow)
+            return LayerEdges.between(edge_index, n, n, "sum")
+        return LayerEdges.of(torch.stack([edge_index[0] + n, edge_index[1]]), None, 2 * n, "sum", flow=self.flow)
 
     def _by_node(self, name: str) -> bool:
-        """Whether an argument of `propagate` has a row for every node: PyG gives messages those of both ends."""
+        """Whether an argument of `propagate` has a row per node: PyG passes those of both ends to `message`."""
         return any(f"{name}_{end}" in self._user_args for end in "ij")
 
-    def _prune(self, flat: Tensor, edges: Edges) -> Tensor:
-        """Messages [m, width] with what is removed set to zero. Rows are in the caller's order, self-loops among them."""
+    def _prune(self, flat: Tensor, edges: LayerEdges) -> Tensor:
+        """Messages [m, width] with pruned values set to zero. Rows are in the caller's order, self-loops included."""
         began = perf_counter()
         session, width = self.session, flat.shape[1]
-        self.see_width(width)
+        self.set_width(width)
         at, pruning = edges.number, session.pruning
         if not pruning.prunes_edges:
-            self.put_on_record(edges, flat, edges.count, edges.count * width, None, began)
+            self.add_record(edges, flat, edges.count, edges.count * width, None, began)
             return flat
         sent = flat.detach()[at]
-        alive = session.alive(self, edges.adjacency, self._known_run.given)
+        alive = session.inherited_edges(self, edges.adjacency, self._known_run.given)
         keep, later = torch.ones_like(sent, dtype=torch.bool), None
         if pruning.entries == "unit":
             keep &= self._columns_of_call(sent)
@@ -172,10 +174,10 @@ class ByMessages(PrunedConv):
                 if session.deciding
                 else self.stored_edges(alive, edges)
             )
-            stays = later | self.locked(edges)
-            keep &= stays[:, None]
+            sent_edges = later | self.locked(edges)
+            keep &= sent_edges[:, None]
             if self.aggr not in _SUMMING:
-                self._known_run.dropped = torch.zeros_like(loops).index_put((at,), ~stays)
+                self._known_run.dropped = torch.zeros_like(loops).index_put((at,), ~sent_edges)
         else:
             lanes = 1 if pruning.entries == "feature" else BLOCK
             blocks = -(-width // lanes)
@@ -187,14 +189,14 @@ class ByMessages(PrunedConv):
                 self.choose_delta(size, width)
             keep &= (size >= float(self.delta)).repeat_interleave(lanes, dim=1)[:, :width]
         used = keep.any(dim=1)
-        session.leave(self, edges.adjacency, used if later is None else later)
-        self.put_on_record(edges, flat, int(used.sum()), int(keep.sum()), float(self.delta), began)
+        session.store_kept_edges(self, edges.adjacency, used if later is None else later)
+        self.add_record(edges, flat, int(used.sum()), int(keep.sum()), float(self.delta), began)
         whole = torch.ones_like(flat, dtype=torch.bool)
         whole[at] = keep
         return flat * whole
 
     def _columns_of_call(self, sent: Tensor) -> Tensor:
-        """bool [width]: `columns` holds those of all products of the layer, one after another."""
+        """bool [width]: the columns of this product; `columns` holds those of all products of the layer, one after another."""
         width = sent.shape[1]
         every, at = self.columns, slice(self.call * width, (self.call + 1) * width)
         if not self.session.deciding and len(every) >= at.stop:
@@ -208,8 +210,12 @@ class ByMessages(PrunedConv):
         return chosen
 
 
-def _pattern(matrix: Tensor) -> Edges:
-    """Where a sparse matrix has entries, whatever their values: the layer has them from elsewhere."""
+def _pattern(matrix: Tensor) -> LayerEdges:
+    """The edges of a sparse matrix without its values, which the layer passes separately."""
     receivers, senders = matrix.shape
     found = matrix.to_sparse_coo().coalesce().indices().flip(0)  # type: ignore[no-untyped-call]
-    return Edges.of(found, None, senders, "sum") if senders == receivers else Edges.between(found, senders, receivers, "sum")
+    return (
+        LayerEdges.of(found, None, senders, "sum")
+        if senders == receivers
+        else LayerEdges.between(found, senders, receivers, "sum")
+    )

@@ -1,4 +1,4 @@
-"""Relational GCN: a matrix for each relation, all in one parameter. Its messages take the generic path."""
+"""Relational GCN: one parameter with a matrix per relation. Its messages take the generic path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unifews.nn.session import Session
 class PrunedStack(PrunedParameter):
     """The mask of several matrices [..., inputs, outputs] that multiply the same features from the right, as one [·, outputs].
 
-    The features may be numbers of nodes, each of which picks a row of the matrices.
+    The features may be node indices, each of which selects a row of the matrices.
     """
 
     @property
@@ -27,13 +27,15 @@ class PrunedStack(PrunedParameter):
         return stack.reshape(-1, stack.shape[-1])
 
     def prepare(self, x: Tensor | None) -> Tensor:
-        """The stack that multiplies x [rows, inputs], or numbers [rows] (None: all), after the decision that is due."""
+        """The masked stack for x [rows, inputs] or node indices [rows] (None: all), after the decision if one is due."""
         stack = super().matrix
         if self.due is not None:
             how, self.due = self.due, None
             norms = self._norms(x)
             stacked = len(self.matrix) // max(len(norms), 1)
-            if how.get("threshold") is not None and not how.get("absolute"):  # a multiple of ‖x‖_F / inputs, not of the stack's
+            if how.get("threshold") is not None and not how.get(
+                "absolute"
+            ):  # a multiple of ‖x‖_F / inputs of one matrix, not of the stack
                 how = {**how, "threshold": how["threshold"] * math.sqrt(stacked)}
             self.decide(norms.repeat(stacked), **how)
         self.rows = self._owner.in_channels_l if x is None else len(x)
@@ -44,7 +46,7 @@ class PrunedStack(PrunedParameter):
         return self._of[0]
 
     def _norms(self, x: Tensor | None) -> Tensor:
-        """Of the columns that the matrices multiply; a number of a node is a one in its column."""
+        """Norms of the columns that the matrices multiply; a node index is a one in its column."""
         if x is not None and x.is_floating_point():
             return self.norms(x.detach())
         stack = super().matrix
@@ -55,8 +57,8 @@ class PrunedStack(PrunedParameter):
 
 
 class Relational(PrunedGeneric):
-    """out[u] = W_root x[u] + Σ_r Σ_v W_r x[v] / count; the matrices of all relations are one mask, with the layer's input to
-    decide by, bases and blocks alike."""
+    """out[u] = W_root x[u] + Σ_r Σ_v W_r x[v] / count; the matrices of all relations share one mask, decided from the
+    layer's input, with bases and blocks too."""
 
     def begin_pruning(self, session: Session, path: str) -> None:
         super().begin_pruning(session, path)
@@ -84,7 +86,7 @@ class Relational(PrunedGeneric):
         return self._masked("root")
 
     def _masked(self, name: str) -> Tensor | None:
-        """What the layer multiplies by while it runs; else the parameter."""
+        """The masked matrix while the layer runs, otherwise the parameter."""
         own: Tensor | None = self._parameters[name]
         return own if self.run is None else self.run.masked.get(name, own)
 

@@ -8,16 +8,17 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import MessagePassing, SAGEConv
 
-from unifews.nn.convs.base import check_edges, check_features, is_pair, prunes
+from unifews.nn.convs.base import prunes
+from unifews.nn.convs.checks import check_edges, check_features, is_pair
 from unifews.nn.convs.messages import ByMessages
-from unifews.nn.edges import Edges, Norm
+from unifews.nn.edges import LayerEdges, Norm
 
 
 @prunes(SAGEConv)
 class PrunedSAGEConv(ByMessages, SAGEConv):  # type: ignore[misc]
-    """mean_v(x[v]) W_lᵀ = mean_v(x[v] W_lᵀ), so the mean is taken on the narrower side, or, pruned, of what was learnt.
+    """mean_v(x[v]) W_lᵀ = mean_v(x[v] W_lᵀ): the mean is computed on the narrower side, or after the weights if pruned.
 
-    The factor of a message is 1 / number of incoming edges, those that are removed included.
+    The factor of a message is 1 / number of incoming edges, including removed ones.
     """
 
     @classmethod
@@ -30,16 +31,16 @@ class PrunedSAGEConv(ByMessages, SAGEConv):  # type: ignore[misc]
 
     def forward(self, x: Any, edge_index: Any, size: Any = None) -> Tensor:
         if is_pair(x) and x[0] is not x[1]:
-            why = self.why_not_fused(x, size)
-            out: Tensor = self.instead(why, x, edge_index, size=size) if why else self._paired(x, edge_index)
+            why = self.why_by_messages(x, size)
+            out: Tensor = self.forward_by_messages(why, x, edge_index, size=size) if why else self._paired(x, edge_index)
             return out
         x = x[0] if is_pair(x) else x
         check_features(x, self.lin_l.weight, self.path)
         check_edges(edge_index, self.path)
         around = self.lin(x).relu() if self.project else x
-        edges = Edges.of(edge_index, None, len(x), self._norm, flow=self.flow, dtype=x.dtype)
+        edges = LayerEdges.of(edge_index, None, len(x), self._norm, flow=self.flow, dtype=x.dtype)
         if self.before_weights(around, self.lin_l.weight):
-            out = self.lin_l(self.held(around, edges))
+            out = self.lin_l(self.diffuse_cached(around, edges))
         else:
             out = self._biased(self.diffuse(self.lin_l.times(around), edges, x))
         return self._finished(out, x)

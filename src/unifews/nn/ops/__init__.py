@@ -1,1 +1,47 @@
-"""Products of a layer as torch operators: compiled kernels on the CPU, torch elsewhere."""
+"""The products of a layer as torch operators: compiled kernels on the CPU, plain torch on other devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from unifews.kernels import threads_to_use
+
+
+class KernelOperator:
+    """A kernel as a torch operator, with gradients, torch.compile and flop counting.
+
+    Without gradients, compilation and dispatch modes the kernel is called directly: the first call of a torch operator imports
+    torch's compiler, which takes longer than a thousand predictions.
+    """
+
+    def __init__(self, name: str, kernel: Callable[..., Any]) -> None:
+        self._kernel = kernel
+        made = torch.library.custom_op(name, kernel, mutates_args=())
+        self.register_fake, self.register_autograd = made.register_fake, made.register_autograd
+        library, _, own = name.partition("::")
+        self._operator = getattr(getattr(torch.ops, library), own)
+
+    def __call__(self, *args: Any) -> Any:
+        seen = torch.is_grad_enabled() or torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None
+        if seen:
+            return self._operator(*args)
+        return self._kernel(*(arg.detach() if isinstance(arg, Tensor) else arg for arg in args))
+
+
+def operator(name: str) -> Callable[[Callable[..., Any]], KernelOperator]:
+    """Register the decorated kernel as the torch operator ``"library::name"``."""
+    return lambda kernel: KernelOperator(name, kernel)
+
+
+def call_kernel(kernel: Callable[..., Any], outputs: Mapping[str, Tensor | None], **inputs: Any) -> Any:
+    """Call a compiled kernel with tensors as NumPy arrays; inputs are made contiguous, outputs are written to in place."""
+    given = {
+        name: value.detach().contiguous().numpy() if isinstance(value, Tensor) else value for name, value in inputs.items()
+    }
+    written = {name: None if value is None else value.numpy() for name, value in outputs.items()}
+    return kernel(**given, **written, threads=threads_to_use(None))

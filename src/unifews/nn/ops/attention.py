@@ -1,12 +1,12 @@
-"""What several attention heads multiply, as torch operators: compiled kernels forward and backward, no message in memory.
+"""Multi-head attention as torch operators: compiled kernels forward and backward, no messages in memory.
 
     unifews::head_scores   s[e,h] = Σ_{c of h} att[c]·LeakyReLU(x[v,c] + y[u,c]) over the edges e = (v → u)
-    unifews::row_softmax   α[e,h], over the edges into a node and its own loop
+    unifews::row_softmax   α[e,h], over the edges into a node and its self-loop
     unifews::head_diffuse  out[u,c] = α[u, head of c]·x[u,c] + Σ_e α[e, head of c]·x[v,c], the sum in some columns only
     unifews::take_columns  columns in another order
 
-Rows are laid out as in `Lanes`. Values by edge are [m, heads], those of loops [n, heads]. CPU, float32, up to
-16 heads. `torch.compile` and `FlopCounterMode` work on them.
+Rows have the layout of `Lanes`. Values of edges are [m, heads], those of self-loops [n, heads]. CPU, float32, up to 16 heads.
+They support `torch.compile` and `FlopCounterMode`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from unifews.kernels import LANES, native, threads_to_use
-from unifews.nn.adjacency import Adjacency
-from unifews.nn.ops.dispatch import operator
+from unifews.kernels import LANES, native
+from unifews.nn.edges import Adjacency
+from unifews.nn.ops import call_kernel, operator
 
-_CHUNK = 64  # rows of one line of the kernels' partial sums
+_CHUNK = 64  # rows per partial sum of the kernels
 
 
 @dataclass(frozen=True, eq=False)
 class Lanes:
-    """Where the columns of several heads go in blocks of 16: lane k of every block belongs to head ``lane[k]``.
+    """Layout of the columns of several heads in blocks of 16: lane k of every block belongs to head ``lane[k]``.
 
-    Then the factors of an edge are spread over the lanes once for all blocks, and what is summed by head is summed lane by
-    lane. A head gets lanes by how many columns it has, so few slots stay empty.
+    The factors of an edge are then spread over the lanes once for all blocks, and sums by head are sums by lane. Lanes are
+    distributed in proportion to the columns of the heads, so few slots are empty.
     """
 
     heads: int
@@ -68,7 +68,7 @@ class Lanes:
         return cls(heads, tuple(lane), slots, places)
 
     def among(self, other: Lanes) -> Tensor:
-        """Where another layout has what is in each slot of this one, int32; -1 = empty."""
+        """The slot of another layout for each slot of this one, int32; -1 = empty."""
         return torch.where(self.slots < 0, -1, other.places[self.slots.clamp(min=0).long()])
 
 
@@ -85,12 +85,12 @@ def head_scores(
     keep = torch.is_grad_enabled() and any(value.requires_grad for value in (x, y, att))
     score, own, _, _ = _head_scores(
         x, y, att, slope, heads, lane, loops, keep, a.start, a.end, a.indices, a.back_start, a.back_end, a.back_order
-    )  # fmt: skip
+    )
     return score, own if loops else None
 
 
 def row_softmax(score: Tensor, own: Tensor | None, loop: Tensor | None, adjacency: Adjacency) -> tuple[Tensor, Tensor | None]:
-    """Softmax over the edges into each node and its loop[u] loops, all of the score `own`; of those, the sum."""
+    """Softmax over the edges into each node and its loop[u] self-loops of score `own`; the latter as their sum."""
     alpha, mine = _row_softmax(score, own, loop, adjacency.start, adjacency.end)
     return alpha, None if loop is None else mine
 
@@ -100,20 +100,35 @@ def head_diffuse(
 ) -> Tensor:
     """Σ_e α[e, head]·x[v] into every receiver, in the columns that `sent` has, + own[u, head]·x[u] in all; [n, width].
 
-    x has the layout `lanes`, the result has its columns in order. `at` [m]: where in alpha an edge's factors are.
+    x has the layout `lanes`, the result has its columns in order. `at` [m]: row of alpha of each edge.
     """
     a = adjacency
     at_back = a.back_order if at is None else at[a.back_order]
     pick = None if sent is lanes else sent.among(lanes)
     out: Tensor = _head_diffuse(
-        x, alpha, own, at, at_back, pick, sent.slots, sent.lane, lanes.slots, lanes.places, lanes.lane, a.start, a.end,
-        a.indices, a.back_start, a.back_end, a.back_indices,
-    )  # fmt: skip
+        x,
+        alpha,
+        own,
+        at,
+        at_back,
+        pick,
+        sent.slots,
+        sent.lane,
+        lanes.slots,
+        lanes.places,
+        lanes.lane,
+        a.start,
+        a.end,
+        a.indices,
+        a.back_start,
+        a.back_end,
+        a.back_indices,
+    )
     return out
 
 
 def take_columns(x: Tensor, index: Tensor, back: Tensor) -> Tensor:
-    """out[:, c] = x[:, index[c]], 0 where the index is negative; `back` is the way back."""
+    """out[:, c] = x[:, index[c]], 0 where the index is negative; `back` is the inverse."""
     out: Tensor = _take_columns(x, index, back)
     return out
 
@@ -122,11 +137,8 @@ def column_squares(x: Tensor, alpha: Tensor, lane: Sequence[int], adjacency: Adj
     """Σ_e α[e, head]²·x[v,c]² of every column, [columns]."""
     rows, blocks = _rows(x), x.shape[1] // LANES
     partial = rows.new_empty(-(-len(x) // _CHUNK), x.shape[1])
-    native.column_squares(
-        start=adjacency.back_start.numpy(), end=adjacency.back_end.numpy(), at=adjacency.back_order.numpy(),
-        heads=alpha.shape[1], lane=_lanes(lane), blocks=blocks, alpha=_numbers(alpha), x=rows.numpy(),
-        partial=partial.numpy(), threads=threads_to_use(None),
-    )  # fmt: skip
+    layout = dict(start=adjacency.back_start, end=adjacency.back_end, at=adjacency.back_order, heads=alpha.shape[1])
+    call_kernel(native.column_squares, dict(partial=partial), **layout, lane=_lanes(lane), blocks=blocks, alpha=alpha, x=rows)
     return partial.sum(0, dtype=torch.float64).float()
 
 
@@ -135,26 +147,46 @@ def column_squares(x: Tensor, alpha: Tensor, lane: Sequence[int], adjacency: Adj
 
 @operator("unifews::head_scores")
 def _head_scores(
-    x: Tensor, y: Tensor, att: Tensor, slope: float, heads: int, lane: Sequence[int], loops: bool, signs: bool, start: Tensor,
-    end: Tensor, indices: Tensor, back_start: Tensor, back_end: Tensor, back_order: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    y: Tensor,
+    att: Tensor,
+    slope: float,
+    heads: int,
+    lane: Sequence[int],
+    loops: bool,
+    signs: bool,
+    start: Tensor,
+    end: Tensor,
+    indices: Tensor,
+    back_start: Tensor,
+    back_end: Tensor,
+    back_order: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     (m, n), blocks = (len(indices), len(start)), x.shape[1] // LANES
     score, own = x.new_empty(m, heads), x.new_empty(n if loops else 0, heads)
     bits, own_bits = (torch.empty(rows if signs else 0, blocks, dtype=torch.int16) for rows in (m, len(own)))
-    native.attention_scores(
-        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), heads=heads, lane=_lanes(lane), blocks=blocks,
-        x=_rows(x).numpy(), y=_rows(y).numpy(), att=_rows(att).numpy(), slope=slope, score=score.numpy(),
-        own=own.numpy() if loops else None, signs=_bits(bits) if signs else None,
-        own_signs=_bits(own_bits) if signs and loops else None, threads=threads_to_use(None),
-    )  # fmt: skip
+    layout = dict(start=start, end=end, indices=indices, heads=heads, lane=_lanes(lane), blocks=blocks)
+    values = dict(x=_rows(x), y=_rows(y), att=_rows(att), slope=slope)
+    signed = dict(signs=_bits(bits) if signs else None, own_signs=_bits(own_bits) if signs and loops else None)
+    call_kernel(native.attention_scores, dict(score=score, own=own if loops else None), **layout, **values, **signed)
     return score, own, bits, own_bits
 
 
 @_head_scores.register_fake
 def _(
-    x: Tensor, y: Tensor, att: Tensor, slope: float, heads: int, lane: Sequence[int], loops: bool, signs: bool, start: Tensor,
-    end: Tensor, indices: Tensor, *structure: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    y: Tensor,
+    att: Tensor,
+    slope: float,
+    heads: int,
+    lane: Sequence[int],
+    loops: bool,
+    signs: bool,
+    start: Tensor,
+    end: Tensor,
+    indices: Tensor,
+    *structure: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     (m, n), blocks = (indices.shape[0], start.shape[0] if loops else 0), x.shape[1] // LANES
     bits, own_bits = (x.new_empty(rows if signs else 0, blocks, dtype=torch.int16) for rows in (m, n))
     return x.new_empty(m, heads), x.new_empty(n, heads), bits, own_bits
@@ -182,21 +214,28 @@ _head_scores.register_autograd(_scores_backward, setup_context=_scores_context)
 
 @operator("unifews::head_slopes")
 def _head_slopes(
-    grad: Tensor, own_grad: Tensor | None, signs: Tensor, own_signs: Tensor | None, x: Tensor, att: Tensor, slope: float,
-    heads: int, lane: Sequence[int], start: Tensor, end: Tensor, at: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The gradient of `head_scores` for one side, and the part of att's that comes from it.
+    grad: Tensor,
+    own_grad: Tensor | None,
+    signs: Tensor,
+    own_signs: Tensor | None,
+    x: Tensor,
+    att: Tensor,
+    slope: float,
+    heads: int,
+    lane: Sequence[int],
+    start: Tensor,
+    end: Tensor,
+    at: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """The gradient of `head_scores` for one side, and its part of the gradient of att.
 
     LeakyReLU(z) = g·z with g = 1 or slope, so with s = Σ_e grad·g over the edges of a row its own gradient is att ⊙ s, and
     that of att is Σ x ⊙ s over both sides.
     """
     out, partial = torch.empty_like(x), x.new_empty(-(-len(x) // _CHUNK), x.shape[1])
-    native.attention_slopes(
-        start=start.numpy(), end=end.numpy(), at=None if at is None else at.numpy(), heads=heads, lane=_lanes(lane),
-        blocks=x.shape[1] // LANES, grad=_numbers(grad), own_grad=_numbers(own_grad), signs=_bits(signs),
-        own_signs=None if own_signs is None else _bits(own_signs), x=_rows(x).numpy(), att=_rows(att).numpy(), slope=slope,
-        out=out.numpy(), partial=partial.numpy(), threads=threads_to_use(None),
-    )  # fmt: skip
+    layout = dict(start=start, end=end, at=at, heads=heads, lane=_lanes(lane), blocks=x.shape[1] // LANES, grad=grad)
+    values = dict(own_grad=own_grad, signs=_bits(signs), own_signs=None if own_signs is None else _bits(own_signs), x=_rows(x))
+    call_kernel(native.attention_slopes, dict(out=out, partial=partial), **layout, **values, att=_rows(att), slope=slope)
     return out, partial.sum(0, dtype=torch.float64).float()
 
 
@@ -211,15 +250,11 @@ def _(
 
 
 @operator("unifews::row_softmax")
-def _row_softmax(
-    score: Tensor, own: Tensor | None, loop: Tensor | None, start: Tensor, end: Tensor
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _row_softmax(score: Tensor, own: Tensor | None, loop: Tensor | None, start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
     heads = score.shape[1]
     alpha, mine = score.new_empty(score.shape), score.new_empty(0 if loop is None else len(start), heads)
-    native.row_softmax(
-        start=start.numpy(), end=end.numpy(), heads=heads, score=_numbers(score), own=_numbers(own), loop=_numbers(loop),
-        alpha=alpha.numpy(), own_alpha=None if loop is None else mine.numpy(), threads=threads_to_use(None),
-    )  # fmt: skip
+    layout = dict(start=start, end=end, heads=heads, score=score, own=own)
+    call_kernel(native.row_softmax, dict(alpha=alpha, own_alpha=None if loop is None else mine), **layout, loop=loop)
     return alpha, mine
 
 
@@ -249,11 +284,8 @@ def _row_softmax_back(
     alpha: Tensor, own: Tensor | None, grad: Tensor, own_grad: Tensor | None, start: Tensor, end: Tensor
 ) -> tuple[Tensor, Tensor]:
     out, mine = alpha.new_empty(alpha.shape), alpha.new_empty(0 if own is None else len(own), alpha.shape[1])
-    native.row_softmax_back(
-        start=start.numpy(), end=end.numpy(), heads=alpha.shape[1], alpha=_numbers(alpha), own_alpha=_numbers(own),
-        grad=_numbers(grad), own_grad=_numbers(own_grad), out=out.numpy(), own_out=None if own is None else mine.numpy(),
-        threads=threads_to_use(None),
-    )  # fmt: skip
+    layout = dict(start=start, end=end, heads=alpha.shape[1], alpha=alpha, own_alpha=own, grad=grad)
+    call_kernel(native.row_softmax_back, dict(out=out, own_out=None if own is None else mine), **layout, own_grad=own_grad)
     return out, mine
 
 
@@ -267,27 +299,49 @@ def _(alpha: Tensor, own: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
 
 @operator("unifews::head_diffuse")
 def _head_diffuse(
-    x: Tensor, alpha: Tensor, own: Tensor | None, at: Tensor | None, at_back: Tensor, pick: Tensor | None, sent: Tensor,
-    sent_lane: Sequence[int], slots: Tensor, places: Tensor, lane: Sequence[int], start: Tensor, end: Tensor, indices: Tensor,
-    back_start: Tensor, back_end: Tensor, back_indices: Tensor,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    alpha: Tensor,
+    own: Tensor | None,
+    at: Tensor | None,
+    at_back: Tensor,
+    pick: Tensor | None,
+    sent: Tensor,
+    sent_lane: Sequence[int],
+    slots: Tensor,
+    places: Tensor,
+    lane: Sequence[int],
+    start: Tensor,
+    end: Tensor,
+    indices: Tensor,
+    back_start: Tensor,
+    back_end: Tensor,
+    back_indices: Tensor,
+) -> Tensor:
     rows, heads, width = _rows(x), alpha.shape[1], len(places)
     table = rows if pick is None else _taken(rows, pick)
     out = x.new_empty(len(start), width)
-    native.head_diffuse(
-        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), at=None if at is None else at.numpy(), heads=heads,
-        lane=_lanes(sent_lane), blocks=table.shape[1] // LANES, alpha=_numbers(alpha), own=_numbers(own),
-        head=_lanes(lane)[places.numpy() % LANES], from_=places.numpy(), base=rows.numpy(), table=table.numpy(),
-        place=sent.numpy(), out=out.numpy(), threads=threads_to_use(None),
-    )  # fmt: skip
+    layout = dict(start=start, end=end, indices=indices, at=at, heads=heads, lane=_lanes(sent_lane))
+    values = dict(blocks=table.shape[1] // LANES, alpha=alpha, own=own, head=_lanes(lane)[places.numpy() % LANES])
+    call_kernel(native.head_diffuse, dict(out=out), **layout, **values, from_=places, base=rows, table=table, place=sent)
     return out
 
 
 @_head_diffuse.register_fake
 def _(
-    x: Tensor, alpha: Tensor, own: Any, at: Any, at_back: Any, pick: Any, sent: Any, sent_lane: Any, slots: Any,
-    places: Tensor, lane: Any, start: Tensor, *rest: Tensor,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    alpha: Tensor,
+    own: Any,
+    at: Any,
+    at_back: Any,
+    pick: Any,
+    sent: Any,
+    sent_lane: Any,
+    slots: Any,
+    places: Tensor,
+    lane: Any,
+    start: Tensor,
+    *rest: Tensor,
+) -> Tensor:
     return x.new_empty(start.shape[0], places.shape[0])
 
 
@@ -301,7 +355,7 @@ def _diffuse_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, alpha, own, at, at_back, pick, sent, slots, *structure = ctx.saved_tensors
     to_x, to_alpha, to_own = torch.ops.unifews.head_diffuse_back(
         grad, x, alpha, own, at, at_back, pick, sent, ctx.sent_lane, slots, ctx.lane, *structure
-    )  # fmt: skip
+    )
     return to_x, to_alpha, None if own is None else to_own, *[None] * 14
 
 
@@ -310,30 +364,41 @@ _head_diffuse.register_autograd(_diffuse_backward, setup_context=_diffuse_contex
 
 @operator("unifews::head_diffuse_back")
 def _head_diffuse_back(
-    grad: Tensor, x: Tensor, alpha: Tensor, own: Tensor | None, at: Tensor | None, at_back: Tensor, pick: Tensor | None,
-    sent: Tensor, sent_lane: Sequence[int], slots: Tensor, lane: Sequence[int], start: Tensor, end: Tensor, indices: Tensor,
-    back_start: Tensor, back_end: Tensor, back_indices: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Of `head_diffuse`, to x, alpha and own: back along the edges, and dots of what was sent with what came back."""
-    rows, grad, heads, threads = _rows(x), grad.contiguous(), alpha.shape[1], threads_to_use(None)
-    back = _taken(grad, sent)  # the gradient in the layout of what was sent
+    grad: Tensor,
+    x: Tensor,
+    alpha: Tensor,
+    own: Tensor | None,
+    at: Tensor | None,
+    at_back: Tensor,
+    pick: Tensor | None,
+    sent: Tensor,
+    sent_lane: Sequence[int],
+    slots: Tensor,
+    lane: Sequence[int],
+    start: Tensor,
+    end: Tensor,
+    indices: Tensor,
+    back_start: Tensor,
+    back_end: Tensor,
+    back_indices: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of `head_diffuse` for x, alpha and own: the transposed product, and dot products of x with the gradient."""
+    rows, grad, heads = _rows(x), grad.contiguous(), alpha.shape[1]
+    back = _taken(grad, sent)  # the gradient in the layout of the columns sent
     blocks = back.shape[1] // LANES
     to_x = torch.empty_like(rows)
-    native.head_diffuse(
-        start=back_start.numpy(), end=back_end.numpy(), indices=back_indices.numpy(), at=at_back.numpy(), heads=heads,
-        lane=_lanes(sent_lane), blocks=blocks, alpha=_numbers(alpha), own=_numbers(own),
-        head=_lanes(lane)[np.arange(x.shape[1]) % LANES], from_=slots.numpy(), base=grad.numpy(), table=back.numpy(),
-        place=np.arange(x.shape[1], dtype=np.int32) if pick is None else pick.numpy(), out=to_x.numpy(), threads=threads,
-    )  # fmt: skip
+    head = _lanes(lane)[np.arange(x.shape[1]) % LANES]
+    place = np.arange(x.shape[1], dtype=np.int32) if pick is None else pick.numpy()
+    layout = dict(start=back_start, end=back_end, indices=back_indices, at=at_back, heads=heads, lane=_lanes(sent_lane))
+    values = dict(blocks=blocks, alpha=alpha, own=own, head=head, from_=slots, base=grad, table=back, place=place)
+    call_kernel(native.head_diffuse, dict(out=to_x), **layout, **values)
     to_alpha = alpha.new_empty(alpha.shape) if at is None else alpha.new_zeros(alpha.shape)
-    native.head_dots(
-        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), at=None if at is None else at.numpy(), heads=heads,
-        lane=_lanes(sent_lane), blocks=blocks, x=(rows if pick is None else _taken(rows, pick)).numpy(), y=back.numpy(),
-        out=to_alpha.numpy(), threads=threads,
-    )  # fmt: skip
+    layout = dict(start=start, end=end, indices=indices, at=at)
+    values = dict(heads=heads, lane=_lanes(sent_lane), blocks=blocks, x=(rows if pick is None else _taken(rows, pick)).numpy())
+    call_kernel(native.head_dots, dict(out=to_alpha), **layout, **values, y=back)
     to_own = alpha.new_empty(0 if own is None else len(own), heads)
     if own is not None:
-        native.own_dots(heads, _lanes(lane), slots.numpy(), rows.numpy(), grad.numpy(), to_own.numpy(), threads)
+        call_kernel(native.own_dots, dict(out=to_own), heads=heads, lane=_lanes(lane), from_=slots, x=rows, y=grad)
     return to_x, to_alpha, to_own
 
 
@@ -370,12 +435,12 @@ _take_columns.register_autograd(_take_backward, setup_context=_take_context)
 
 def _taken(x: Tensor, index: Tensor) -> Tensor:
     out = x.new_empty(len(x), len(index))
-    native.take_columns(x.numpy(), index.numpy(), out.numpy(), threads_to_use(None))
+    call_kernel(native.take_columns, dict(out=out), x=x, index=index)
     return out
 
 
 def _rows(x: Tensor) -> Tensor:
-    """As the kernels want rows: one after the other, from a cache line on."""
+    """Contiguous rows, aligned to a cache line, as the kernels need them."""
     x = x.detach().contiguous()
     return x if x.data_ptr() % 64 == 0 else x.clone()
 
@@ -397,13 +462,42 @@ def _lanes(lane: Sequence[int]) -> NDArray[np.int32]:
 
 
 @register_flop_formula(torch.ops.unifews.head_scores)  # type: ignore[untyped-decorator]
-def _scores_flops(x: Any, y: Any, att: Any, slope: Any, heads: Any, lane: Any, loops: bool, signs: Any, start: Any, end: Any,
-                  indices: Any, *rest: Any, **extra: Any) -> int:  # fmt: skip
+def _scores_flops(
+    x: Any,
+    y: Any,
+    att: Any,
+    slope: Any,
+    heads: Any,
+    lane: Any,
+    loops: bool,
+    signs: Any,
+    start: Any,
+    end: Any,
+    indices: Any,
+    *rest: Any,
+    **extra: Any,
+) -> int:
     """A multiply and an add per edge, loop and column; padding counts."""
     return 2 * (int(indices[0]) + int(start[0]) * loops) * int(x[1])
 
 
 @register_flop_formula(torch.ops.unifews.head_diffuse)  # type: ignore[untyped-decorator]
-def _diffuse_flops(x: Any, alpha: Any, own: Any, at: Any, at_back: Any, pick: Any, sent: Any, sent_lane: Any, slots: Any,
-                   places: Any, lane: Any, start: Any, end: Any, indices: Any, *rest: Any, **extra: Any) -> int:  # fmt: skip
+def _diffuse_flops(
+    x: Any,
+    alpha: Any,
+    own: Any,
+    at: Any,
+    at_back: Any,
+    pick: Any,
+    sent: Any,
+    sent_lane: Any,
+    slots: Any,
+    places: Any,
+    lane: Any,
+    start: Any,
+    end: Any,
+    indices: Any,
+    *rest: Any,
+    **extra: Any,
+) -> int:
     return 2 * (int(indices[0]) * int(sent[0]) + (0 if own is None else int(start[0]) * int(places[0])))

@@ -4,11 +4,11 @@
     unifews::diffuse       loop[u] · y[u] + Σ_e w_e · y[v], the sum in some of the columns only
     unifews::gather_kept   `gather` over the entries (e, block of 16 columns) with |w_e| · ‖x[v, block]‖ ≥ cut[u]
     unifews::edge_dots     ⟨x[v], g[u]⟩ for every edge: the gradient of w
-    unifews::sparse_rows   `gather` from few rows to many, sparse features times weights: its gradient needs no reversed edges
-    unifews::few_weights   x Wᵀ + b by the weights that are not zero, where that is faster than by all of them
+    unifews::sparse_rows   sparse features times weights; its gradient needs no reversed edges
+    unifews::sparse_linear x Wᵀ + b with the nonzero weights only, where that is faster
 
-`torch.compile`, `FlopCounterMode` and double backward work on them, `torch.func` does not; CPU, float32. Whether an entry stays
-is a constant to the gradient.
+They support `torch.compile`, `FlopCounterMode` and double backward, not `torch.func`; CPU, float32. Whether an entry is kept is
+a constant for the gradient.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import register_flop_formula
 
 from unifews.errors import InputError
-from unifews.kernels import LANES, native, threads_to_use
+from unifews.kernels import LANES, native
 from unifews.kernels.packed_weight import PackedWeight, worth
-from unifews.nn.adjacency import Adjacency
+from unifews.nn.edges import Adjacency
+from unifews.nn.ops import call_kernel
 
-_SLACK = 8  # floats behind a table of sizes that a vector load may touch
+_SLACK = 8  # floats past the end of an array of magnitudes that a vector load may read
 
 
 def gather(x: Tensor, adjacency: Adjacency, weight: Tensor | None = None) -> Tensor:
@@ -36,10 +37,10 @@ def gather(x: Tensor, adjacency: Adjacency, weight: Tensor | None = None) -> Ten
 
 
 def gather_kept(x: Tensor, adjacency: Adjacency, cut: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """`gather` on the entries that reach cut[receiver], and how many those are (int64 scalar)."""
+    """`gather` of the entries of magnitude ≥ cut[receiver], and their number (int64 scalar)."""
     _check(x)
     if weight is not None and weight.requires_grad:
-        raise InputError("the weights of pruned edges cannot be learnt yet; detach them, or gather all entries.")
+        raise InputError("the weights of pruned edges have no gradient; detach the weights, or gather all entries.")
     y, kept = torch.ops.unifews.gather_kept(x, weight, cut, *_both(adjacency))
     return y, kept
 
@@ -50,18 +51,18 @@ def diffuse(
     """T y = loop · y + `gather` of these columns (int64; None: all), [n, f], in one pass over y and its result."""
     _check(y)
     if any(value is not None and value.requires_grad for value in (weight, loop)):
-        raise InputError("weights of edges that learn go through `gather`.")
+        raise InputError("`diffuse` has no gradient for edge weights; use `gather`.")
     out: Tensor = torch.ops.unifews.diffuse(y, columns, weight, loop, *_both(adjacency))
     return out
 
 
 def _check(x: Tensor) -> None:
     if x.dtype != torch.float32 or x.device.type != "cpu":
-        raise InputError(f"the kernels work on float32 on the CPU; x is {x.dtype} on {x.device}; convert it.")
+        raise InputError(f"the kernels need float32 on the CPU; x is {x.dtype} on {x.device}; convert it.")
 
 
 def _both(a: Adjacency) -> tuple[Tensor, ...]:
-    return a.start, a.end, a.indices, a.back_start, a.back_end, a.back_indices, a.back_order, a.forth_order
+    return a.start, a.end, a.indices, a.back_start, a.back_end, a.back_indices, a.back_order, a.forward_order
 
 
 # --------------------------------------------------------------------------------------------------------- all entries
@@ -69,15 +70,22 @@ def _both(a: Adjacency) -> tuple[Tensor, ...]:
 
 @torch.library.custom_op("unifews::gather", mutates_args=())
 def _gather(
-    x: Tensor, weight: Tensor | None, start: Tensor, end: Tensor, indices: Tensor, back_start: Tensor, back_end: Tensor,
-    back_indices: Tensor, back_order: Tensor, forth_order: Tensor,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    weight: Tensor | None,
+    start: Tensor,
+    end: Tensor,
+    indices: Tensor,
+    back_start: Tensor,
+    back_end: Tensor,
+    back_indices: Tensor,
+    back_order: Tensor,
+    forward_order: Tensor,
+) -> Tensor:
     rows, blocks = _padded(x)
     out = rows.new_empty(len(start), rows.shape[1])
-    native.gather(
-        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(weight), blocks=blocks, gain=None,
-        x=rows.numpy(), out=out.numpy(), threads=threads_to_use(None),
-    )  # fmt: skip
+    call_kernel(
+        native.gather, dict(out=out), start=start, end=end, indices=indices, weight=weight, blocks=blocks, gain=None, x=rows
+    )
     return _cropped(out, x.shape[1])
 
 
@@ -92,13 +100,13 @@ def _gather_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _gather_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight, start, end, indices, back_start, back_end, back_indices, back_order, forth_order = ctx.saved_tensors
+    x, weight, start, end, indices, back_start, back_end, back_indices, back_order, forward_order = ctx.saved_tensors
     to_x = to_weight = None
     if ctx.needs_input_grad[0]:
         back_weight = None if weight is None else weight[back_order]
         to_x = torch.ops.unifews.gather(
-            grad, back_weight, back_start, back_end, back_indices, start, end, indices, forth_order, back_order
-        )  # fmt: skip
+            grad, back_weight, back_start, back_end, back_indices, start, end, indices, forward_order, back_order
+        )
     if ctx.needs_input_grad[1]:
         to_weight = torch.ops.unifews.edge_dots(x, grad, start, end, indices)
     return to_x, to_weight, *[None] * 8
@@ -111,10 +119,7 @@ _gather.register_autograd(_gather_backward, setup_context=_gather_context)
 def _edge_dots(x: Tensor, y: Tensor, start: Tensor, end: Tensor, indices: Tensor) -> Tensor:
     (a, blocks), (b, _) = _padded(x), _padded(y)
     out = a.new_empty(len(indices))
-    native.edge_dots(
-        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), blocks=blocks, x=a.numpy(), y=b.numpy(),
-        out=out.numpy(), threads=threads_to_use(None),
-    )  # fmt: skip
+    call_kernel(native.edge_dots, dict(out=out), start=start, end=end, indices=indices, blocks=blocks, x=a, y=b)
     return out
 
 
@@ -127,7 +132,7 @@ def _(x: Tensor, y: Tensor, start: Tensor, end: Tensor, indices: Tensor) -> Tens
 
 
 def sparse_rows(table: Tensor, values: Tensor, start: Tensor, end: Tensor, indices: Tensor) -> Tensor:
-    """X table, [rows, f]; row i of X has `values` in columns ``indices[start[i] : end[i]]``. Only the table learns."""
+    """X table, [rows, f]; row i of X has `values` in columns ``indices[start[i] : end[i]]``. Only the table has a gradient."""
     _check(table)
     out: Tensor = torch.ops.unifews.sparse_rows(table, values, start, end, indices)
     return out
@@ -137,10 +142,9 @@ def sparse_rows(table: Tensor, values: Tensor, start: Tensor, end: Tensor, indic
 def _sparse_rows(table: Tensor, values: Tensor, start: Tensor, end: Tensor, indices: Tensor) -> Tensor:
     rows, blocks = _padded(table)
     out = rows.new_empty(len(start), rows.shape[1])
-    native.gather(
-        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(values), blocks=blocks, gain=None,
-        x=rows.numpy(), out=out.numpy(), threads=threads_to_use(None),
-    )  # fmt: skip
+    call_kernel(
+        native.gather, dict(out=out), start=start, end=end, indices=indices, weight=values, blocks=blocks, gain=None, x=rows
+    )
     return _cropped(out, table.shape[1])
 
 
@@ -154,10 +158,7 @@ def _sparse_columns(grad: Tensor, values: Tensor, start: Tensor, end: Tensor, in
     """Xᵀ grad, [columns, f]."""
     rows, blocks = _padded(grad)
     out = rows.new_empty(columns, rows.shape[1])
-    native.scatter(
-        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(values), blocks=blocks, x=rows.numpy(),
-        out=out.numpy(), threads=threads_to_use(None),
-    )  # fmt: skip
+    call_kernel(native.scatter, dict(out=out), start=start, end=end, indices=indices, weight=values, blocks=blocks, x=rows)
     return _cropped(out, grad.shape[1])
 
 
@@ -187,61 +188,59 @@ _sparse_rows.register_autograd(_rows_backward, setup_context=_rows_context)
 _sparse_columns.register_autograd(_columns_backward, setup_context=_columns_context)
 
 
-# ---------------------------------------------------------------------------------------------------------- few weights
+# -------------------------------------------------------------------------------------------------------- sparse weights
 
 
-def few_weights(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x Wᵀ + b, [rows, outputs]; x [rows, inputs], W [outputs, inputs] of which many are zero.
+def sparse_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x Wᵀ + b, [rows, outputs]; x [rows, inputs], W [outputs, inputs] with many zeros.
 
-    Those that are get their gradient as if they were there (∂W = gᵀ x is dense): who removed them says whether they learn.
+    The gradient ∂W = gᵀ x is dense, zeros included: the caller decides whether removed weights are trained.
     """
     _check(x)
-    out: Tensor = torch.ops.unifews.few_weights(x, weight, bias)
+    out: Tensor = torch.ops.unifews.sparse_linear(x, weight, bias)
     return out
 
 
-@torch.library.custom_op("unifews::few_weights", mutates_args=())
-def _few_weights(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if not _are_few(len(x), weight):
+@torch.library.custom_op("unifews::sparse_linear", mutates_args=())
+def _sparse_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if not _is_worth_packing(len(x), weight):
         return torch.nn.functional.linear(x, weight, bias)
     packed = PackedWeight.pack(weight.detach().contiguous().numpy())
     out = x.new_empty(len(x), len(weight))
-    native.sparse_linear(
-        x.detach().contiguous().numpy(), packed.indptr, packed.indices, packed.values, _numbers(bias), out.numpy(), False,
-        threads_to_use(None),
-    )  # fmt: skip
+    layout = dict(x=x, indptr=packed.indptr, indices=packed.indices, values=packed.values, bias=bias)
+    call_kernel(native.sparse_linear, dict(out=out), **layout, relu=False)
     return out
 
 
-def _are_few(rows: int, weight: Tensor) -> bool:
-    """Whether packing the weights that are not zero pays for this product."""
+def _is_worth_packing(rows: int, weight: Tensor) -> bool:
+    """Whether packing the nonzero weights is worthwhile for this product."""
     outputs, inputs = weight.shape
     if not min(rows, outputs, inputs):
         return False
     return worth(rows, inputs, outputs, int(weight.count_nonzero()) / weight.numel(), packing=True)
 
 
-@_few_weights.register_fake
+@_sparse_linear.register_fake
 def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return x.new_empty(x.shape[0], weight.shape[0])
 
 
-def _few_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _sparse_linear_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, weight, _ = inputs
     ctx.save_for_backward(x if weight.requires_grad else None, weight if x.requires_grad else None)
 
 
-def _few_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _sparse_linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, weight = ctx.saved_tensors
     to_x, to_weight, to_bias = ctx.needs_input_grad
     return (
-        torch.ops.unifews.few_weights(grad, weight.t(), None) if to_x else None,
+        torch.ops.unifews.sparse_linear(grad, weight.t(), None) if to_x else None,
         grad.t() @ x if to_weight else None,
         grad.sum(0) if to_bias else None,
     )
 
 
-_few_weights.register_autograd(_few_backward, setup_context=_few_context)
+_sparse_linear.register_autograd(_sparse_linear_backward, setup_context=_sparse_linear_context)
 
 
 # ------------------------------------------------------------------------------------------------------ some of the columns
@@ -249,21 +248,29 @@ _few_weights.register_autograd(_few_backward, setup_context=_few_context)
 
 @torch.library.custom_op("unifews::diffuse", mutates_args=())
 def _diffuse(
-    y: Tensor, columns: Tensor | None, weight: Tensor | None, loop: Tensor | None, start: Tensor, end: Tensor, indices: Tensor,
-    back_start: Tensor, back_end: Tensor, back_indices: Tensor, back_order: Tensor, forth_order: Tensor,
-) -> Tensor:  # fmt: skip
+    y: Tensor,
+    columns: Tensor | None,
+    weight: Tensor | None,
+    loop: Tensor | None,
+    start: Tensor,
+    end: Tensor,
+    indices: Tensor,
+    back_start: Tensor,
+    back_end: Tensor,
+    back_indices: Tensor,
+    back_order: Tensor,
+    forward_order: Tensor,
+) -> Tensor:
     y = y.detach().contiguous()
     picked = None if columns is None else columns.numpy()
     blocks = max(1, -(-(y.shape[1] if columns is None else len(columns)) // LANES))
     table = y
     if columns is not None or y.shape[1] != blocks * LANES or y.data_ptr() % 64:
         table = y.new_empty(len(y), blocks * LANES)
-        native.pick_columns(y=y.numpy(), columns=picked, blocks=blocks, table=table.numpy(), threads=threads_to_use(None))
+        call_kernel(native.pick_columns, dict(table=table), y=y, columns=picked, blocks=blocks)
     out = torch.empty_like(y)
-    native.diffuse(
-        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(weight), blocks=blocks, columns=picked,
-        table=table.numpy(), y=y.numpy(), loop=_numbers(loop), out=out.numpy(), threads=threads_to_use(None),
-    )  # fmt: skip
+    layout = dict(start=start, end=end, indices=indices, weight=weight, blocks=blocks, columns=picked, table=table, y=y)
+    call_kernel(native.diffuse, dict(out=out), **layout, loop=loop)
     return out
 
 
@@ -277,25 +284,36 @@ def _diffuse_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _diffuse_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    columns, weight, loop, start, end, indices, back_start, back_end, back_indices, back_order, forth_order = ctx.saved_tensors
+    columns, weight, loop, start, end, indices, back_start, back_end, back_indices, back_order, forward_order = (
+        ctx.saved_tensors
+    )
     back_weight = None if weight is None else weight[back_order]
     to_y = torch.ops.unifews.diffuse(
-        grad, columns, back_weight, loop, back_start, back_end, back_indices, start, end, indices, forth_order, back_order
-    )  # fmt: skip
+        grad, columns, back_weight, loop, back_start, back_end, back_indices, start, end, indices, forward_order, back_order
+    )
     return to_y, *[None] * 11
 
 
 _diffuse.register_autograd(_diffuse_backward, setup_context=_diffuse_context)
 
 
-# ------------------------------------------------------------------------------------------------------ entries that stay
+# ---------------------------------------------------------------------------------------------------------- kept entries
 
 
 @torch.library.custom_op("unifews::gather_kept", mutates_args=())
 def _gather_kept(
-    x: Tensor, weight: Tensor | None, cut: Tensor, start: Tensor, end: Tensor, indices: Tensor, back_start: Tensor,
-    back_end: Tensor, back_indices: Tensor, back_order: Tensor, forth_order: Tensor,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    weight: Tensor | None,
+    cut: Tensor,
+    start: Tensor,
+    end: Tensor,
+    indices: Tensor,
+    back_start: Tensor,
+    back_end: Tensor,
+    back_indices: Tensor,
+    back_order: Tensor,
+    forward_order: Tensor,
+) -> tuple[Tensor, Tensor]:
     rows, blocks = _padded(x)
     out, kept = _kept(rows, blocks, _sizes(rows, blocks), weight, cut, start, end, indices, by_sender=False)
     return _cropped(out, x.shape[1]), torch.tensor(kept)
@@ -310,7 +328,7 @@ def _(x: Tensor, weight: Tensor | None, cut: Tensor, start: Tensor, *structure: 
 def _scatter_kept(
     grad: Tensor, x: Tensor, weight: Tensor | None, cut: Tensor, back_start: Tensor, back_end: Tensor, back_indices: Tensor
 ) -> Tensor:
-    """The gradient of `gather_kept`: back along the entries that stayed, decided by the same x and cut."""
+    """The gradient of `gather_kept`: the transposed product over the kept entries, decided by the same x and cut."""
     rows, blocks = _padded(grad)
     size = _sizes(*_padded(x))
     out, _ = _kept(rows, blocks, size, weight, cut, back_start, back_end, back_indices, by_sender=True)
@@ -339,22 +357,27 @@ _gather_kept.register_autograd(_kept_backward, setup_context=_kept_context)
 
 
 def _kept(
-    rows: Tensor, blocks: int, size: Tensor, weight: Tensor | None, cut: Tensor, start: Tensor, end: Tensor, indices: Tensor,
-    *, by_sender: bool,
-) -> tuple[Tensor, int]:  # fmt: skip
+    rows: Tensor,
+    blocks: int,
+    size: Tensor,
+    weight: Tensor | None,
+    cut: Tensor,
+    start: Tensor,
+    end: Tensor,
+    indices: Tensor,
+    *,
+    by_sender: bool,
+) -> tuple[Tensor, int]:
     out = rows.new_empty(len(start), rows.shape[1])
-    kept: int = native.gather_kept(
-        start=start.numpy(), end=end.numpy(), indices=indices.numpy(), weight=_numbers(weight), blocks=blocks, gain=None,
-        x=rows.numpy(), size=size.numpy(), cut=cut.detach().contiguous().numpy(), by_sender=by_sender, out=out.numpy(),
-        threads=threads_to_use(None),
-    )  # fmt: skip
+    layout = dict(start=start, end=end, indices=indices, weight=weight, blocks=blocks, gain=None, x=rows, size=size, cut=cut)
+    kept: int = call_kernel(native.gather_kept, dict(out=out), **layout, by_sender=by_sender)
     return out, kept
 
 
 def _sizes(rows: Tensor, blocks: int) -> Tensor:
-    """‖row[block]‖ [n, blocks], with room behind it."""
+    """‖row[block]‖ [n, blocks], with slack behind it."""
     size = rows.new_empty(len(rows) * blocks + _SLACK)[: len(rows) * blocks].view(len(rows), blocks)
-    native.block_sizes(rows.numpy(), blocks, size.numpy(), threads_to_use(None))
+    call_kernel(native.block_sizes, dict(size=size), x=rows, blocks=blocks)
     return size
 
 
@@ -362,7 +385,7 @@ def _sizes(rows: Tensor, blocks: int) -> Tensor:
 
 
 def _padded(x: Tensor) -> tuple[Tensor, int]:
-    """Rows of whole blocks that start on cache lines, as the kernels want them, and the number of blocks."""
+    """Rows padded to whole blocks and aligned to cache lines, as the kernels need them, and the number of blocks."""
     x = x.detach()
     width = x.shape[1]
     blocks = max(1, -(-width // LANES))
@@ -399,15 +422,15 @@ def _rows_flops(table: Any, values: Any, *rest: Any, **extra: Any) -> int:
 
 @register_flop_formula(torch.ops.unifews.sparse_columns)  # type: ignore[untyped-decorator]
 def _columns_flops(grad: Any, values: Any, *rest: Any, **extra: Any) -> int:
-    """The same on the way back."""
+    """The same for the gradient."""
     return 2 * int(values[0]) * int(grad[1])
 
 
-@register_flop_formula(torch.ops.unifews.few_weights, get_raw=True)  # type: ignore[untyped-decorator]
-def _few_flops(x: Tensor, weight: Tensor, *rest: Any, **extra: Any) -> int:
-    """A multiply and an add per row and weight that is multiplied: of all weights where their values are not known."""
-    few = not isinstance(weight, FakeTensor) and _are_few(x.shape[0], weight)
-    return 2 * x.shape[0] * (int(weight.count_nonzero()) if few else weight.numel())
+@register_flop_formula(torch.ops.unifews.sparse_linear, get_raw=True)  # type: ignore[untyped-decorator]
+def _sparse_linear_flops(x: Tensor, weight: Tensor, *rest: Any, **extra: Any) -> int:
+    """A multiply and an add per row and nonzero weight; per weight where values are unknown (fake tensors)."""
+    packed = not isinstance(weight, FakeTensor) and _is_worth_packing(x.shape[0], weight)
+    return 2 * x.shape[0] * (int(weight.count_nonzero()) if packed else weight.numel())
 
 
 @register_flop_formula(torch.ops.unifews.diffuse)  # type: ignore[untyped-decorator]
@@ -420,5 +443,5 @@ def _diffuse_flops(
 
 @register_flop_formula(torch.ops.unifews.gather_kept)  # type: ignore[untyped-decorator]
 def _kept_flops(x: Any, weight: Any, cut: Any, start: Any, end: Any, indices: Any, *rest: Any, **extra: Any) -> int:
-    """An upper bound: shapes do not tell what stays, the second output does."""
+    """An upper bound: the number of kept entries, the second output, is not known from shapes."""
     return 2 * int(indices[0]) * int(x[1])

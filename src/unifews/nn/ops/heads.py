@@ -1,4 +1,4 @@
-"""Attention of several heads and the products with it: on the CPU by kernels, elsewhere by torch, to the same result."""
+"""Multi-head attention and its products: by kernels on the CPU, by torch on other devices, with equal results."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from unifews.kernels import LANES
-from unifews.nn.adjacency import Adjacency
+from unifews.nn.edges import Adjacency
 from unifews.nn.ops import attention
 from unifews.nn.ops.attention import Lanes, all_lanes
 from unifews.nn.ops.linear import times
 
-_CHUNK = 1 << 24  # message values that the portable path holds at a time
+_CHUNK = 1 << 24  # message values in memory at a time on the portable path
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class HeadRows:
     """Rows of several heads: for the kernels in the layout `lanes`, else [n, heads·channels], head after head."""
 
     x: Tensor
@@ -30,7 +30,7 @@ class Rows:
     lanes: Lanes | None
 
     @classmethod
-    def of(cls, x: Tensor, heads: int) -> Rows:
+    def of(cls, x: Tensor, heads: int) -> HeadRows:
         """From x [n, heads·channels]."""
         channels = x.shape[1] // heads
         if not _has_kernels(x, heads) or not channels:
@@ -39,16 +39,18 @@ class Rows:
         return cls(attention.take_columns(x, lanes.slots, lanes.places), heads, channels, lanes)
 
     @classmethod
-    def made(cls, x: Tensor, weight: Tensor, bias: Tensor | None, heads: int, *, few: bool = False) -> Rows:
-        """Of x Wᵀ + b, W with `few` weights or all: rows of W in another order cost less than columns of the product."""
+    def from_linear(
+        cls, x: Tensor, weight: Tensor, bias: Tensor | None, heads: int, *, sparse_weight: bool = False
+    ) -> HeadRows:
+        """Rows x Wᵀ + b: permuting the rows of W costs less than permuting the columns of the product."""
         channels = len(weight) // heads
         if not _has_kernels(weight, heads) or not channels:
-            return cls(times(x, weight, bias, few=few), heads, channels, None)
+            return cls(times(x, weight, bias, sparse_weight=sparse_weight), heads, channels, None)
         lanes = all_lanes(heads, channels)
         places = lanes.places.long()
         weight = weight.new_zeros(len(lanes.slots), weight.shape[1]).index_copy(0, places, weight)
         bias = None if bias is None else bias.new_zeros(len(lanes.slots)).index_copy(0, places, bias)
-        return cls(times(x, weight, bias, few=few), heads, channels, lanes)
+        return cls(times(x, weight, bias, sparse_weight=sparse_weight), heads, channels, lanes)
 
     @property
     def width(self) -> int:
@@ -57,7 +59,7 @@ class Rows:
     @cached_property
     def by_head(self) -> Tensor:
         """[n, heads, channels]."""
-        with torch.set_grad_enabled(self.x.requires_grad):  # a decision may be the first to ask for it, without gradients
+        with torch.set_grad_enabled(self.x.requires_grad):  # may be computed first in a decision, without gradients
             x = self.x if self.lanes is None else attention.take_columns(self.x, self.lanes.places, self.lanes.slots)
             return x.view(-1, self.heads, self.channels)
 
@@ -66,8 +68,9 @@ class Rows:
         if self.lanes is None:
             return [torch.einsum("nhc,hc->nh", self.by_head, a) for a in att]
         column = torch.arange(self.width, device=self.x.device)
-        matrix = torch.cat([a.new_zeros(self.width, self.heads).index_put((column, column // self.channels), a.flatten())
-                            for a in att], dim=1)  # fmt: skip
+        matrix = torch.cat(
+            [a.new_zeros(self.width, self.heads).index_put((column, column // self.channels), a.flatten()) for a in att], dim=1
+        )
         rows = matrix.new_zeros(self.x.shape[1], matrix.shape[1]).index_copy(0, self.lanes.places.long(), matrix)
         return list(torch.split(self.x @ rows, self.heads, dim=1))  # type: ignore[no-untyped-call]
 
@@ -78,7 +81,9 @@ class Rows:
         return found
 
 
-def scores(x: Rows, y: Rows, att: Tensor, slope: float, adjacency: Adjacency, *, loops: bool) -> tuple[Tensor, Tensor | None]:
+def scores(
+    x: HeadRows, y: HeadRows, att: Tensor, slope: float, adjacency: Adjacency, *, loops: bool
+) -> tuple[Tensor, Tensor | None]:
     """att_h · LeakyReLU(x[v,h] + y[u,h]) for every edge, [m, heads], and for every node with itself, [n, heads]; att [heads,
     channels]."""
     if x.lanes is not None:
@@ -90,13 +95,13 @@ def scores(x: Rows, y: Rows, att: Tensor, slope: float, adjacency: Adjacency, *,
         z = torch.nn.functional.leaky_relu(sent[sender[at]] + received[receiver[at]], slope)
         return (z * att).sum(-1)
 
-    parts = [_again(some, x.by_head, y.by_head, att, at) for at in _chunks(len(sender), x.width)]
+    parts = [_checkpointed(some, x.by_head, y.by_head, att, at) for at in _chunks(len(sender), x.width)]
     own = (torch.nn.functional.leaky_relu(x.by_head + y.by_head, slope) * att).sum(-1) if loops else None
     return torch.cat(parts) if parts else x.x.new_zeros(0, x.heads), own
 
 
 def softmax(score: Tensor, own: Tensor | None, loop: Tensor | None, adjacency: Adjacency) -> tuple[Tensor, Tensor | None]:
-    """Over the edges into each node and its loop[u] own loops: α [m, heads], and of the loops [n, heads]."""
+    """Softmax over the edges into each node and its loop[u] self-loops: α [m, heads], and of the loops [n, heads]."""
     if _has_kernels(score, score.shape[1]):
         return attention.row_softmax(score, own, loop, adjacency)
     receiver, shape = adjacency.receivers, (adjacency.num_nodes, score.shape[1])
@@ -115,11 +120,17 @@ def softmax(score: Tensor, own: Tensor | None, loop: Tensor | None, adjacency: A
 
 
 def gather(
-    x: Rows, alpha: Tensor, own: Tensor | None, adjacency: Adjacency, *, at: Tensor | None = None, columns: Tensor | None = None
+    x: HeadRows,
+    alpha: Tensor,
+    own: Tensor | None,
+    adjacency: Adjacency,
+    *,
+    at: Tensor | None = None,
+    columns: Tensor | None = None,
 ) -> Tensor:
     """Σ_e α[e,h]·x[v,h] over the edges, in these columns (None: all) + own[u,h]·x[u,h] in all; [n, heads·channels].
 
-    `at` [edges]: where in alpha the factors of an edge are; None: in order.
+    `at` [edges]: row of alpha of each edge; None: in order.
     """
     if columns is not None and len(columns) == x.width:
         columns = None
@@ -131,31 +142,31 @@ def gather(
 
 
 def gather_at_least(
-    x: Rows, alpha: Tensor, size: Tensor, own: Tensor | None, adjacency: Adjacency, delta: float, lanes: int
+    x: HeadRows, alpha: Tensor, size: Tensor, own: Tensor | None, adjacency: Adjacency, delta: float, lanes: int
 ) -> tuple[Tensor, int, Tensor]:
-    """`gather` over the entries (edge, `lanes` columns) of size ≥ δ; their multiply-adds, and which edges [m] have any.
+    """`gather` over the entries (edge, `lanes` columns) of magnitude ≥ δ; their multiply-adds, and bool [m]: edges with any.
 
-    Sizes are those of `size` [m, heads] instead of alpha (the same before dropout), times x.
+    Magnitudes are size·‖x‖, where `size` [m, heads] is alpha before dropout.
     """
     sender, receiver, width = adjacency.indices.long(), adjacency.receivers, x.width
     total, used = 0, torch.zeros(len(sender), dtype=torch.bool, device=x.x.device)
     out = torch.zeros(adjacency.num_nodes, width, dtype=x.x.dtype, device=x.x.device)
 
-    def some(rows: Tensor, alpha: Tensor, at: slice, stays: Tensor) -> Tensor:
-        message = (alpha[at][:, :, None] * rows[sender[at]]).flatten(1) * stays
+    def some(rows: Tensor, alpha: Tensor, at: slice, kept: Tensor) -> Tensor:
+        message = (alpha[at][:, :, None] * rows[sender[at]]).flatten(1) * kept
         return torch.zeros_like(out).index_add(0, receiver[at], message)
 
     for at in _chunks(len(sender), width):
-        stays = entry_sizes(x, size[at], sender[at], lanes) >= delta
-        used[at] = stays.any(1)
-        stays = stays.repeat_interleave(lanes, dim=1)[:, :width]
-        total += int(stays.sum())
-        out = out + _again(some, x.by_head, alpha, at, stays)
+        kept = entry_sizes(x, size[at], sender[at], lanes) >= delta
+        used[at] = kept.any(1)
+        kept = kept.repeat_interleave(lanes, dim=1)[:, :width]
+        total += int(kept.sum())
+        out = out + _checkpointed(some, x.by_head, alpha, at, kept)
     return out if own is None else out + (own[:, :, None] * x.by_head).flatten(1), total, used
 
 
 @torch.no_grad()
-def entry_sizes(x: Rows, alpha: Tensor, sender: Tensor, lanes: int) -> Tensor:
+def entry_sizes(x: HeadRows, alpha: Tensor, sender: Tensor, lanes: int) -> Tensor:
     """α·‖x[v]‖ of every entry (edge, `lanes` columns), [edges, blocks]."""
     message = (alpha[:, :, None] * x.by_head[sender]).flatten(1)
     padded = torch.nn.functional.pad(message, (0, -message.shape[1] % lanes))
@@ -163,7 +174,7 @@ def entry_sizes(x: Rows, alpha: Tensor, sender: Tensor, lanes: int) -> Tensor:
 
 
 @torch.no_grad()
-def column_sizes(x: Rows, alpha: Tensor, adjacency: Adjacency) -> Tensor:
+def column_sizes(x: HeadRows, alpha: Tensor, adjacency: Adjacency) -> Tensor:
     """‖messages in column c‖ = (Σ_e α[e, head]²·x[v,c]²)^½, [heads·channels]."""
     if x.lanes is not None:
         return attention.column_squares(x.x, alpha, x.lanes.lane, adjacency)[x.lanes.places.long()].sqrt()
@@ -173,8 +184,8 @@ def column_sizes(x: Rows, alpha: Tensor, adjacency: Adjacency) -> Tensor:
     return size
 
 
-def _portable(x: Rows, alpha: Tensor, adjacency: Adjacency, at: Tensor | None, columns: Tensor | None) -> Tensor:
-    """Any device and precision: messages of a chunk of edges at a time, made again for their gradient."""
+def _portable(x: HeadRows, alpha: Tensor, adjacency: Adjacency, at: Tensor | None, columns: Tensor | None) -> Tensor:
+    """Any device and precision: messages of a chunk of edges at a time, recomputed for the gradient."""
     sender, receiver, width = adjacency.indices.long(), adjacency.receivers, x.width
     alpha = alpha if at is None else alpha[at]
     columns = torch.arange(width, device=x.x.device) if columns is None else columns
@@ -186,7 +197,7 @@ def _portable(x: Rows, alpha: Tensor, adjacency: Adjacency, at: Tensor | None, c
 
     rows = x.by_head.flatten(1)[:, columns]
     for here in _chunks(len(sender), len(columns)):
-        out = out + _again(some, rows, alpha, here)
+        out = out + _checkpointed(some, rows, alpha, here)
     return out.new_zeros(adjacency.num_nodes, width).index_copy(1, columns, out)
 
 
@@ -199,8 +210,8 @@ def _chunks(edges: int, width: int) -> list[slice]:
     return [slice(at, at + step) for at in range(0, edges, step)]
 
 
-def _again(make: Callable[..., Tensor], *args: Any) -> Tensor:
-    """Call it now, and once more for the gradient instead of keeping what it makes on the way."""
+def _checkpointed(make: Callable[..., Tensor], *args: Any) -> Tensor:
+    """Call with activation checkpointing: recomputed for the gradient instead of storing intermediate values."""
     if not torch.is_grad_enabled():
         plain: Tensor = make(*args)
         return plain

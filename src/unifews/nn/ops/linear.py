@@ -1,4 +1,4 @@
-"""Features times weights, dense or sparse."""
+"""Products of features and weights, dense or sparse."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from unifews.core.checks import check_sparse, scipy_of_torch
 
-_MANY = 1 << 24  # multiply-adds of a dense product, below which a faster one is not worth calling
+_MIN_PRODUCT = 1 << 24  # multiply-adds of a dense product below which the sparse one is not worthwhile
 _known = WeakTensorKeyDictionary()
 _checked = WeakTensorKeyDictionary()
 
 
-def times(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, few: bool = False) -> Tensor:
-    """x Wᵀ + b, [rows, outputs]. Shapes: x [rows, inputs], W [outputs, inputs], of which `few` may be other than zero.
+def times(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, sparse_weight: bool = False) -> Tensor:
+    """x Wᵀ + b, [rows, outputs]. Shapes: x [rows, inputs], W [outputs, inputs], with many zeros if `sparse_weight`.
 
-    A sparse CSR x is multiplied as a graph is: a row receives from its columns, ``Σ_j x[i,j]·Wᵀ[j]``, so a kernel that
-    propagates serves it, and its reverse the gradient of W, at a cost of nonzeros × outputs.
+    A sparse CSR x is multiplied like a graph: row i sums over its columns, ``Σ_j x[i,j]·Wᵀ[j]``, with the same kernel as a
+    sum over neighbours, and the transposed one for the gradient of W, at a cost of nonzeros × outputs.
     """
     sparse, on_kernel = x.layout == torch.sparse_csr, x.dtype == weight.dtype == torch.float32 and x.device.type == "cpu"
-    few = few and x.layout == torch.strided and x.ndim == 2 and len(x) * weight.numel() >= _MANY
-    if not on_kernel or not (sparse or few):
+    sparse_weight = sparse_weight and x.layout == torch.strided and x.ndim == 2 and len(x) * weight.numel() >= _MIN_PRODUCT
+    if not on_kernel or not (sparse or sparse_weight):
         return torch.nn.functional.linear(x, weight, bias)
-    from unifews.nn.ops import gather  # here: heads that never meet either start without torch's operator machinery
+    from unifews.nn.ops import gather  # imported here: dense heads do not need torch's operator machinery
 
     if not sparse:
-        return gather.few_weights(x, weight, bias)
+        return gather.sparse_linear(x, weight, bias)
     out = gather.sparse_rows(weight.t().contiguous(), *_parts(x))
     return out if bias is None else out + bias
 
 
 def check_tensor(x: Tensor, name: str) -> None:
-    """Refuse a sparse tensor with places outside its shape, which torch and kernels would read or write; once for a tensor."""
+    """Reject a sparse tensor with indices out of range, which torch and the kernels do not check; once per tensor."""
     if x.layout == torch.strided:
         return
     version = -1 if x.is_inference() else x._version
@@ -42,7 +42,7 @@ def check_tensor(x: Tensor, name: str) -> None:
 
 
 def _parts(x: Tensor) -> tuple[Tensor, ...]:
-    """Values, first and last position of every row, columns; as the kernels take them, made once for a matrix."""
+    """Values, row starts, row ends and columns of a CSR matrix, as the kernels need them; cached."""
     found = _known.get(x)  # type: ignore[no-untyped-call]
     if found is None:
         check_tensor(x, "x")

@@ -1,6 +1,6 @@
-"""Products of a layer's messages, by what stays of them: on the CPU by kernels, elsewhere by torch, to the same result.
+"""Pruned products of a layer's messages: by kernels on the CPU, by torch on other devices, with equal results.
 
-The diagonal, T[u,u]·y[u], is part of every product and never left out.
+The diagonal, T[u,u]·y[u], is part of every product and never pruned.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from unifews.core.entry import BLOCK
-from unifews.nn.edges import Edges
+from unifews.nn.edges import LayerEdges
 from unifews.nn.ops import gather
 
-_SENDERS = 16_384  # whose messages say how large a column is
-_CHUNK = 1 << 24  # message values that the portable path holds at a time
+_SENDERS = 16_384  # sampled for the magnitudes of columns
+_CHUNK = 1 << 24  # message values in memory at a time on the portable path
 
 
-def diffused(y: Tensor, edges: Edges, columns: Tensor | None = None) -> Tensor:
+def diffused(y: Tensor, edges: LayerEdges, columns: Tensor | None = None) -> Tensor:
     """T y, [n, width]: Σ_{v≠u} T[u,v]·y[v] in these columns (None: all) + T[u,u]·y[u] in all."""
     if columns is not None and len(columns) == y.shape[1]:
         columns = None
@@ -30,18 +30,18 @@ def diffused(y: Tensor, edges: Edges, columns: Tensor | None = None) -> Tensor:
     return sent if edges.loop is None else sent + edges.loop[:, None] * y
 
 
-def off_diagonal(y: Tensor, edges: Edges) -> Tensor:
+def off_diagonal(y: Tensor, edges: LayerEdges) -> Tensor:
     """Σ_{v≠u} T[u,v]·y[v], [n, width]."""
-    return gather.gather(y, edges.adjacency, edges.weight) if _has_kernels(y) else _portable(y, edges)
+    return gather.gather(y, edges.adjacency, edges.weight) if _has_kernels(y) else portable_sum(y, edges)
 
 
-def products_on(y: Tensor, edges: Edges, keep: Tensor) -> Tensor:
+def diffuse_kept_edges(y: Tensor, edges: LayerEdges, keep: Tensor) -> Tensor:
     """The same, along the edges where keep [m] is set."""
     return diffused(y, edges if bool(keep.all()) else edges.only(keep))
 
 
-def products_at_least(y: Tensor, edges: Edges, delta: float, lanes: int) -> tuple[Tensor, int, Tensor]:
-    """The same, over the entries (edge, `lanes` columns) of size ≥ δ; their multiply-adds, and which edges [m] have any."""
+def diffuse_entries(y: Tensor, edges: LayerEdges, delta: float, lanes: int) -> tuple[Tensor, int, Tensor]:
+    """The same over the entries (edge, `lanes` columns) of magnitude ≥ δ; their multiply-adds, and bool [m]: edges with any."""
     n, width = y.shape
     blocks = -(-width // lanes)
     rows = torch.nn.functional.pad(y.detach(), (0, blocks * lanes - width)).view(n, blocks, lanes)
@@ -53,21 +53,21 @@ def products_at_least(y: Tensor, edges: Edges, delta: float, lanes: int) -> tupl
         cut = y.detach().new_full((n,), delta)
         out, _ = gather.gather_kept(y, edges.adjacency, cut, edges.weight)
     else:
-        out = _portable(y, edges, size, delta, lanes)
+        out = portable_sum(y, edges, size, delta, lanes)
     if edges.loop is not None:
         out = out + edges.loop[:, None] * y
     return out, _multiply_adds(size, factor, sender, delta, width, lanes), used
 
 
-def column_sizes(rows: Tensor, edges: Edges) -> Tensor:
-    """‖messages in column j‖ ∝ (Σ_e T_e²·y[v,j]²)^½, [width], over the messages of `some_senders`."""
-    sent = some_senders(edges.sent).to(rows.dtype)
+def column_sizes(rows: Tensor, edges: LayerEdges) -> Tensor:
+    """‖messages in column j‖ ∝ (Σ_e T_e²·y[v,j]²)^½, [width], over the messages of `sample_senders`."""
+    sent = sample_senders(edges.sent).to(rows.dtype)
     size: Tensor = (sent @ rows.square()).sqrt() * (len(edges.sent) / max(len(rows), 1)) ** 0.5
     return size
 
 
-def some_senders(y: Tensor) -> Tensor:
-    """Every few rows where there are many: enough of them to tell a large column from a small one."""
+def sample_senders(y: Tensor) -> Tensor:
+    """Evenly spaced rows, at most about 16,384: enough to compare the magnitudes of columns."""
     return y[:: max(1, len(y) // _SENDERS)]
 
 
@@ -88,13 +88,13 @@ def _multiply_adds(size: Tensor, factor: Tensor, sender: Tensor, delta: float, w
         widths[-1] = width - lanes * (blocks - 1)
     step = max(1, _CHUNK // max(blocks, 1))
     for at in range(0, len(sender), step):
-        stays = factor[at : at + step, None] * size[sender[at : at + step]] >= delta
-        total += int((stays.sum(0) * widths).sum())
+        kept = factor[at : at + step, None] * size[sender[at : at + step]] >= delta
+        total += int((kept.sum(0) * widths).sum())
     return total
 
 
-def _portable(y: Tensor, edges: Edges, size: Tensor | None = None, delta: float = 0.0, lanes: int = 1) -> Tensor:
-    """Any device and precision: messages of a chunk of edges at a time, added where they go."""
+def portable_sum(y: Tensor, edges: LayerEdges, size: Tensor | None = None, delta: float = 0.0, lanes: int = 1) -> Tensor:
+    """Any device and precision: messages of a chunk of edges at a time, added to their receivers."""
     width = y.shape[1]
     receiver, sender = edges.adjacency.receivers, edges.adjacency.indices.long()
     out = torch.zeros(edges.adjacency.num_nodes, width, dtype=y.dtype, device=y.device)
@@ -107,7 +107,7 @@ def _portable(y: Tensor, edges: Edges, size: Tensor | None = None, delta: float 
             message = message * weight[:, None]
         if size is not None:
             factor = 1.0 if weight is None else weight.detach().abs()[:, None]
-            stays = factor * size[sender[here]] >= delta
-            message = message * stays.repeat_interleave(lanes, dim=1)[:, :width]
+            kept = factor * size[sender[here]] >= delta
+            message = message * kept.repeat_interleave(lanes, dim=1)[:, :width]
         out = out.index_add(0, receiver[here], message)
     return out
