@@ -400,7 +400,7 @@ def test_work_that_was_planned_for_more_memory(monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         convert_edges("e.csv", "g", ids=True, memory="400MB", progress=stop)
-    with pytest.raises(InputError, match=r"was planned for more than 200 MB\. Give .*--again"):
+    with pytest.raises(InputError, match=r"was planned for more than 200 MB\. Give .*--restart"):
         convert_edges("e.csv", "g", ids=True, memory="200MB")
     assert convert_edges("e.csv", "g", ids=True, memory="400MB").num_nodes == 3
     Path("f.csv").write_text("a,b\n")

@@ -298,9 +298,10 @@ def test_the_command_line_tells_the_bound_and_keeps_it(generated, tmp_path, monk
     assert "certified: error at most" in fine(*common, "--edge-sparsity", 0.1, "--certify").out
     assert "certified" not in fine(*common, "--edge-sparsity", 0.1).out
     assert "random directions" in fine(*common, "--edge-sparsity", 0.1, "--certify-sampled").out
-    wrong(*common, "--edge-sparsity", 0.1, "--certify", "--certify-sampled", says="two ways to a bound; give one of them")
-    wrong(*common, "--max-error", 10, says="For 10 percent write --max-error=0.1.")
-    wrong(*common, "--max-error", 0.1, "--threshold", 1, says="--threshold and --max-error are ways to say the same thing")
+    both = "--certify and --certify-sampled exclude each other"
+    wrong(*common, "--edge-sparsity", 0.1, "--certify", "--certify-sampled", says=both)
+    wrong(*common, "--max-error", 10, says="For 10 percent write --max-error 0.1.")
+    wrong(*common, "--max-error", 0.1, "--edge-threshold", 1, says="--edge-threshold 1 and --max-error 0.1 exclude each other")
 
 
 def test_mistakes_are_told(generated):

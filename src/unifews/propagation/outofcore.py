@@ -97,7 +97,7 @@ def _planned(work: Journal, needs: Requirements, order: OutOfCoreOptions) -> Pla
         if chosen.memory + order.taken > 1.02 * order.memory:
             raise InputError(
                 f"the interrupted work in {work.folder} was planned for more than {format_bytes(order.memory)}. "
-                f"Give {format_bytes(1.02 * (chosen.memory + order.taken))}, or start over with again=True (--again)."
+                f"Give {format_bytes(1.02 * (chosen.memory + order.taken))}, or start over with again=True (--restart)."
             )
         work.check_disk(chosen.disk, "out-of-core propagation")
     if order.report:
