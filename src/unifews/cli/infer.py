@@ -102,11 +102,6 @@ def _check_out(out: Path, overwrite: bool, inputs: tuple[Path, ...]) -> None:
     """The file can be written; found out before any work."""
     if out.suffix not in _KINDS:
         raise InputError(f"--out {out} must end in .parquet, .csv or .npy, which says the format it is written in.")
-    if out.suffix == ".parquet":
-        from importlib.util import find_spec
-
-        if find_spec("pyarrow") is None:
-            raise InputError('writing .parquet needs pyarrow; install it with pip install "unifews[parquet]", or write .csv.')
     if not out.parent.is_dir():
         raise MissingFileError(f"cannot write {out}: there is no folder {out.parent}.")
     if not os.access(out.parent, os.W_OK):
