@@ -97,7 +97,7 @@ class TestCora:
 
 def test_its_picture_is_drawn(quick):
     """As docs/pictures/demo.svg is, from what --json prints."""
-    script = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "pictures" / "demo.py"))
+    script = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "pictures" / "demo.py"))
     picture = ElementTree.fromstring(script["drawn"](json.loads(json.dumps(quick.to_dict()))))
     words = " ".join(text for text in picture.itertext())
     for record in quick.records:
