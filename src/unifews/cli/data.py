@@ -37,7 +37,7 @@ app = command_group()
 _SUMMARY_LIMIT = 200_000_000  # edges and features up to which a written dataset is summarised: about ten seconds
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(invoke_without_command=True, epilog="Example: unifews data list")
 def data(context: typer.Context) -> None:
     """List, inspect, fetch, convert and generate datasets."""
     help_if_alone(context)
