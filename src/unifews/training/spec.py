@@ -54,34 +54,23 @@ class TrainSpec:
     """Settings that every training has; `of` builds the class for a model."""
 
     dataset: str = option(MISSING, "name or path of the dataset", group="Input")
-    model: str = option(
-        "appnp", "appnp, sgc, mlp (propagated once); gcn, gat, sage, gcnii, gin (in every layer)", group="Model"
-    )
-    method: str = option(
-        "unifews",
-        "pruning method, see unifews methods; settings as ndls:epsilon=0.05",
-        group="Pruning",
-        metavar="NAME[:SETTINGS]",
-    )
+    model: str = option("appnp", "decoupled: appnp, sgc, mlp; layered: gcn, gat, sage, gcnii, gin", group="Model")
+    method: str = option("unifews", "pruning method with its settings, see unifews methods", group="Pruning")
     edge_sparsity: float | None = same_option(Amounts, "edge_sparsity")
     edge_threshold: float | None = same_option(Amounts, "edge_threshold", le=None)  # all removed: nothing to learn from
     weight_sparsity: float | None = same_option(Amounts, "weight_sparsity")
     weight_threshold: float | None = same_option(Amounts, "weight_threshold", le=None)
     weight_ramp: int | None = option(
         None,
-        "epochs over which weight sparsity grows to its target (default: 15 per layer; gcn and the like: 3, at least 12)",
+        "epochs over which weight sparsity ramps up (default: by model and layers)",
         ge=1,
         group="Pruning",
         metavar="EPOCHS",
     )
     weight_feedback: bool = same_option(PruningConfig, "feedback")
     seeds: int = option(1, "number of random seeds", ge=1, group="Training", metavar="N")
-    seed: int = option(42, "first random seed; it decides split, initial weights, batches and dropout", ge=0, group="Training")
-    split: SplitKind | None = option(
-        None,
-        "50/25/25 by class and seed (stratified), or the dataset's own (stored) (default: the dataset's)",
-        group="Training",
-    )
+    seed: int = option(42, "random seed; the first one of several", ge=0, group="Training")
+    split: SplitKind | None = option(None, "50/25/25 by seed (stratified) or the dataset's own (stored)", group="Training")
     recipe: Recipe = field(default_factory=Recipe)
 
     layered: ClassVar[bool] = False
@@ -210,7 +199,7 @@ class DecoupledSpec(TrainSpec):
 
     weight_reference: Literal["unpruned", "head"] = option(
         "unpruned",
-        "weight sparsity is a fraction of the unpruned model's weights, or of the trained head's",
+        "weight sparsity is a fraction of the weights of the unpruned model, or of the head",
         group="Pruning",
         rare=True,
     )
@@ -231,10 +220,7 @@ class DecoupledSpec(TrainSpec):
     rank: int | None = same_option(PropagationConfig, "rank")
     inherit: bool = same_option(PropagationConfig, "inherit")
     head: Literal["auto", "embedding", "coordinates"] = option(
-        "auto",
-        "input of the head: the embedding, its principal components (coordinates), or these if there are any (auto)",
-        group="Pruning",
-        rare=True,
+        "auto", "input of the head: the embedding or its principal components (coordinates)", group="Pruning", rare=True
     )
     standardise: Literal["common", "column"] = option(
         "common",
