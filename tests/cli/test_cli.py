@@ -346,7 +346,7 @@ class TestMistakes:
         Path("words.csv").write_text("hello,world\nfoo,bar\n")
         wrong("propagate", "words.csv", "-x", "x.npy", "-o", "p.npy", says="words.csv")
         Path("graph.xlsx").write_text("")
-        wrong("propagate", "graph.xlsx", "-x", "x.npy", "-o", "p.npy", says="no graph file by its name")
+        wrong("propagate", "graph.xlsx", "-x", "x.npy", "-o", "p.npy", says="no known extension of a graph file")
         Path("empty").mkdir()
         wrong("propagate", "empty", "-x", "x.npy", "-o", "p.npy", says=["not a unifews graph", "meta.json"])
         assert not Path("p.npy").exists()

@@ -205,7 +205,7 @@ class TestIdentifiers:
         wrong(*convert, says=["line 2 names node 'bob'", "data convert --ids"])
         np.save("x.npy", np.eye(3))
         Path("y.csv").write_text("id,label\nalice,1\n")
-        wrong(*convert, "-x", "x.npy", "-y", "y.csv", "--ids", says=["x.npy does not say whose its rows are", "with --ids"])
+        wrong(*convert, "-x", "x.npy", "-y", "y.csv", "--ids", says=["x.npy has no identifiers of its rows", "with --ids"])
         assert not Path("g").exists() and not Path("g.work").exists()
 
 
@@ -260,8 +260,8 @@ class TestVerify:
     def test_what_is_neither(self, files):
         wrong("data", "verify", "nowhere", says="there is no graph or dataset folder nowhere")
         Path("empty").mkdir()
-        wrong("data", "verify", "empty", says="empty is no graph or dataset folder")
-        wrong("data", "verify", "edges.csv", says="edges.csv is no graph or dataset folder")
+        wrong("data", "verify", "empty", says="empty is not a graph or dataset folder")
+        wrong("data", "verify", "edges.csv", says="edges.csv is not a graph or dataset folder")
 
 
 class TestInfo:

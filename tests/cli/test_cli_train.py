@@ -20,7 +20,7 @@ from unifews.datasets.folder import save_dataset
 from unifews.datasets.gencat import gencat
 from unifews.experiments.runner import Status
 from unifews.training.api import train
-from unifews.training.layered import OnGraph
+from unifews.training.layered import LayeredTraining
 from unifews.training.ledger import Ledger
 from unifews.training.loop import Epoch
 
@@ -52,10 +52,10 @@ def lines():
 class TestRuns:
     @pytest.mark.parametrize("options", [[*SMALL[:-2], *PRUNED], [*GCN[:-2], *PRUNED]], ids=["appnp", "gcn"])
     def test_seeds_of_another_run_are_not_trained_again(self, options, monkeypatch):
-        from unifews.training import api
+        from unifews.training.decoupled import DecoupledTraining
 
         trained = []
-        for work in (api._OnEmbedding, OnGraph):
+        for work in (DecoupledTraining, LayeredTraining):
             one = work.one_seed
             monkeypatch.setattr(
                 work, "one_seed", lambda self, i, seed, watch, one=one: trained.append(seed) or one(self, i, seed, watch)
@@ -395,7 +395,7 @@ class TestMistakes:
             ("mine --epochs 0", "--epochs"),
             ("mine --dropout 1", "--dropout"),
             ("mine --split random", "no --split named 'random'"),
-            ("mine --split stored", "came without a split of its own"),
+            ("mine --split stored", "has no stored split"),
             ("mine --entries row", "no --entries named 'row'"),
             ("mine --skip all", "no skip connection named 'all'"),
             ("mine --alpha 0", "--alpha"),

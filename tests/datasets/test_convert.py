@@ -483,7 +483,7 @@ def test_other_files_that_hold_no_edges():
         ("half.npy", InputError, r"edge 0 of half.npy names node \d+.5; nodes are whole numbers"),
         ("words.npy", InputError, r"values; nodes are numbered from 0. For identifiers, pass ids=True"),
         ("far.npy", InputError, r"edge 0 of far.npy names node 18446744073709551615; nodes are whole numbers below 2\^63"),
-        ("e.xlsx", FileFormatError, "no graph file by its name"),
+        ("e.xlsx", FileFormatError, "no known extension of a graph file"),
         ("cut.csv.gz", FileFormatError, "truncated"),
         ("none.csv", MissingFileError, "there is no file none.csv"),
     ):

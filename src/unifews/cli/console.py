@@ -221,10 +221,10 @@ def check_output(
 
 def check_page(out: Path) -> None:
     """Fail early if an HTML page cannot be written; a file that is not such a page is not replaced."""
-    from unifews.report import page
+    from unifews.report.tables import check_file
 
     check_output(out, (".html",), overwrite=True)
-    page.check_page(out)
+    check_file(out)
 
 
 # -------------------------------------------------------------------------------------------------------------- workers

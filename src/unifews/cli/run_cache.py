@@ -14,18 +14,25 @@ from unifews.cli.errors import resumable_runs
 if TYPE_CHECKING:
     from unifews.resources import Progress
     from unifews.training.api import Watch
-    from unifews.training.hands import Hands
+    from unifews.training.data_parallel import HeadTrainer
     from unifews.training.job import TrainingJob
     from unifews.training.ledger import Ledger
     from unifews.training.loop import Epoch
-    from unifews.training.result import Run
+    from unifews.training.result import TrainResult
 
 
 class RunCache:
     """Trains runs and stores their records in a folder, with a run file of the settings for each."""
 
     def __init__(
-        self, source: str, path: Path, store: bool, restart: bool, log: str | None, embedding: Path | None, hands: Hands | None
+        self,
+        source: str,
+        path: Path,
+        store: bool,
+        restart: bool,
+        log: str | None,
+        embedding: Path | None,
+        trainer: HeadTrainer | None,
     ) -> None:
         """`source`: the name or path the dataset was loaded from; `path`: the folder, or a .jsonl file in it; `embedding`:
         what replaced the features."""
@@ -33,14 +40,14 @@ class RunCache:
 
         path = path if path.suffix == ".jsonl" else path / "ledger.jsonl"
         self.source, self.folder, self.restart, self.log = source, path.parent, restart, log
-        self.embedding, self.hands = embedding, hands
-        self.is_first = hands is None or hands.is_first
+        self.embedding, self.trainer = embedding, trainer
+        self.is_first = trainer is None or trainer.is_first
         self.ledger: Ledger | None = Ledger(path) if store else None
         if self.ledger and self.is_first:
             console.report_skipped(self.ledger)
         self.files: list[Path] = []
         """Run files that were written."""
-        self.trained: Run | None = None
+        self.trained: TrainResult | None = None
         """The last run that was trained here, with its model."""
 
     def record(self, job: TrainingJob, *, model: bool = False) -> console.Json:
@@ -66,7 +73,7 @@ class RunCache:
                 again=restart,
                 progress=progress,
                 watch=watch if self.is_first else None,
-                workers=self.hands,
+                workers=self.trainer,
                 waiting=lambda: self._note(f"{name} is being trained by another process; waiting for its record."),
                 trained=self._remember,
             )
@@ -78,13 +85,13 @@ class RunCache:
         with ExitStack() as stack:
             progress, watch = stack.enter_context(console.training_progress(_kind(job), spec.seed, spec.seeds, first))
             if self.log and self.is_first:
-                from unifews.training.log import TensorBoard
+                from unifews.training.loop import TensorBoard
 
                 board = stack.enter_context(TensorBoard(self.folder / "tensorboard" / job.id, spec.seed))
                 watch = _both(watch, board)
             yield progress, watch
 
-    def _remember(self, run: Run) -> None:
+    def _remember(self, run: TrainResult) -> None:
         self.trained = run
 
     def _note(self, message: str) -> None:

@@ -97,12 +97,12 @@ def train(
                 _check_ledger(ledger)
             source: str = settings["dataset"]
             job = _prepare(settings, embedding)
-        hands = None
+        trainer = None
         if workers.group is not None:
-            from unifews.distributed.head import many
+            from unifews.distributed.head import head_trainer
 
-            hands = many(workers.group, job)
-        cache = RunCache(source, ledger, store, restart, log, embedding, hands)
+            trainer = head_trainer(workers.group, job)
+        cache = RunCache(source, ledger, store, restart, log, embedding, trainer)
         records = [cache.record(job.with_spec(job.spec.unpruned()))] if baseline and job.spec.prunes else []
         records.append(cache.record(job, model=save is not None))
         if workers.is_first:
@@ -196,7 +196,7 @@ def _check_log(log: str | None) -> None:
         return
     if log != "tensorboard":
         raise unknown_name("log", log, ("tensorboard",))
-    from unifews.training.log import writer
+    from unifews.training.loop import writer
 
     writer()
 
@@ -228,8 +228,8 @@ def _check_save(folder: Path, spec: TrainSpec) -> None:
 
 def _prepare(settings: console.Json, embedding: Path | None) -> TrainingJob:
     """Load the dataset, with the embedding for features if there is one, and check the run on it."""
+    from unifews.core.checks import check_finite
     from unifews.datasets.load import load_dataset
-    from unifews.training.checks import check_finite
     from unifews.training.job import TrainingJob
 
     with console.progress_bar(f"loading {settings['dataset']}") as progress:
