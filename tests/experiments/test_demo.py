@@ -66,7 +66,7 @@ def test_mistakes_come_before_the_work(monkeypatch):
     wrong("demo", "--out", "mine.html", says="is no page of unifews")
     wrong("demo", "--out", "page.pdf", says="must end in .html")
     wrong("demo", "--out", "no/page.html", says="there is no folder no")
-    wrong("demo", "--seeds", 0, says="--seeds is at least 1")
+    wrong("demo", "--seeds", 0, says="--seeds must be at least 1")
 
 
 class TestCora:

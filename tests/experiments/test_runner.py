@@ -37,7 +37,7 @@ def ledger(tmp_path):
 def trained(monkeypatch):
     """The seeds that are trained in this process from here on."""
     seeds = []
-    work = api._work
+    work = api.prepared
 
     def spied(data, spec, *rest):
         found = work(data, spec, *rest)
@@ -50,7 +50,7 @@ def trained(monkeypatch):
         found.one_seed = counted
         return found
 
-    monkeypatch.setattr(api, "_work", spied)
+    monkeypatch.setattr(api, "prepared", spied)
     return seeds
 
 

@@ -18,7 +18,7 @@ from unifews.storage.atomic import atomic_folder, steady
 from unifews.storage.folder_format import FolderFormat
 from unifews.storage.npy import open_array, write_array
 
-SMALL = 64_000_000  # bytes whose checksums are compared without being asked: a few hundredths of a second
+SMALL = 64_000_000  # bytes up to which checksums are always compared: a few hundredths of a second
 
 KIND = FolderFormat("graph", "unifews-graph", 1, "meta.json", "Graph.save")
 
@@ -54,7 +54,7 @@ def describe(place: Path, stored: Stored) -> None:
 
 
 def described(path: Path, array: NDArray[Any]) -> dict[str, Any]:
-    """What a JSON file says of the array in a `.npy` file, checksum of the file included."""
+    """The entry of a JSON file on the array in a `.npy` file, with the checksum of the file."""
     return {"dtype": array.dtype.name, "shape": list(array.shape), "bytes": path.stat().st_size, "sha256": checksum(path)}
 
 
@@ -153,7 +153,7 @@ def _open(folder: Path, name: str, shape: tuple[int, ...], dtype: type[np.generi
     array = open_array(path)
     if array.shape != shape or array.dtype != dtype:
         raise FileFormatError(
-            f"{path} holds {array.dtype.name} {list(array.shape)}, but meta.json asks for "
+            f"{path} holds {array.dtype.name} {list(array.shape)}, but meta.json requires "
             f"{np.dtype(dtype).name} {list(shape)} ({prod(shape) * np.dtype(dtype).itemsize:,} bytes)."
         )
     return array

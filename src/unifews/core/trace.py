@@ -13,7 +13,7 @@ from typing import Any
 from unifews.resources import format_bytes
 
 _SLOWER = 1.2  # times the unpruned run's estimated seconds, and
-_NOTICED = 0.1  # seconds more: from both on, a pruned run is said to be slower
+_NOTICED = 0.1  # seconds: a pruned run that takes both longer is reported as slower
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,13 @@ class Trace:
 
     hops: tuple[HopTrace, ...]
     requested: str = "unpruned"
-    """What the caller asked for, in words."""
+    """The requested amount of pruning, as text."""
     kernel: str = ""
     """Instruction set and threads the kernels ran with."""
     rank: int | None = None
     """Axes propagated; None = the input's own."""
     basis_macs: int = 0
-    """Multiply-adds of finding the basis, rotating into it and (once the embedding is asked for) back: not propagation."""
+    """Multiply-adds of finding the basis, rotating into it and (once the embedding is read) back: not propagation."""
     basis_seconds: float = 0.0
     setup_seconds: float = 0.0
     """Checking, laying out and finishing: everything that is neither a hop nor the basis."""
@@ -114,9 +114,9 @@ class Trace:
     ‖S‖₂ ≤ 1, and this bounds the error that dropping them causes."""
     notes: tuple[str, ...] = field(default=())
     error_bound: float | None = None
-    """Where a bound was asked for: ‖P̂ - P‖_F is at most this."""
+    """If a bound was requested: ‖P̂ - P‖_F is at most this."""
     relative_error_bound: float | None = None
-    """And ‖P̂ - P‖_F / ‖P‖_F at most this; infinite where the bound is no smaller than ‖P̂‖_F and says nothing."""
+    """And ‖P̂ - P‖_F / ‖P‖_F at most this; infinite where the bound is not below ‖P̂‖_F."""
     unpruned_seconds: float | None = None
     """What the unpruned propagation would have taken, estimated from a sample of its rows; None: not estimated."""
     layers: tuple[LayerTrace, ...] = ()
@@ -159,7 +159,7 @@ class Trace:
 
     @property
     def slower(self) -> str | None:
-        """A sentence where pruning took clearly longer than the unpruned propagation would have; None elsewhere."""
+        """A warning if pruning took clearly longer than the unpruned propagation would have, else None."""
         whole = self.unpruned_seconds
         if not whole or self.seconds < _SLOWER * whole or self.seconds - whole < _NOTICED:
             return None
@@ -208,11 +208,11 @@ class Trace:
 
     @property
     def certified(self) -> str | None:
-        """The bound on the error, in words; None where none was asked for."""
+        """The bound on the error as text; None if none was requested."""
         if self.error_bound is None or self.relative_error_bound is None:
             return None
         if math.isinf(self.relative_error_bound):
-            return f"error at most {self.error_bound:.3g}, more than the norm of the result: too much was removed to tell"
+            return f"error at most {self.error_bound:.3g}, more than the norm of the result"
         return f"error at most {self.error_bound:.3g}, {self.relative_error_bound:.3g} of the unpruned norm"
 
     def _transformation(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """One node order for a dataset, whichever source it comes from: a seed then draws the same split of the same nodes.
 
-Sources of cora number its nodes differently, so the nodes of cora and cora-lcc are sorted by what they hold (`by_content`). All
+Sources of cora number its nodes differently, so the nodes of cora and cora-lcc are sorted by their content (`by_content`). All
 sources of citeseer and pubmed have Planetoid's order, as PyG does; `Record.order` is the digest of the dataset in that order.
 """
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from unifews.datasets.dataset import Dataset, Split
 from unifews.datasets.registry import CONTENT, Record
 
-_ROUNDS = 3  # neighbourhoods that tell nodes of equal features apart; more leave the order of cora as it is
+_ROUNDS = 3  # of neighbourhoods that distinguish nodes of equal features; more do not change the order of cora
 
 
 def in_known_order(dataset: Dataset, record: Record) -> Dataset:

@@ -1,7 +1,7 @@
-"""Reading files that may be damaged or hostile: whatever goes wrong is one error that names the file.
+"""Reading files that may be damaged or malicious: every failure is one error that names the file.
 
-`reading` turns what parsers raise on bad bytes into `FileFormatError`; `check_unpacked` and `UnpackedText` bound what a
-compressed file may take in memory.
+`reading` turns the exceptions of parsers into `FileFormatError`; `check_unpacked` and `UnpackedText` bound the memory that a
+compressed file may take.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def reading(path: Path | str, expected: str) -> Iterator[None]:
             raise
         if isinstance(error, MemoryError):
             raise FileFormatError(
-                f"{path} cannot be read as {expected}: it asks for more memory than there is, so it is damaged, or too large "
+                f"{path} cannot be read as {expected}: it needs more memory than there is, so it is damaged, or too large "
                 f"for this machine."
             ) from error
         reason = " ".join(str(error).split())[:200].rstrip(".")
@@ -76,7 +76,7 @@ def reading(path: Path | str, expected: str) -> Iterator[None]:
 
 
 def check_memory(path: Path | str, size: int, what: str) -> None:
-    """Refuse what a file asks for, `size` bytes, if this machine does not have that much memory to give."""
+    """An error if a file needs `size` bytes of memory and this machine has fewer available."""
     free = available()
     if size > free:
         raise FileFormatError(
