@@ -46,9 +46,16 @@ from unifews.serving.portable import PortableProgram
 SHAPES = "512x512,128x256,256x40,1433x512,500x512"
 SPARSITIES = "0.5,0.7,0.9,0.95"
 TARGETS = {  # times as fast, or a share of the size
-    "512x512 .7": 1.2, "512x512 .9": 3.5, "512x512 .95": 6.0, "gcn, CSR": 4.0, "gcn, edge_index": 8.0, "head": 3.0,
-    "node, ms": 5.0, "node": 20.0, "size": 0.16,
-}  # fmt: skip
+    "512x512 .7": 1.2,
+    "512x512 .9": 3.5,
+    "512x512 .95": 6.0,
+    "gcn, CSR": 4.0,
+    "gcn, edge_index": 8.0,
+    "head": 3.0,
+    "node, ms": 5.0,
+    "node": 20.0,
+    "size": 0.16,
+}
 
 
 @dataclass
@@ -193,11 +200,13 @@ def weight_products(bench: Bench) -> list[dict[str, Any]]:
 def whole_model(bench: Bench) -> dict[str, Any]:
     fast, x, edges, matrix = bench.gcn, bench.x, bench.edge_index, bench.matrix
     by_matrix, by_index = bench.pyg(), bench.pyg()  # each keeps the normalisation of its own form of the edges
-    times = bench.race({
-        "compressed": lambda: fast(x, edges),
-        "PyG, CSR": lambda: by_matrix(x, matrix),
-        "PyG, edge_index": lambda: by_index(x, edges),
-    })  # fmt: skip
+    times = bench.race(
+        {
+            "compressed": lambda: fast(x, edges),
+            "PyG, CSR": lambda: by_matrix(x, matrix),
+            "PyG, edge_index": lambda: by_index(x, edges),
+        }
+    )
     kept, whole = fast.weights
     bench.console.print(f"[bold]gcn[/], {bench.data!r}, {fast.requested}; {kept:,} of {whole:,} weights")
     for rival, target in (("PyG, CSR", "gcn, CSR"), ("PyG, edge_index", "gcn, edge_index")):
@@ -262,8 +271,12 @@ def size(bench: Bench) -> dict[str, Any]:
 
 
 ROWS: dict[str, Callable[[Bench], Any]] = {
-    "products": weight_products, "gcn": whole_model, "head": head, "node": single_nodes, "size": size
-}  # fmt: skip
+    "products": weight_products,
+    "gcn": whole_model,
+    "head": head,
+    "node": single_nodes,
+    "size": size,
+}
 
 
 def main() -> None:

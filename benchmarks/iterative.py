@@ -76,9 +76,7 @@ def main() -> None:
                 show(name, model, case, record, unpruned, ALLOWED.get(model, ALLOWED[""]).get(case))
 
 
-def show(
-    name: str, model: str, case: str, record: dict[str, Any], unpruned: dict[str, Any], allowed: float | None
-) -> None:  # fmt: skip
+def show(name: str, model: str, case: str, record: dict[str, Any], unpruned: dict[str, Any], allowed: float | None) -> None:
     scores, trace = record["scores"], record["trace"]
     gain = Gain.of(record, unpruned)
     verdict = "" if allowed is None else f"  {'holds' if gain.points >= -allowed else 'MISSES'} -{allowed}"

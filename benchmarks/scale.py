@@ -98,17 +98,29 @@ def grow(folder: Path, sizes: list[int], memory: str, scheme: str) -> list[dict[
         out.unlink()
         macs = sum(hop["macs"] for hop in pruned.report["hops"])
         row = {
-            "edges": edges, "seconds": pruned.seconds, "peak": pruned.peak, "hop": pruned.hops / HOPS,
-            "unpruned_hop": whole.hops / 3, "unpruned_peak": whole.peak, "macs": macs, "scheme": scheme,
-            "removed": 1 - macs / (edges * 32 * HOPS), "ns_per_mac": 1e9 * pruned.hops / macs,
+            "edges": edges,
+            "seconds": pruned.seconds,
+            "peak": pruned.peak,
+            "hop": pruned.hops / HOPS,
+            "unpruned_hop": whole.hops / 3,
+            "unpruned_peak": whole.peak,
+            "macs": macs,
+            "scheme": scheme,
+            "removed": 1 - macs / (edges * 32 * HOPS),
+            "ns_per_mac": 1e9 * pruned.hops / macs,
             "whole_ns_per_mac": 1e9 * pruned.seconds / macs,
-        }  # fmt: skip
+        }
         rows.append(row)
         table.add_row(
-            f"{edges:,}", f"{edges // DEGREE:,}", f"{pruned.seconds:.0f} s", gigabytes(pruned.peak), f"{row['hop']:.2f} s",
-            f"{row['unpruned_hop']:.2f} s", f"{row['unpruned_hop'] / row['hop']:.1f}x",
+            f"{edges:,}",
+            f"{edges // DEGREE:,}",
+            f"{pruned.seconds:.0f} s",
+            gigabytes(pruned.peak),
+            f"{row['hop']:.2f} s",
+            f"{row['unpruned_hop']:.2f} s",
+            f"{row['unpruned_hop'] / row['hop']:.1f}x",
             f"{row['ns_per_mac']:.2f} ({row['whole_ns_per_mac']:.2f} with all else)",
-        )  # fmt: skip
+        )
         CONSOLE.print(table)
     return rows
 
@@ -131,8 +143,10 @@ def memory(folder: Path, size: tuple[int, int, int], trials: int) -> list[dict[s
     CONSOLE.print(table)
     ratios = [b.seconds / a.seconds for a, b in zip(*runs.values(), strict=True)]
     CONSOLE.print(f"{np.median(ratios):.2f} times the time ({min(ratios):.2f} - {max(ratios):.2f})")
-    return [{"what": name, "seconds": [run.seconds for run in each], "peak": [run.peak for run in each]}
-            for name, each in runs.items()]  # fmt: skip
+    return [
+        {"what": name, "seconds": [run.seconds for run in each], "peak": [run.peak for run in each]}
+        for name, each in runs.items()
+    ]
 
 
 def kill(folder: Path, edges: int, kills: int) -> list[dict[str, Any]]:
