@@ -18,6 +18,7 @@ from unifews.core.trace import Trace
 from unifews.deprecation import renamed_names
 from unifews.nn.trace import ModelTrace
 from unifews.training.metrics import NAMES
+from unifews.training.record import Record
 from unifews.training.spec import TrainSpec
 
 if TYPE_CHECKING:
@@ -51,13 +52,13 @@ class SeedResult(Fitted):
     """Of the evaluated pass, where layers propagate: accuracy and cost belong together."""
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> SeedResult:
+    def of(cls, values: Record) -> SeedResult:
         """From the values of `asdict`, as a file has them."""
         own = {item.name: values[item.name] for item in fields(cls) if item.name in values}
         trace = values.get("trace")
         return cls(**own | {"kept": tuple(values["kept"]), "trace": None if trace is None else ModelTrace.of(trace)})
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Record:
         """The seed's part of the record."""
         record = self.__dict__ | {"kept": list(self.kept)}
         trace = record.pop("trace")
@@ -104,7 +105,7 @@ class TrainResult:
     """The edge products and weights kept of the unpruned model's, and the cost of classifying all nodes."""
     head: tuple[int, ...]
     """Weights of each layer of the head with none removed: fewer than the unpruned model's on fewer principal components."""
-    dataset: dict[str, Any]
+    dataset: dict[str, str | int]
     propagate_seconds: float
     """From features to the input of the head, once for all seeds."""
     model: Module | None = field(default=None, repr=False, compare=False)
@@ -127,7 +128,7 @@ class TrainResult:
         """Training the head, mean over seeds."""
         return fmean(seed.seconds for seed in self.seeds)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Record:
         """The record of the ledger."""
         scores = self.accuracy
         return {
@@ -155,7 +156,7 @@ class TrainResult:
         )
 
 
-def describe(data: Dataset) -> dict[str, Any]:
+def describe(data: Dataset) -> dict[str, str | int]:
     """The dataset's part of the record."""
     return {
         "name": data.name,
@@ -191,7 +192,7 @@ def commit() -> str | None:
     return done.stdout.strip() or None
 
 
-def machine() -> dict[str, Any]:
+def machine() -> dict[str, str | int]:
     from unifews.kernels import describe, threads_to_use
     from unifews.resources import cores
 
