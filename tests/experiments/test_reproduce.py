@@ -412,7 +412,7 @@ def test_graphs_too_large_to_be_here_are_generated_at_a_stated_size(tmp_path, mo
     monkeypatch.setattr(reproduce, "_is_present", lambda name: False)
     monkeypatch.setitem(reproduce._FRACTIONS, "products", {"smoke": 1 / 20_000})
     found = reproduce.find_dataset("products", "smoke", tmp_path)
-    assert found.comparable == "none" and "generated: 122 nodes" in found.label and "stands in" in found.note
+    assert found.comparable == "none" and "generated: 122 nodes" in found.label and "replaces" in found.note
     data = reproduce.training_cells([{"dataset": found.source, "model": "mlp"}])[0]
     assert data.spec.dataset == "products-generated-122"
     with pytest.raises(MissingFileError, match="papers100m is not on this machine"):
