@@ -73,7 +73,7 @@ def graph(folder: Path, nodes: int, edges: int, features: int) -> Path:
     """A generated dataset, made if it is not there yet."""
     place = folder / f"powerlaw-{edges}-{features}"
     if not place.exists():
-        size = f"--nodes={nodes}", f"--edges={edges}", f"--features={features}"
+        size = f"--num-nodes={nodes}", f"--num-edges={edges}", f"--num-features={features}"
         made = command("data", "generate", "powerlaw", *size, f"--out={place}", "--memory=4GB")
         CONSOLE.print(f"made {place.name}: {made.seconds:.0f} s, peak {made.peak / 1e9:.1f} GB")
     return place

@@ -1,4 +1,4 @@
-"""Writes cli.md, the reference of the command line, from the command line itself: `make docs`."""
+"""Writes cli.md, the reference of the command line, from the commands themselves: `make docs`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ HEAD = """\
 
 *Written by `make docs` from the commands themselves; edit `src/unifews/cli` instead.*
 
-Results go to stdout (`--json` for machines), progress and notes to stderr. Exit code 0: done. 2: a mistake in the call or a
-file, reported in one sentence on stderr. 130: interrupted by Ctrl-C; 143: by SIGTERM. Output files are complete or absent.
-`UNIFEWS_DEBUG=1` shows tracebacks, `UNIFEWS_KERNELS=base` (or another of those that `unifews --version` lists) picks the
-instruction set.
+Results are printed to stdout (`--json` for machines), progress and notes to stderr. Exit code 0: success. 2: a mistake in the
+call or a file, reported in one sentence on stderr. 130: interrupted by Ctrl-C; 143: by SIGTERM. Output files are complete or
+absent. `--help` shows the common options of a command, `--help-all` all of them. `UNIFEWS_DEBUG=1` shows tracebacks,
+`UNIFEWS_KERNELS=base` (or another of those that `unifews --version` lists) selects the instruction set.
 """
 
 
@@ -27,23 +27,38 @@ def page() -> str:
 
 
 def _sections(path: str, command: Any) -> list[str]:
-    arguments = [p for p in command.params if p.param_type_name == "argument"]
-    options = [p for p in command.params if p.param_type_name == "option" and p.name != "help" and not p.hidden]
+    params = command.get_params(typer.Context(command, info_name=path))
+    arguments = [p for p in params if p.param_type_name == "argument"]
+    options = [p for p in params if p.param_type_name == "option" and p.name not in ("help", "help_all")]
     commands = getattr(command, "commands", {})
     usage = [path, *(p.metavar for p in arguments), *(["[OPTIONS]"] if options else []), *(["COMMAND"] if commands else [])]
     lines = [f"## {path}", "", (command.help or "").strip(), "", "```", " ".join(usage), "```", ""]
+    if command.epilog:
+        lines += [f"Example: `{command.epilog.removeprefix('Example: ')}`", ""]
     if commands:
         lines += ["| command | |", "|---|---|"]
         lines += [f"| [`{name}`](#{path.replace(' ', '-')}-{name}) | {_first(sub)} |" for name, sub in commands.items()]
         lines += [""]
     if arguments or options:
         lines += ["| option | | default |", "|---|---|---|"]
-        lines += [f"| `{p.metavar}` | {_cell(p.help)} | required |" for p in arguments]
-        lines += [f"| {_names(p)} | {_cell(p.help)} | {_default(p)} |" for p in options]
+        lines += [f"| `{p.metavar}` | {_cell(p.help)} | {_default(p)} |" for p in arguments]
+        lines += _rows(options)
         lines += [""]
     for name, sub in commands.items():
         lines += _sections(f"{path} {name}", sub)
     return lines
+
+
+def _rows(options: list[Any]) -> list[str]:
+    """A row per option, under the headings of the help."""
+    rows: list[str] = []
+    heading = None
+    for option in options:
+        if option.rich_help_panel != heading:
+            heading = option.rich_help_panel
+            rows.append(f"| **{heading}** | | |")
+        rows.append(f"| {_names(option)} | {_cell(option.help)} | {_default(option)} |")
+    return rows
 
 
 def _first(command: Any) -> str:

@@ -7,14 +7,16 @@ import numpy as np
 from unifews import Graph
 from unifews.datasets.dataset import About, Dataset
 from unifews.methods import registry
+from unifews.methods.base import Propagator, propagate_by
 
 CARDS = {card.name: card for card in registry.cards()[0]}
-RIVALS = [name for name in CARDS if name != "unifews" and hasattr(registry.find(name), "propagate")]
-PAIRS = [(name, model) for name in RIVALS for model in CARDS[name].backbones]
+PROPAGATORS = [name for name in CARDS if name != "unifews" and issubclass(registry.find(name), Propagator)]
+PAIRS = [(name, model) for name in PROPAGATORS for model in CARDS[name].backbones]
 
 
-def own_r(name):
-    return CARDS[name].defaults.get("r", 0.5)
+def propagated(method, graph, x, model="sgc", hops=None, r=None, **settings):
+    """By a method, a name or an object."""
+    return propagate_by(registry.resolve(method), graph, x, model, hops, r, **settings)
 
 
 def graph_of(n=60, edges=150, seed=617):

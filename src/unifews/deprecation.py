@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
@@ -35,13 +35,30 @@ class _MovedModules(MetaPathFinder, Loader):
         warnings.warn(
             f"{module.__name__} is now {new}; the old name will be removed in {REMOVED_IN}.", DeprecationWarning, stacklevel=2
         )
-        module.__dict__.update({key: value for key, value in vars(found).items() if not key.startswith("__")})
+        kept = {key: value for key, value in vars(found).items() if not key.startswith("__") or key == "__getattr__"}
+        module.__dict__.update(kept)
 
 
 def install() -> None:
     """Look up the old names after everything else; called once, when the package is imported."""
     if not any(isinstance(finder, _MovedModules) for finder in sys.meta_path):
         sys.meta_path.append(_MovedModules())
+
+
+def renamed_names(module: str, renamed: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a module in which names have changed: {"Old": "unifews.other.module.New"}."""
+
+    def find(name: str) -> Any:
+        if name not in renamed:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        new = renamed[name]
+        warnings.warn(
+            f"{module}.{name} is now {new}; the old name will be removed in {REMOVED_IN}.", DeprecationWarning, stacklevel=2
+        )
+        home, _, attribute = new.rpartition(".")
+        return getattr(import_module(home), attribute)
+
+    return find
 
 
 def renamed_arguments(**renamed: str) -> Callable[[Function], Function]:

@@ -20,12 +20,12 @@ StageProgress = Callable[[str, int, int], None]  # the current stage, steps or b
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[0-9]+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
-_DEFAULT = 2_000_000_000  # more would not be much faster
-_THREADS = 4  # more would wait for the disk
-_LEAST = 24_000_000  # below this, chunks are so small that nothing gets done
-_SHARE = 8_000_000  # what one thread needs to be worth starting
-_UNKNOWN = 150_000_000  # this process, where the system does not say how large it is
-_PER_EDGE = 200  # bytes that one edge of a chunk takes on its way, with everything derived from it
+_DEFAULT = 2_000_000_000  # bytes; more would not be much faster
+_MAX_THREADS = 4  # more would wait for the disk
+_MIN_FREE = 24_000_000  # bytes; with less, chunks would be too small
+_PER_THREAD = 8_000_000  # bytes for a thread to be started
+_RESIDENT = 150_000_000  # bytes assumed for this process where the system does not provide its size
+_PER_EDGE = 200  # bytes that one edge of a chunk takes, with everything derived from it
 _CHUNK = (1 << 14, 1 << 20)  # fewest and most edges of a chunk
 
 
@@ -34,10 +34,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-
-
 def parse_bytes(value: str | int | float, name: str) -> int:
-    """Bytes of "500MB", "2GB", "1.5GiB" or a plain number.
+    """Bytes of "500MB", "2GB", "1.5GiB" or a number.
 
     >>> parse_bytes("2GB", "memory"), parse_bytes("1GiB", "memory"), parse_bytes(5e8, "memory")
     (2000000000, 1073741824, 500000000)
@@ -82,28 +80,27 @@ def format_bytes(size: float) -> str:
     return f"{size:.0f} {unit}" if size >= 9.95 else f"{size:.1f} {unit}"
 
 
-
-
 class Memory(NamedTuple):
-    """What may be used, and how it is divided."""
+    """The memory that may be used, and how it is divided among threads."""
 
     total: int
     threads: int
     share: int
-    """Bytes for what one thread works on; so many shares as threads are at work, and two are waiting or being written."""
+    """Bytes for the data of one thread; there is a share for each thread, and two for results that wait or are written."""
 
     @classmethod
     def of(cls, memory: str | int | None, beside: int = 0, what: str = "this") -> Memory:
-        """`memory` bytes in all, of which the process and `beside` take theirs; two gigabytes beyond the process if None."""
+        """`memory` bytes in all, less those of the process and `beside`; two gigabytes beyond the process if None."""
         total = resident() + _default() if memory is None else parse_bytes(memory, "memory")
         taken = resident() + beside
         free = total - taken
-        if free < _LEAST:
+        if free < _MIN_FREE:
             raise InputError(
-                f"memory={format_bytes(total)} is too little for {what}: {format_bytes(taken)} are in use before it begins, "
-                f"and it needs at least {format_bytes(_LEAST)} more. Give {format_bytes(1.05 * (taken + _LEAST))} or more."
+                f"memory={format_bytes(total)} is too little for {what}: {format_bytes(taken)} are in use before it starts, "
+                f"and it needs at least {format_bytes(_MIN_FREE)} more. "
+                f"Give {format_bytes(1.05 * (taken + _MIN_FREE))} or more."
             )
-        threads = max(1, min(cores(), _THREADS, int(free / _SHARE) - 2))
+        threads = max(1, min(cores(), _MAX_THREADS, int(free / _PER_THREAD) - 2))
         return cls(total, threads, free // (threads + 2))
 
     @property
@@ -122,12 +119,12 @@ def installed() -> int:
     """Bytes of memory this machine has."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):  # a system that does not say
+    except (ValueError, OSError, AttributeError):  # not provided by this system
         return 2 * _DEFAULT
 
 
 def available() -> int:
-    """Bytes of memory that this process can still take: what the system has to give, within the limit set on the process."""
+    """Bytes of memory that this process can still allocate: what is available, within the limit set on the process."""
     free = installed()
     try:
         fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
@@ -137,22 +134,22 @@ def available() -> int:
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit != resource.RLIM_INFINITY:
             free = min(free, max(0, limit - _statm(0, 0)))
-    except (OSError, ValueError, LookupError, ImportError):  # a system that does not say
+    except (OSError, ValueError, LookupError, ImportError):  # not provided by this system
         pass
     return free
 
 
 def resident() -> int:
     """Bytes of memory this process has."""
-    return _statm(1, _UNKNOWN)
+    return _statm(1, _RESIDENT)
 
 
 def keep_freed() -> bool:
-    """Memory that is freed stays with this process, ready to be taken again; whether the system can do that.
+    """Make the allocator retain freed memory for reuse; returns whether the system supports it.
 
-    Unless told, the allocator gives every array of some megabytes back and asks for it anew at the next step of a training,
+    By default, the allocator returns every array of some megabytes to the system and requests it anew at each training step,
     and the system clears it page by page: 8 % of the time of an epoch on cora, 38 % on physics (benchmarks/freed.py). The
-    price is room between arrays, up to as much memory again, so arrays larger than a 64th of the machine's memory still
+    cost is fragmentation, up to as much memory again, so arrays larger than a 64th of the machine's memory still
     come and go. The commands that train do this; a program that imports the library decides itself, best at its start.
     """
     trim, mmap, most = -1, -3, (1 << 31) - 1  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h, and of an int
@@ -177,12 +174,10 @@ def _statm(field: int, unknown: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-
-
 def in_order(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
-    """work(item) of each item. At most `threads` results are made or waiting while the taker has one.
+    """work(item) of each item, in order, on several threads. At most `threads` results are in progress or waiting.
 
-    `ThreadPoolExecutor.map` starts everything at once, so that results pile up in memory where the taker is slower.
+    `ThreadPoolExecutor.map` starts everything at once, so that results accumulate in memory where the consumer is slower.
     """
     waiting: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(threads) as pool:

@@ -14,7 +14,7 @@ import pytest
 from commands import call, fine, work_in, wrong
 
 import unifews as uf
-from unifews.cli import live
+from unifews.cli import console
 from unifews.datasets.folder import save_dataset
 from unifews.datasets.gencat import gencat
 from unifews.errors import InputError
@@ -42,7 +42,7 @@ def none_trained(monkeypatch):
     def refuse(*args):
         raise AssertionError("something was trained")
 
-    return lambda: monkeypatch.setattr(api, "_work", refuse)
+    return lambda: monkeypatch.setattr(api, "prepared", refuse)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def found(tmp_path_factory):
     return uf.compare(DATA, edge_sparsity=(0.5, 0.8), ledger=tmp_path_factory.mktemp("all"), **SETTINGS)
 
 
-def told(*arguments):
+def run_json(*arguments):
     return json.loads(fine("compare", *arguments, "--json").out)
 
 
@@ -155,22 +155,22 @@ class TestTheCommand:
             r"random +0\.8.* 20\.0%",
         ]:
             assert re.search(pattern, out), pattern
-        assert "GCN on mine, 2 seeds: 300 nodes" in out and "kept in runs" in out and out.count("best") >= 2
+        assert "GCN on mine, 2 seeds: 300 nodes" in out and "runs are stored in runs" in out and out.count("best") >= 2
 
     def test_nothing_is_trained_twice(self, none_trained):
-        first = told("mine", *TWO, *SMALL)
+        first = run_json("mine", *TWO, *SMALL)
         none_trained()
-        assert told("mine", *TWO, *SMALL) == first
+        assert run_json("mine", *TWO, *SMALL) == first
         assert len(Ledger("runs").records()) == 5
 
     def test_the_unpruned_run_is_that_of_unifews_train(self, none_trained):
         fine("train", "mine", "--model", "gcn", *SMALL)
         records = len(Ledger("runs").records())
-        told("mine", *TWO, *SMALL)
+        run_json("mine", *TWO, *SMALL)
         assert len(Ledger("runs").records()) == records + 4
 
     def test_json_has_records_and_differences(self):
-        report = told("mine", *TWO, *SMALL, "--out", "page.html")
+        report = run_json("mine", *TWO, *SMALL, "--out", "page.html")
         assert [(e["method"], e["edge_sparsity"]) for e in report["compared"]] == [
             ("unifews", 0.5), ("random", 0.5), ("unifews", 0.8), ("random", 0.8)
         ]  # fmt: skip
@@ -192,7 +192,7 @@ class TestTheCommand:
         assert process.wait(30) == 130
         kept = ledger.records()
         assert 1 <= len(kept) < 5
-        report = told(*arguments[1:])
+        report = run_json(*arguments[1:])
         everything = [report["unpruned"], *(entry["record"] for entry in report["compared"])]
         assert all(record in everything for record in kept)
         assert len({record["id"] for record in ledger.records()}) == len(ledger.records()) == 5
@@ -246,15 +246,15 @@ class TestMistakes:
     "seconds, words", [(None, ""), (0, ""), (3, "3 s"), (600, "10 min"), (9000, "2.5 h")]
 )  # fmt: skip
 def test_the_time_left_in_words(seconds, words):
-    assert words in live.time_left(seconds) and bool(words) == bool(live.time_left(seconds))
+    assert words in console.time_left(seconds) and bool(words) == bool(console.time_left(seconds))
 
 
 def test_help_names_the_defaults():
-    assert "all that can do this model unless given" in " ".join(call("compare", "--help").out.split())
+    assert "[default: .3,.5,.8,.9]" in call("compare", "--help").out
 
 
 def test_figures_and_latex_of_a_comparison(tmp_path):
-    report = told("mine", *TWO, *SMALL, "--figures", "figures", "--latex", "table.tex")
+    report = run_json("mine", *TWO, *SMALL, "--figures", "figures", "--latex", "table.tex")
     stems = ("accuracy", "training-seconds")
     assert report["files"] == [*(f"figures/{stem}.{suffix}" for stem in stems for suffix in ("svg", "pdf")), "table.tex"]
     table = Path("table.tex").read_text(encoding="utf-8")

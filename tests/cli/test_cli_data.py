@@ -1,4 +1,4 @@
-"""`unifews data`: what is listed and told, what is written, and what is said when something is wrong."""
+"""`unifews data`: what is listed and printed, what is written, and what is printed when something is wrong."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def files():
     Path("split.csv").write_text("node,set\n" + "".join(f"{i},{['train', 'valid', 'test'][i // 2 % 3]}\n" for i in range(12)))
 
 
-def told(*arguments):
+def run_json(*arguments):
     return json.loads(fine(*arguments, "--json").out)
 
 
 class TestList:
     def test_every_record_has_its_row(self):
         out = fine("data", "list").out
-        rows = {row["name"]: row for row in told("data", "list")["datasets"]}
+        rows = {row["name"]: row for row in run_json("data", "list")["datasets"]}
         assert set(rows) == set(RECORDS) and all(name in out for name in RECORDS)
         assert "2,485" in out and "10,138" in out
         assert rows["cora"]["from"] == ["pyg", "wheel"] and rows["cora"]["here"] is None
@@ -56,7 +56,7 @@ class TestList:
         Path("mine").mkdir()
         Path("mine/cora.npz").write_bytes(b"")
         monkeypatch.setenv("UNIFEWS_DATA", "mine")
-        rows = {row["name"]: row for row in told("data", "list")["datasets"]}
+        rows = {row["name"]: row for row in run_json("data", "list")["datasets"]}
         assert rows["cora"]["here"] == rows["cora-lcc"]["here"] == "mine/cora.npz" and rows["citeseer"]["here"] is None
         assert fine("data", "list").out.count(" here ") == 2
 
@@ -75,7 +75,7 @@ class TestList:
 
 class TestConvert:
     def test_files_become_a_dataset_that_says_what_was_repaired(self, files):
-        out = fine("data", "convert", *OPTIONS, "--split", "split.csv", "--out", "ring").out
+        out = fine("data", "convert", *OPTIONS, "--split-file", "split.csv", "--out", "ring").out
         for part in [
             "13",
             "24, undirected",
@@ -90,14 +90,14 @@ class TestConvert:
         assert [len(part) for part in data.split()] == [4, 4, 4] and np.array_equal(data.x[:, 0], np.arange(13))
 
     def test_json_tells_the_same(self, files):
-        report = told("data", "convert", *OPTIONS, "--out", "ring", "--directed", "--name", "circle")
+        report = run_json("data", "convert", *OPTIONS, "--out", "ring", "--directed", "--name", "circle")
         assert report["name"] == "circle" and report["num_edges"] == 12 and not report["undirected"] and report["out"] == "ring"
         assert report["homophily"] == 0 and report["degrees"]["isolated"] == 1 and report["class_sizes"] == [7, 6]
 
     def test_three_files_of_a_split(self, files):
         for i, name in enumerate(("train", "val", "test")):
             Path(f"{name}.txt").write_text(f"{i}\n{i + 3}\n")
-        splits = [part for name in ("train", "val", "test") for part in ("--split", f"{name}.txt")]
+        splits = [part for name in ("train", "val", "test") for part in ("--split-file", f"{name}.txt")]
         fine("data", "convert", *OPTIONS, *splits, "--out", "ring")
         assert [part.tolist() for part in open_dataset("ring").split()] == [[0, 3], [1, 4], [2, 5]]
 
@@ -108,12 +108,12 @@ class TestConvert:
         wrong("data", "convert", *OPTIONS, "--out", "ring", says=["y.csv has 2 labels", "13 nodes"])
         Path("split.csv").write_text("0,train\n1,val\n")
         Path("y.csv").write_text("1\n" * 13)
-        wrong("data", "convert", *OPTIONS, "--out", "ring", "--split", "split.csv", says="test set is empty")
+        wrong("data", "convert", *OPTIONS, "--out", "ring", "--split-file", "split.csv", says="test set is empty")
         assert not Path("ring").exists()
 
     def test_nothing_is_replaced_unasked(self, files):
         Path("taken").mkdir()
-        wrong("data", "convert", *OPTIONS, "--out", "taken", "--overwrite", says=["taken", "is no dataset"])
+        wrong("data", "convert", *OPTIONS, "--out", "taken", "--overwrite", says=["taken", "is not a dataset"])
         wrong("data", "convert", *OPTIONS, "--out", "no/where", says="there is no folder")
         fine("data", "convert", *OPTIONS, "--out", "ring")
         wrong("data", "convert", *OPTIONS, "--out", "ring", says=["already exists", "--overwrite"])
@@ -123,16 +123,18 @@ class TestConvert:
 
 class TestConvertThroughFiles:
     def test_edges_alone_become_a_graph(self, files):
-        out = fine("data", "convert", "--edges", "edges.csv", "--out", "ring", "--nodes", "2e1").out
-        assert "20 nodes, 24 edges, undirected" in out and "1 self-loop dropped, 0 copies of edges merged" in out
+        out = fine("data", "convert", "--edges", "edges.csv", "--out", "ring", "--num-nodes", "2e1").out
+        assert "20 nodes, 24 edges, undirected" in out and "1 self-loop removed, 0 duplicate edges merged" in out
         graph = uf.Graph.open("ring")
         assert graph.num_nodes == 20 and graph.is_symmetric and not Path("ring.work").exists()
-        report = told("data", "convert", "--edges", "edges.csv", "-e", "edges.csv", "--out", "twice", "--directed")
+        report = run_json("data", "convert", "--edges", "edges.csv", "-e", "edges.csv", "--out", "twice", "--directed")
         assert (report["num_edges"], report["merged_duplicates"], report["symmetric"]) == (12, 12, False)
 
     def test_a_dataset_is_the_same_with_and_without(self, files):
-        report = told("data", "convert", *OPTIONS, "--split", "split.csv", "--out", "a", "--name", "ring")
-        through = told("data", "convert", *OPTIONS, "--split", "split.csv", "--out", "b", "--name", "ring", "--memory", "1GB")
+        report = run_json("data", "convert", *OPTIONS, "--split-file", "split.csv", "--out", "a", "--name", "ring")
+        through = run_json(
+            "data", "convert", *OPTIONS, "--split-file", "split.csv", "--out", "b", "--name", "ring", "--memory", "1GB"
+        )
         assert {**report, "out": ""} == {**through, "out": ""}
         assert np.array_equal(open_dataset("a").graph.indices, open_dataset("b", verify=True).graph.indices)
 
@@ -145,31 +147,31 @@ class TestConvertThroughFiles:
         with monkeypatch.context() as patch:
             patch.setattr(journal, "put_folder", stop)
             result = call("data", "convert", "--edges", "edges.csv", "--out", "ring")
-        assert result.code == 130 and "what is done is kept in ring.work, and the same command goes on with it" in result.err
-        wrong("data", "convert", "--edges", "edges.csv", "--out", "ring", "--directed", says=["begun with", "--again"])
+        assert result.code == 130 and "finished work is in ring.work, run the same command to resume" in result.err
+        wrong("data", "convert", "--edges", "edges.csv", "--out", "ring", "--directed", says=["begun with", "--restart"])
         wrong("propagate", "ring", "--features", "x.npy", "--out", "p.npy", says=["ring is not finished", "ring.work"])
         wrong("data", "info", "ring", says=["ring is not finished", "ring.work"])
         wrong("data", "info", "ring.work", says="the working folder of an unfinished dataset")
-        fine("data", "convert", "--edges", "edges.csv", "--out", "ring", "--directed", "--again")
+        fine("data", "convert", "--edges", "edges.csv", "--out", "ring", "--directed", "--restart")
         assert uf.Graph.open("ring").num_edges == 12 and not Path("ring.work").exists()
 
     def test_mistakes(self, files):
         edges = ["data", "convert", "--edges", "edges.csv", "--out", "ring"]
-        wrong(*edges, "--features", "x.csv", says=["--features only", "--labels"])
-        wrong(*edges, "--labels", "y.csv", says=["--labels only", "--features"])
-        wrong(*edges, "--name", "a", says="--split and --name belong to a dataset")
-        wrong(*edges, "--nodes", "many", says="--nodes is a whole number")
-        wrong(*edges, "--nodes", 5, says="--nodes must be at least 12")
+        wrong(*edges, "--features", "x.csv", says=["only --features is given", "--labels"])
+        wrong(*edges, "--labels", "y.csv", says=["only --labels is given", "--features"])
+        wrong(*edges, "--name", "a", says="--split-file and --name belong to a dataset")
+        wrong(*edges, "--num-nodes", "many", says="--num-nodes is a whole number")
+        wrong(*edges, "--num-nodes", 5, says="--num-nodes must be at least 12")
         wrong(*edges, "--memory", "lots", says="--memory is an amount such as 500MB")
         wrong(*edges, "--memory", "5MB", says=["--memory 5.0 MB is too little", "Give"])
-        wrong("data", "convert", *OPTIONS, "--out", "ring", "--nodes", 13, says="rows of its features")
+        wrong("data", "convert", *OPTIONS, "--out", "ring", "--num-nodes", 13, says="its features have rows")
         Path("edges.csv").write_text("0,1\n1,2\n2\n")
         wrong(*edges, says=["edges.csv", "line 3 has 1 values"])
         assert not Path("ring").exists() and not Path("ring.work").exists()
         Path("edges.csv").write_text("0,1\n")
         fine(*edges)
         wrong(*edges, says=["already exists", "--overwrite"])
-        wrong("data", "convert", *OPTIONS, "--out", "ring", "--overwrite", says="no dataset")
+        wrong("data", "convert", *OPTIONS, "--out", "ring", "--overwrite", says="not a dataset")
 
 
 class TestIdentifiers:
@@ -181,7 +183,7 @@ class TestIdentifiers:
             uf.read_ids("g").tolist() == [5, 10**10, 10**10 + 7] and sum(f.stat().st_size for f in Path("g").iterdir()) < 5_000
         )
         Path("e.csv").write_text("alice,bob\nbob,carol\n")
-        report = told("data", "convert", "-e", "e.csv", "-o", "h", "--ids", "--directed")
+        report = run_json("data", "convert", "-e", "e.csv", "-o", "h", "--ids", "--directed")
         assert report["ids"] == "h/ids.txt" and report["num_edges"] == 2
         assert Path("h/ids.txt").read_text() == "alice\nbob\ncarol\n"
 
@@ -197,13 +199,13 @@ class TestIdentifiers:
     def test_mistakes(self):
         Path("e.csv").write_text("source,target\n0,3000000000\n")
         convert = ["data", "convert", "-e", "e.csv", "-o", "g"]
-        wrong(*convert, says=["1 edge, but node numbers up to 3,000,000,000", "Pass --ids if", "or --nodes 3000000001 if"])
-        wrong(*convert, "--ids", "--nodes", 5, says="--nodes 5 cannot be given with --ids")
+        wrong(*convert, says=["1 edge, but node numbers up to 3,000,000,000", "Pass --ids if", "or --num-nodes 3000000001 if"])
+        wrong(*convert, "--ids", "--num-nodes", 5, says="--num-nodes 5 cannot be given with --ids")
         Path("e.csv").write_text("alice,bob\nbob,carol\n")
         wrong(*convert, says=["line 2 names node 'bob'", "data convert --ids"])
         np.save("x.npy", np.eye(3))
         Path("y.csv").write_text("id,label\nalice,1\n")
-        wrong(*convert, "-x", "x.npy", "-y", "y.csv", "--ids", says=["x.npy does not say whose its rows are", "with --ids"])
+        wrong(*convert, "-x", "x.npy", "-y", "y.csv", "--ids", says=["x.npy has no identifiers of its rows", "with --ids"])
         assert not Path("g").exists() and not Path("g.work").exists()
 
 
@@ -218,18 +220,18 @@ class TestDirections:
 
 class TestVerify:
     def test_folders_without_damage(self, files):
-        fine("data", "convert", *OPTIONS, "--split", "split.csv", "-o", "d")
+        fine("data", "convert", *OPTIONS, "--split-file", "split.csv", "-o", "d")
         out = fine("data", "verify", "d").out
         assert "d is a dataset without damage: 13 nodes, 24 edges" in out
         assert "checksums of x.npy, y.npy, train_0.npy, val_0.npy, test_0.npy" in out and "graph/indices" in out
         out = fine("data", "verify", "d/graph").out
         assert "d/graph is a graph without damage" in out and "checked indptr" in out
-        report = told("data", "verify", "d")
+        report = run_json("data", "verify", "d")
         assert report["kind"] == "dataset" and not report["damaged"] and len(report["checked"]) > 4
 
     @pytest.mark.parametrize("name", ["x", "y", "train_0", "val_0", "test_0"])
     def test_a_changed_byte_of_any_array(self, files, name):
-        fine("data", "convert", *OPTIONS, "--split", "split.csv", "-o", "d")
+        fine("data", "convert", *OPTIONS, "--split-file", "split.csv", "-o", "d")
         path = Path(f"d/{name}.npy")
         data = path.read_bytes()
         for place in range(128, len(data), 11):
@@ -258,8 +260,8 @@ class TestVerify:
     def test_what_is_neither(self, files):
         wrong("data", "verify", "nowhere", says="there is no graph or dataset folder nowhere")
         Path("empty").mkdir()
-        wrong("data", "verify", "empty", says="empty is no graph or dataset folder")
-        wrong("data", "verify", "edges.csv", says="edges.csv is no graph or dataset folder")
+        wrong("data", "verify", "empty", says="empty is not a graph or dataset folder")
+        wrong("data", "verify", "edges.csv", says="edges.csv is not a graph or dataset folder")
 
 
 class TestInfo:
@@ -271,7 +273,7 @@ class TestInfo:
         data = uf.powerlaw(60, 200, num_features=3, num_classes=2, seed=7)
         y = np.stack([np.ones(60), data.y], axis=1).astype(np.uint8)
         save_dataset(Dataset("many", data.graph, data.x, y, about=About(metric="f1")), "many")
-        report = told("data", "info", "many")
+        report = run_json("data", "info", "many")
         assert report["multilabel"] and report["homophily"] is None and report["class_sizes"][0] == 60
         assert "labels     2 of" in fine("data", "info", "many").out
 
@@ -279,7 +281,7 @@ class TestInfo:
         save_dataset(Dataset("bare", uf.Graph.from_edge_index(np.array([[0], [1]]), 3), np.eye(3), np.full(3, -1)), "bare")
         out = fine("data", "info", "bare").out
         assert "classes    0; 0 nodes labelled" in out and "split      0 / 0 / 0 nodes" in out
-        assert told("data", "info", "bare")["class_sizes"] == []
+        assert run_json("data", "info", "bare")["class_sizes"] == []
 
     def test_features_that_are_no_numbers_are_told(self):
         x = np.ones((4, 2), dtype=np.float32)
@@ -306,13 +308,13 @@ class TestInfo:
         save_dataset(Dataset("cora-lcc", data.graph, data.x, data.y), "cache/cora-lcc")
         here = str(Path("cache/cora-lcc").resolve())
         assert here in fine("data", "fetch", "cora-lcc").out
-        assert told("data", "fetch", "cora_lcc")["datasets"] == [{"name": "cora-lcc", "here": here, "source": "arrays"}]
+        assert run_json("data", "fetch", "cora_lcc")["datasets"] == [{"name": "cora-lcc", "here": here, "source": "arrays"}]
 
 
 class TestGenerate:
     def test_gencat(self):
-        options = ["data", "generate", "gencat", "--nodes", 300, "--edges", 900, "--features", 6, "--seed", 5]
-        report = told(*options, "--out", "a")
+        options = ["data", "generate", "gencat", "--num-nodes", 300, "--num-edges", 900, "--num-features", 6, "--seed", 5]
+        report = run_json(*options, "--out", "a")
         assert (report["num_nodes"], report["num_edges"], report["num_features"], report["num_classes"]) == (300, 1800, 6, 7)
         assert "alpha=2.1" in report["source"] and open_dataset("a").graph.num_edges == 1800
         fine(*options, "--out", "b")
@@ -322,20 +324,46 @@ class TestGenerate:
         assert "authors' code" in c.about.notes[0]
 
     def test_gencat_like_another(self):
-        fine("data", "generate", "gencat", "--classes", 3, "--features", 4, "--out", "first", "--binary")
-        report = told("data", "generate", "gencat", "--like", "first", "--nodes", 500, "--edges", 0, "--out", "second")
+        fine("data", "generate", "gencat", "--num-classes", 3, "--num-features", 4, "--out", "first", "--binary")
+        report = run_json(
+            "data", "generate", "gencat", "--like", "first", "--num-nodes", 500, "--num-edges", 0, "--out", "second"
+        )
         assert report["num_classes"] == 3 and report["num_features"] == 4 and report["notes"] == ["follows first"]
 
     def test_powerlaw_and_cora_like(self):
-        report = told(
-            "data", "generate", "powerlaw", "--nodes", 200, "--edges", 1000, "--features", 5, "--classes", 3, "--out", "p"
+        report = run_json(
+            "data",
+            "generate",
+            "powerlaw",
+            "--num-nodes",
+            200,
+            "--num-edges",
+            1000,
+            "--num-features",
+            5,
+            "--num-classes",
+            3,
+            "--out",
+            "p",
         )
         assert (report["num_nodes"], report["num_edges"], report["num_features"], report["num_classes"]) == (200, 1000, 5, 3)
         assert "not Cora" in fine("data", "generate", "cora-like", "--out", "c").out
         assert open_dataset("c").num_features == 1433
 
     def test_powerlaw_by_the_way_of_files_takes_numbers_as_people_write_them(self):
-        options = ["data", "generate", "powerlaw", "--nodes", "2e2", "--edges", "1e3", "--features", 5, "--classes", 3]
+        options = [
+            "data",
+            "generate",
+            "powerlaw",
+            "--num-nodes",
+            "2e2",
+            "--num-edges",
+            "1e3",
+            "--num-features",
+            5,
+            "--num-classes",
+            3,
+        ]
         fine(*options, "--out", "p", "--memory", "500MB")
         made = uf.powerlaw(200, 1_000, num_features=5, num_classes=3)
         written = open_dataset("p", verify=True)
@@ -343,15 +371,15 @@ class TestGenerate:
         wrong(*options, "--out", "q", "--memory", "30MB", says=["too little for generating", "Give"])
 
     def test_a_dataset_too_large_to_look_through_is_told_by_its_counts(self, monkeypatch):
-        monkeypatch.setattr("unifews.cli.generate._SUMMED_UP", 100)
-        options = ["data", "generate", "powerlaw", "--nodes", 200, "--edges", 1000, "--features", 5]
-        assert "wrote p; unifews data info p tells more" in fine(*options, "--out", "p").out
-        assert told(*options, "--out", "q")["num_edges"] == 1000
+        monkeypatch.setattr("unifews.cli.data._SUMMARY_LIMIT", 100)
+        options = ["data", "generate", "powerlaw", "--num-nodes", 200, "--num-edges", 1000, "--num-features", 5]
+        assert "wrote p; unifews data info p shows more" in fine(*options, "--out", "p").out
+        assert run_json(*options, "--out", "q")["num_edges"] == 1000
 
     def test_mistakes(self):
-        wrong("data", "generate", "gencat", "--edges", 10, "--out", "g", says="between")
-        wrong("data", "generate", "gencat", "--alpha", 0.5, "--out", "g", says="--alpha")
-        wrong("data", "generate", "powerlaw", "--nodes", 1, "--out", "g", says="--nodes")
+        wrong("data", "generate", "gencat", "--num-edges", 10, "--out", "g", says="between")
+        wrong("data", "generate", "gencat", "--exponent", 0.5, "--out", "g", says="--exponent")
+        wrong("data", "generate", "powerlaw", "--num-nodes", 1, "--out", "g", says="--num-nodes")
         wrong("data", "generate", "gnp", "--out", "g", says="gnp")
         assert not Path("g").exists()
 

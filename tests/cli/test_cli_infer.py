@@ -1,4 +1,4 @@
-"""`unifews infer` and `unifews train --save`: what is written and printed, and what is said when something is wrong."""
+"""`unifews infer` and `unifews train --save`: what is written and printed, and what is printed when something is wrong."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def scores(model="gcn"):
     return trained(model)(DATA.x, DATA.graph).numpy()
 
 
-def told(*arguments):
+def run_json(*arguments):
     return json.loads(fine("infer", *arguments, "--json").out)
 
 
@@ -59,7 +59,7 @@ class TestPredictions:
         assert table["class"].tolist() == found.argmax(1).tolist()
 
     def test_parquet_of_all_nodes(self):
-        report = told("model", "mine", "--out", "p.parquet")
+        report = run_json("model", "mine", "--out", "p.parquet")
         table = pyarrow.parquet.read_table("p.parquet").to_pydict()
         assert list(table) == ["node", "class"]
         assert table["node"] == list(range(300))
@@ -103,7 +103,7 @@ class TestPredictions:
         fine("infer", "model", "edges.csv", "--features", "x.npy", "--undirected", "--out", "p.npy")
         np.testing.assert_array_equal(np.load("p.npy"), scores().argmax(1))
         told_so = fine("infer", "model", "edges.csv", "--features", "x.npy", "--out", "q.npy")
-        assert "is used undirected: 900 reverse edges were added" in told_so.err
+        assert "900 reverse edges were added" in told_so.err
         np.testing.assert_array_equal(np.load("q.npy"), np.load("p.npy"))
         assert fine("infer", "model", "edges.csv", "--features", "x.npy", "--directed", "--out", "r.npy").err == ""
 
@@ -115,20 +115,20 @@ class TestPredictions:
 
 class TestSpeed:
     def test_few_nodes_are_timed_one_by_one(self):
-        report = told("model", "mine", "--nodes", "1,5,7", "--out", "p.csv")
+        report = run_json("model", "mine", "--nodes", "1,5,7", "--out", "p.csv")
         assert 0 < report["latency"]["median_ms"] <= report["latency"]["p95_ms"]
         assert report["nodes_per_second"] == pytest.approx(3 / report["seconds"]["predict"])
 
     def test_many_nodes_are_predicted_in_one_go(self, monkeypatch):
-        monkeypatch.setattr(infer, "_FEW", 2)
-        report = told("model", "mine", "--nodes", "1,5,7", "--out", "p.csv")
+        monkeypatch.setattr(infer, "_SINGLE_NODES", 2)
+        report = run_json("model", "mine", "--nodes", "1,5,7", "--out", "p.csv")
         assert report["latency"] is None and report["nodes_per_second"] > 0
 
     def test_what_is_printed(self):
-        said = fine("infer", "model", "mine", "--nodes", "1,5,7", "--out", "p.csv").out
-        for part in ("12 features to 3 scores", "300 nodes", "3 nodes one at a time: median", "95th percentile", "a second"):
-            assert part in said
-        assert "wrote p.csv: node, class of 3 nodes" in said
+        printed = fine("infer", "model", "mine", "--nodes", "1,5,7", "--out", "p.csv").out
+        for part in ("12 features to 3 scores", "300 nodes", "3 nodes one at a time: median", "95th percentile", "per second"):
+            assert part in printed
+        assert "wrote p.csv: node, class of 3 nodes" in printed
         assert "predicted 300 nodes in" in fine("infer", "model", "mine", "--out", "p.npy", "--threads", 1).out
 
 
@@ -138,7 +138,7 @@ class TestMistakes:
             raise AssertionError("the output is checked before any work")
 
         monkeypatch.setattr(infer, "_open", never)
-        wrong("infer", "model", "mine", "--out", "p.txt", says="must end in .parquet, .csv or .npy")
+        wrong("infer", "model", "mine", "--out", "p.txt", says="must end in .parquet or .csv or .npy")
         wrong("infer", "model", "mine", "--out", "none/p.csv", says="there is no folder none")
         Path("there.csv").write_text("mine")
         wrong("infer", "model", "mine", "--out", "there.csv", says="already exists; add --overwrite")
@@ -167,8 +167,8 @@ class TestMistakes:
         ("-1", "--nodes names -1, but mine has nodes 0 to 299"),
         ("1;2", "--nodes 1;2 is neither node numbers, as in 1,5,7, nor a file"),
         ("1,", "neither node numbers"),
-        ("9" * 30, "no node of any graph"),
-        ("words.txt", "nodes are whole numbers"),
+        ("9" * 30, "larger than any node number"),
+        ("words.txt", "nodes are integers"),
         ("two.txt", "has 2 columns"),
         ("short.npy", "has 3 flags, but mine has 300 nodes"),
     ])  # fmt: skip
@@ -181,16 +181,16 @@ class TestMistakes:
     def test_data(self):
         np.savetxt("edges.csv", DATA.graph.to_edge_index().T, fmt="%d", delimiter=",")
         wrong("infer", "model", "edges.csv", "--out", "p.csv", says="holds no features; give them with --features")
-        wrong("infer", "model", "mine", "--undirected", "--out", "p.csv", says="--undirected is about a graph file")
+        wrong("infer", "model", "mine", "--undirected", "--out", "p.csv", says="--undirected is for graph files")
         wrong("infer", "model", "nowhere", "--out", "p.csv", says="no dataset named 'nowhere'")
-        wrong("infer", "model", "mine", "--threads", 0, "--out", "p.csv", says="--threads is at least 1")
+        wrong("infer", "model", "mine", "--threads", 0, "--out", "p.csv", says="--threads must be at least 1")
 
 
 class TestSaving:
     @pytest.mark.parametrize("model", [["--model", "gcn"], ["--hops", 3]])
     def test_a_trained_model_predicts_again(self, model):
-        said = fine("train", "mine", *model, *HEAD, *PRUNED, "--no-baseline", "--save", "saved")
-        assert "wrote saved: the model of seed 4" in said.out
+        printed = fine("train", "mine", *model, *HEAD, *PRUNED, "--no-baseline", "--save", "saved")
+        assert "wrote saved: the model of seed 4" in printed.out
         fast = uf.load("saved")
         seed = fast.record["seed"]
         best = max(Ledger("runs").records()[-1]["seeds"], key=lambda found: found["val"])
@@ -202,17 +202,17 @@ class TestSaving:
     def test_a_run_of_the_ledger_is_trained_again_for_its_model(self):
         fine("train", "mine", "--model", "gcn", *HEAD, *PRUNED)
         again = fine("train", "mine", "--model", "gcn", *HEAD, *PRUNED, "--save", "saved", "--json")
-        assert "which holds no models; it is trained again for --save" in again.err
+        assert "which stores no models; training again for --save" in again.err
         assert json.loads(again.out)["model"]["path"] == "saved"
         assert len(Ledger("runs").records()) == 2  # unpruned and sparsified, each once
         assert torch.isfinite(uf.load("saved")(DATA.x, DATA.graph)).all()
 
     def test_mistakes_are_found_before_the_training(self):
         for arguments, says in [
-            (["--save", "mine"], "mine already exists; give --save another name"),
+            (["--save", "mine"], "mine already exists; choose another --save"),
             (["--save", "none/saved"], "there is no folder none"),
-            (["--save", "saved", "--model", "gcn", "--task", "links"], "--save writes models that classify nodes"),
-            (["--save", "saved", "--model", "sgc", "--method", "ndls"], "--save writes models that unifews has pruned"),
+            (["--save", "saved", "--model", "gcn", "--task", "links"], "--save writes node classifiers"),
+            (["--save", "saved", "--model", "sgc", "--method", "ndls"], "--save writes models pruned by unifews"),
         ]:
             wrong("train", "mine", *arguments, says=says)
         assert not Path("runs").exists()

@@ -18,7 +18,7 @@ import pytest
 from commands import work_in
 
 from unifews import cli, save_dataset
-from unifews.cli.run import Termination
+from unifews.cli.errors import Termination
 from unifews.datasets.gencat import gencat
 from unifews.training.api import train
 from unifews.training.ledger import Ledger
@@ -79,12 +79,12 @@ def test_sigterm_keeps_what_is_done_and_says_how_to_go_on():
     data = gencat(3000, 9000, features=64, classes=3, seed=7, name="wide")
     data.graph.save("graph")
     np.save("x.npy", np.asarray(data.x, dtype=np.float32))
-    call = ["propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--hops", 4000, "--memory", "2GB", "--careful"]
+    call = ["propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--hops", 4000, "--memory", "2GB", "--checkpoint-every-hop"]
     process = start(*call)
     until(lambda: list(Path().glob("p.npy.work/state-*")))
     code, out, err = stopped(process)
     assert code == 143 and out == ""
-    assert "interrupted; what is done is kept in p.npy.work, and the same command goes on with it." in err
+    assert "interrupted; finished work is in p.npy.work, run the same command to resume." in err
     assert Path("p.npy.work/manifest.json").exists() and not Path("p.npy").exists()
 
 
@@ -93,7 +93,7 @@ def test_sigterm_while_training_keeps_finished_seeds():
     until(lambda: list(Path("runs").glob(".*.partial.json")))
     code, out, err = stopped(process)
     assert (code, out) == (143, "") and err.count("\n") == 1
-    assert "interrupted; what was finished is in runs, and the same command goes on from there." in err
+    assert "interrupted; finished runs are in runs, run the same command to resume." in err
     assert list(Path("runs").glob(".*.partial.json")) and not Ledger("runs").records()
 
 
@@ -118,18 +118,18 @@ def test_sigterm_ends_the_processes_of_a_comparison():
     until(lambda: len(list(Path("runs").glob(".*.lock"))) == 2)  # both are at work
     code, out, err = stopped(process, group=True)
     assert (code, out) == (143, "")
-    assert "unifews: interrupted; what was finished is in runs, and the same command goes on from there." in err
+    assert "unifews: interrupted; finished runs are in runs, run the same command to resume." in err
     until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
 
 
 def test_a_second_signal_in_the_same_moment_does_not_disturb():
-    told = Termination()
-    with told:
+    termination = Termination()
+    with termination:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)  # the copy that goes to the process group
-        assert told and told.exit_code == 143
-        told._at -= 2
+        assert termination and termination.exit_code == 143
+        termination._at -= 2
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and not Termination()
@@ -210,11 +210,11 @@ def test_a_graph_names_its_file_too():
 def test_two_processes_with_one_ledger_train_every_run_once():
     long = ["--hops", 3, "--width", 8, "--epochs", 60, "--patience", 0, "--seeds", 3]
     both = [start("train", "mine", *long, "--edge-sparsity", 0.5, "--json") for _ in range(2)]
-    told = [process.communicate(timeout=300) for process in both]
-    assert [process.returncode for process in both] == [0, 0], told
+    printed = [process.communicate(timeout=300) for process in both]
+    assert [process.returncode for process in both] == [0, 0], printed
     records = Ledger("runs").records()
     assert len(records) == len({record["id"] for record in records}) == 2
-    for out, _ in told:
+    for out, _ in printed:
         assert json.loads(out)["runs"] == records
     assert not list(Path("runs").glob(".*"))
 
@@ -235,5 +235,5 @@ def test_memory_that_is_not_there_is_no_bug(monkeypatch, error, says):
         raise error
 
     monkeypatch.setattr(cli.propagate, "_dataset", fail)
-    told = commands.wrong("propagate", "mine", "-o", "p.npy", says=says)
-    assert told == f"unifews: there is not enough memory for this: {says}.\n"
+    printed = commands.wrong("propagate", "mine", "-o", "p.npy", says=says)
+    assert printed == f"unifews: not enough memory: {says}.\n"

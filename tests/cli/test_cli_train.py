@@ -14,13 +14,13 @@ import torch
 from commands import call, fine, spawn, work_in, wrong
 
 import unifews as uf
-from unifews.cli import live
+from unifews.cli import console
 from unifews.datasets.dataset import About, Dataset, Split
 from unifews.datasets.folder import save_dataset
 from unifews.datasets.gencat import gencat
 from unifews.experiments.runner import Status
 from unifews.training.api import train
-from unifews.training.layered import OnGraph
+from unifews.training.layered import LayeredTraining
 from unifews.training.ledger import Ledger
 from unifews.training.loop import Epoch
 
@@ -41,7 +41,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def told(*arguments):
+def run_json(*arguments):
     return json.loads(fine("train", *arguments, "--json").out)
 
 
@@ -52,22 +52,22 @@ def lines():
 class TestRuns:
     @pytest.mark.parametrize("options", [[*SMALL[:-2], *PRUNED], [*GCN[:-2], *PRUNED]], ids=["appnp", "gcn"])
     def test_seeds_of_another_run_are_not_trained_again(self, options, monkeypatch):
-        from unifews.training import api
+        from unifews.training.decoupled import DecoupledTraining
 
         trained = []
-        for work in (api._OnEmbedding, OnGraph):
+        for work in (DecoupledTraining, LayeredTraining):
             one = work.one_seed
             monkeypatch.setattr(
                 work, "one_seed", lambda self, i, seed, watch, one=one: trained.append(seed) or one(self, i, seed, watch)
             )
-        first = told("mine", *options, "--seeds", 1)["runs"]
+        first = run_json("mine", *options, "--seeds", 1)["runs"]
         assert trained == [42, 42]
-        both = told("mine", *options, "--seeds", 2)["runs"]
+        both = run_json("mine", *options, "--seeds", 2)["runs"]
         assert trained == [42, 42, 43, 43]
         assert [run["seeds"][0] for run in both] == [run["seeds"][0] for run in first]
-        later = told("mine", *options, "--seeds", 1, "--seed", 43)["runs"]
+        later = run_json("mine", *options, "--seeds", 1, "--seed", 43)["runs"]
         assert trained == [42, 42, 43, 43] and later[1]["seeds"] == both[1]["seeds"][1:]
-        fresh = told("mine", *options, "--seeds", 2, "--ledger", "other")["runs"]
+        fresh = run_json("mine", *options, "--seeds", 2, "--ledger", "other")["runs"]
         unlike = {"seconds", "finished"}
         for ours, theirs in zip(both, fresh, strict=True):
             assert ours["scores"] == theirs["scores"] and ours["id"] == theirs["id"]
@@ -76,7 +76,7 @@ class TestRuns:
     def test_what_is_taken_from_another_run_is_said_and_again_trains_all(self):
         fine("train", "mine", *SMALL[:-1], 1)
         assert "has 1 of the 2 seeds of the unpruned run" in fine("train", "mine", *SMALL).err
-        assert "from another run" not in fine("train", "mine", *SMALL, "--again").err
+        assert "from another run" not in fine("train", "mine", *SMALL, "--restart").err
 
     def test_a_record_without_what_a_seed_needs_is_passed_over(self):
         fine("train", "mine", *GCN[:-1], 1)
@@ -84,18 +84,21 @@ class TestRuns:
         for seed in record["seeds"]:
             seed.pop("trace")  # as earlier versions wrote it
         Path("runs/ledger.jsonl").write_text(json.dumps(record) + "\n" + json.dumps({**record, "seeds": [{}]}) + "\n")
-        said = fine("train", "mine", *GCN).err
-        assert "from another run" not in said and "line 2" in said  # which is no record, so it is skipped
+        printed = fine("train", "mine", *GCN).err
+        assert "from another run" not in printed and "line 2" in printed  # which is no record, so it is skipped
         assert len(lines()) == 2
 
     def test_the_former_name_of_the_ledger_is_still_understood(self):
-        assert "--runs is deprecated and will go; write --ledger." in fine("train", "mine", *SMALL, "--runs", "there").err
+        assert (
+            "warning: --runs is deprecated and will be removed in version 0.3; use --ledger."
+            in fine("train", "mine", *SMALL, "--runs", "there").err
+        )
         assert len(Ledger("there").records()) == 1 and not Path("runs").exists()
         fine("train", "mine", *SMALL, "--ledger", "there/other.jsonl")
         assert len(Ledger("there/other.jsonl").records()) == 1
 
     def test_the_numbers_are_those_of_the_library(self):
-        report = told("mine", *SMALL, *PRUNED)
+        report = run_json("mine", *SMALL, *PRUNED)
         unpruned, pruned = report["runs"]
         for record, run in [
             (unpruned, train(DATA, **SETTINGS)),
@@ -121,33 +124,33 @@ class TestRuns:
         ],
     )
     def test_options_mean_what_the_settings_mean(self, options, settings):
-        report = told("mine", *SMALL, *options.split(), "--no-baseline", "--no-ledger")
+        report = run_json("mine", *SMALL, *options.split(), "--no-baseline", "--no-ledger")
         assert len(report["runs"]) == 1
         assert report["runs"][0]["spec"] == train(DATA, **SETTINGS | {"seeds": 1} | settings).spec.to_dict() | {"seeds": 2}
 
     def test_an_mlp(self):
-        record = told("mine", *HEAD, "--model", "mlp", "--weight-threshold", 0.2, "--no-ledger")["runs"][1]
+        record = run_json("mine", *HEAD, "--model", "mlp", "--weight-threshold", 0.2, "--no-ledger")["runs"][1]
         run = train(DATA, "mlp", **{name: value for name, value in SETTINGS.items() if name != "hops"}, weight_threshold=0.2)
         assert record["spec"] == run.spec.to_dict() and record["scores"]["test"] == run.accuracy.test
 
     def test_the_paper_s_form(self):
-        spec = told("mine", *SMALL, "--edge-sparsity", 0.5, "--paper-form", "--no-baseline")["runs"][0]["spec"]
+        spec = run_json("mine", *SMALL, "--edge-sparsity", 0.5, "--paper-form", "--no-baseline")["runs"][0]["spec"]
         assert (spec["entries"], spec["basis"], spec["inherit"]) == ("node", "input", True)
 
     def test_an_unpruned_model_needs_no_second_one_beside_it(self):
-        report = told("mine", *SMALL)
+        report = run_json("mine", *SMALL)
         assert len(report["runs"]) == 1 and report["against_unpruned"] is None
 
     def test_five_seeds_unless_told_otherwise(self):
-        assert len(told("mine", *SMALL[:-2], "--no-ledger")["runs"][0]["seeds"]) == 5
+        assert len(run_json("mine", *SMALL[:-2], "--no-ledger")["runs"][0]["seeds"]) == 5
 
     def test_no_ledger_no_files(self):
-        assert told("mine", *SMALL, "--no-ledger")["ledger"] is None
+        assert run_json("mine", *SMALL, "--no-ledger")["ledger"] is None
         assert not Path("runs").exists()
 
     def test_a_file_too(self, monkeypatch):
         np.savez("own.npz", indptr=DATA.graph.indptr, indices=DATA.graph.indices, x=DATA.x, y=DATA.y)
-        assert told("own.npz", *SMALL)["runs"][0]["spec"]["dataset"] == "own"
+        assert run_json("own.npz", *SMALL)["runs"][0]["spec"]["dataset"] == "own"
 
 
 class TestTable:
@@ -189,7 +192,7 @@ class TestLayers:
     """Models whose layers propagate: the same command, table, ledger and run files."""
 
     def test_the_numbers_are_those_of_the_library(self):
-        report = told("mine", *GCN, *PRUNED)
+        report = run_json("mine", *GCN, *PRUNED)
         how = dict(model="gcn", width=8, epochs=3, seeds=2)
         for record, run in zip(
             report["runs"], (train(DATA, **how), train(DATA, **how, edge_sparsity=0.8, weight_sparsity=0.5)), strict=True
@@ -214,7 +217,7 @@ class TestLayers:
         ],
     )
     def test_options_mean_what_the_settings_mean(self, options, settings):
-        record = told("mine", *HEAD, *options.split(), "--no-baseline", "--no-ledger")["runs"][0]
+        record = run_json("mine", *HEAD, *options.split(), "--no-baseline", "--no-ledger")["runs"][0]
         assert record["spec"] == train(DATA, width=8, epochs=3, **settings).spec.to_dict() | {"seeds": 2}
 
     def test_the_table(self):
@@ -225,7 +228,7 @@ class TestLayers:
 
     def test_the_paper_s_form_with_and_without_its_lock(self):
         options = [*GCN, "--edge-sparsity", 0.5, "--paper-form", "--no-baseline"]
-        spec = told("mine", *options)["runs"][0]["spec"]
+        spec = run_json("mine", *options)["runs"][0]["spec"]
         assert (spec["entries"], spec["budget"], spec["inherit"], spec["weight_ramp"]) == ("node", "layers", True, 1)
         assert "paper's form," in fine("train", "mine", *options, "--node-lock").out
 
@@ -236,20 +239,20 @@ class TestLayers:
         assert [record["metric"] for record in lines()] == ["auc", "auc"]
 
     def test_a_kept_run_file_repeats_the_run(self):
-        record = told("mine", *GCN, *PRUNED)["runs"][1]
+        record = run_json("mine", *GCN, *PRUNED)["runs"][1]
         text = Path(f"runs/{record['id']}.toml").read_text()
         assert "hops" not in text and "batch" not in text and 'entries = "unit"' in text
-        assert told("--run-file", f"runs/{record['id']}.toml", "--again")["runs"][1]["id"] == record["id"]
+        assert run_json("--run-file", f"runs/{record['id']}.toml", "--restart")["runs"][1]["id"] == record["id"]
 
     @pytest.mark.parametrize(
         "options, says",
         [
-            (["--model", "gcn", "--hops", 3], "--hops is about propagating once before training"),
+            (["--model", "gcn", "--hops", 3], "--hops concerns propagation once before training"),
             (["--model", "gcn", "--batch", 32], "trained on the whole graph at once"),
-            (["--heads", 4], "--heads belongs to --model gat"),
-            (["--model", "sage", "--alpha", 0.1], "--alpha belongs to --model gcnii or appnp"),
-            (["--model", "gat", "--width", 10], "8 heads cannot share a width of 10 evenly"),
-            (["--model", "gcn", "--node-lock"], "it needs pruned edges, with --entries node"),
+            (["--heads", 4], "--heads belongs to --model 'gat'"),
+            (["--model", "sage", "--alpha", 0.1], "--alpha belongs to --model 'gcnii' or 'appnp'"),
+            (["--model", "gat", "--width", 10], "8 heads do not divide a width of 10"),
+            (["--model", "gcn", "--node-lock"], "--node-lock has no effect without --edge-sparsity"),
         ],
     )
     def test_what_a_model_does_not_have(self, options, says):
@@ -258,19 +261,19 @@ class TestLayers:
 
 class TestAgain:
     def test_what_the_ledger_has_is_not_repeated(self):
-        first = told("mine", *SMALL, *PRUNED)
+        first = run_json("mine", *SMALL, *PRUNED)
         result = fine("train", "mine", *SMALL, *PRUNED, "--json")
         assert json.loads(result.out) == first and len(lines()) == 2
-        assert result.err.count("note: the ") == 2 and "--again repeats it" in result.err
-        assert json.loads(fine("train", "mine", *SMALL, *PRUNED, "--again", "--json").out) != first and len(lines()) == 4
+        assert result.err.count("note: the ") == 2 and "--restart repeats it" in result.err
+        assert json.loads(fine("train", "mine", *SMALL, *PRUNED, "--restart", "--json").out) != first and len(lines()) == 4
 
     def test_the_baseline_is_shared(self):
-        told("mine", *SMALL, *PRUNED)
-        told("mine", *SMALL, "--edge-sparsity", 0.5, "--paper-form")
+        run_json("mine", *SMALL, *PRUNED)
+        run_json("mine", *SMALL, "--edge-sparsity", 0.5, "--paper-form")
         assert len(lines()) == 3
 
     def test_other_data_of_the_same_name_and_size_is_another_run(self):
-        told("mine", *SMALL)
+        run_json("mine", *SMALL)
         x = DATA.x.copy()
         x[17, 3] += 1
         shutil.rmtree("mine")
@@ -285,13 +288,15 @@ class TestAgain:
             if number == 1:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(live, "training", lambda *args: SimpleContext(stop))
+        monkeypatch.setattr(console, "training_progress", lambda *args: SimpleContext(stop))
         result = call("train", "mine", *SMALL)
-        assert result.code == 130 and "what was finished is in runs, and the same command goes on" in result.err
+        assert result.code == 130 and "finished runs are in runs, run the same command to resume" in result.err
         assert lines() == [] and len(list(Path("runs").glob(".*.partial.json"))) == 1
         seen.clear()
-        monkeypatch.setattr(live, "training", lambda *args: SimpleContext(lambda number, epoch: seen.append((number, 0))))
-        record = told("mine", *SMALL)["runs"][0]
+        monkeypatch.setattr(
+            console, "training_progress", lambda *args: SimpleContext(lambda number, epoch: seen.append((number, 0)))
+        )
+        record = run_json("mine", *SMALL)["runs"][0]
         assert {number for number, _ in seen} == {1}
         monkeypatch.undo()
         fresh = train(DATA, **SETTINGS)
@@ -314,11 +319,11 @@ class SimpleContext:
 
 class TestRunFile:
     def test_the_kept_one_repeats_the_run(self, folder, monkeypatch):
-        first = told("mine", *SMALL, *PRUNED)
+        first = run_json("mine", *SMALL, *PRUNED)
         elsewhere = folder / "elsewhere"
         elsewhere.mkdir()
         monkeypatch.chdir(elsewhere)
-        report = told("--run-file", folder / first["run_files"][1])
+        report = run_json("--run-file", folder / first["run_files"][1])
         assert [r["id"] for r in report["runs"]] == [r["id"] for r in first["runs"]]
         assert report["runs"][1]["scores"] == first["runs"][1]["scores"]
 
@@ -326,13 +331,13 @@ class TestRunFile:
         Path("run.toml").write_text(
             'dataset = "mine"\nhops = 3\nseeds = 2\nedge_sparsity = 0.5\n\n[recipe]\nwidth = 8\nepochs = 9\n'
         )
-        spec = told("-f", "run.toml", "--epochs", 3, "--edge-threshold", 0.01, "--no-baseline", "--no-ledger")["runs"][0][
+        spec = run_json("-f", "run.toml", "--epochs", 3, "--edge-threshold", 0.01, "--no-baseline", "--no-ledger")["runs"][0][
             "spec"
         ]
         assert (spec["recipe"]["width"], spec["recipe"]["epochs"], spec["hops"], spec["seeds"]) == (8, 3, 3, 2)
         assert (spec["edge_sparsity"], spec["edge_threshold"]) == (None, 0.01)
         save_dataset(gencat(200, 600, features=5, classes=2, seed=9, name="other"), "other")
-        assert told("other", "-f", "run.toml", "--epochs", 3, "--no-ledger")["runs"][1]["spec"]["dataset"] == "other"
+        assert run_json("other", "-f", "run.toml", "--epochs", 3, "--no-ledger")["runs"][1]["spec"]["dataset"] == "other"
 
     @pytest.mark.parametrize(
         "text, says",
@@ -345,11 +350,11 @@ class TestRunFile:
             ("[recipe]\nwidth = 0", ["in run.toml", "`width`"]),
             ("recipe = 3", ["in run.toml", "`recipe` is a table"]),
             ("rank = true", ["in run.toml", "`rank`"]),
-            ("inherit = 1", ["in run.toml", "`inherit` is true or false"]),
+            ("inherit = 1", ["in run.toml", "`inherit` must be True or False"]),
             ("dataset = 3", ["in run.toml", "`dataset`"]),
-            ("edge_threshold = inf", ["in run.toml", "infinite"]),
+            ("edge_threshold = inf", ["in run.toml", "`edge_threshold` must be a number", "got inf"]),
             ("hops = ", ["run.toml is no run file", "Invalid value"]),
-            ("# nothing", ["no dataset is named", "unifews train cora"]),
+            ("# nothing", ["no dataset is given", "unifews train cora"]),
         ],
     )
     def test_mistakes_in_it(self, text, says):
@@ -368,7 +373,7 @@ def test_a_line_of_the_ledger_that_was_cut_off_is_told():
         file.write('{"id": "b", "sc')
     assert "note: line 2 of runs/ledger.jsonl is cut off" in fine("train", "mine", *SMALL).err
     again = fine("train", "mine", *SMALL).err
-    assert again.count("is cut off") == 1 and "is in runs/ledger.jsonl; --again repeats it" in again
+    assert again.count("is cut off") == 1 and "is in runs/ledger.jsonl; --restart repeats it" in again
 
 
 class TestMistakes:
@@ -377,7 +382,7 @@ class TestMistakes:
         [
             ("cora-lc", "Did you mean 'cora-lcc'?"),
             ("./nowhere", "nowhere"),
-            ("", "no dataset is named"),
+            ("", "no dataset is given"),
             ("mine --model gcm", "no model named 'gcm'"),
             ("mine --edge-sparsity 90", "--edge-sparsity 0.9"),
             ("mine --weight-sparsity 1", "--weight-sparsity"),
@@ -389,31 +394,37 @@ class TestMistakes:
             ("mine --hops 0", "--hops"),
             ("mine --epochs 0", "--epochs"),
             ("mine --dropout 1", "--dropout"),
-            ("mine --split random", "no split named 'random'"),
-            ("mine --split stored", "came without a split of its own"),
-            ("mine --entries row", "no entries named 'row'"),
+            ("mine --split random", "no --split named 'random'"),
+            ("mine --split stored", "has no stored split"),
+            ("mine --entries row", "no --entries named 'row'"),
             ("mine --skip all", "no skip connection named 'all'"),
             ("mine --alpha 0", "--alpha"),
-            ("mine --model sgc --alpha 0.1", "--alpha belongs to --model appnp"),
-            ("mine --model mlp --hops 3", "an MLP does not propagate"),
+            ("mine --model sgc --alpha 0.1", "--alpha has no effect with --model sgc"),
+            ("mine --model mlp --hops 3", "--hops has no effect with --model mlp"),
             ("mine --model mlp --edge-sparsity 0.5", "an MLP sees no edges"),
-            ("mine --paper-form", "remove nothing by themselves"),
-            ("mine --inherit --weight-sparsity 0.5", "remove nothing by themselves"),
-            ("mine --edge-sparsity 0.5 --paper-form --entries block", "--paper-form means --entries node"),
-            ("mine --weight-sparsity 0.5 --paper-form --weight-ramp 5", "--paper-form means --weight-ramp 1, but --weight-r"),
-            ("mine --weight-ramp 5", "a share of the weights goes; add --weight-sparsity"),
-            ("mine --weight-threshold .5 --weight-ramp 5", "a share of the weights goes; a threshold has none"),
-            ("mine --weight-sparsity 0.5 --weight-ramp 0", "--weight-ramp is a whole number of at least 1; got 0"),
-            ("mine --edge-sparsity 0.5 --basis input --rank 3", "--rank counts principal axes"),
+            ("mine --paper-form", "--paper-form prunes nothing by itself"),
+            ("mine --inherit --weight-sparsity 0.5", "--inherit has no effect without --edge-sparsity"),
+            (
+                "mine --edge-sparsity 0.5 --paper-form --entries block",
+                "--paper-form sets --entries node, but --entries block is given",
+            ),
+            (
+                "mine --weight-sparsity 0.5 --paper-form --weight-ramp 5",
+                "--paper-form sets --weight-ramp 1, but --weight-ramp 5 is given",
+            ),
+            ("mine --weight-ramp 5", "--weight-ramp has no effect without --weight-sparsity"),
+            ("mine --weight-threshold .5 --weight-ramp 5", "--weight-ramp has no effect without --weight-sparsity"),
+            ("mine --weight-sparsity 0.5 --weight-ramp 0", "--weight-ramp must be an integer of at least 1; got 0"),
+            ("mine --edge-sparsity 0.5 --basis input --rank 3", "--rank has no effect with --basis input"),
             ("mine --edge-sparsity 0.5 --rank 13", "12 features"),
             (
                 "mine --paper-form --edge-sparsity .5 --method agp",
-                "--paper-form is a form of --method unifews; with --method agp",
+                "--paper-form is a setting of --method unifews; leave it out with --method agp",
             ),
-            ("mine --paper-form --model mlp", "--paper-form is about propagation"),
+            ("mine --paper-form --model mlp", "--paper-form prunes a propagation"),
             (
                 "mine --method agp --model gcn",
-                "method 'agp' works on --model sgc or appnp, not on 'gcn'; for gcn take --method",
+                "method 'agp' works on --model 'sgc' or 'appnp', not on 'gcn'; for gcn take --method",
             ),
             ("mine --method agp --weight-sparsity .5", "leave --weight-sparsity and --weight-threshold out"),
             ("mine --log wandb", "no log named 'wandb'"),
@@ -454,12 +465,12 @@ class TestMistakes:
 
     def test_a_write_protected_folder(self, monkeypatch):
         monkeypatch.setattr("unifews.cli.train.os.access", lambda path, mode: False)
-        wrong("train", "mine", *SMALL, says=["cannot keep runs in runs", "write-protected", "--no-ledger"])
+        wrong("train", "mine", *SMALL, says=["cannot store runs in runs", "write-protected", "--no-ledger"])
 
     def test_a_full_disk_is_noticed_before_training(self, monkeypatch):
         monkeypatch.setattr("unifews.cli.train.shutil.disk_usage", lambda path: SimpleNamespace(free=100))
         monkeypatch.setattr("unifews.training.api.train", lambda *args, **settings: 1 / 0)
-        wrong("train", "mine", *SMALL, says=["100 bytes left"])
+        wrong("train", "mine", *SMALL, says=["only 100 bytes are free"])
         assert not Path("runs").exists()
 
     def test_a_foreign_ledger_is_left_alone(self):
@@ -473,7 +484,7 @@ class TestLog:
     def test_curves_of_every_seed(self):
         import tensorboard.backend.event_processing.event_accumulator as loading
 
-        told("mine", *SMALL, "--weight-sparsity", 0.5, "--no-baseline", "--log", "tensorboard")
+        run_json("mine", *SMALL, "--weight-sparsity", 0.5, "--no-baseline", "--log", "tensorboard")
         (name,) = [path.name for path in Path("runs/tensorboard").iterdir()]
         assert name == lines()[0]["id"]
         first = lines()[0]["spec"]["seed"]
@@ -494,37 +505,37 @@ class TestLive:
 
     def test_a_log_has_nothing_in_the_first_minute_and_a_line_in_each_other(self, monkeypatch, capsys):
         now = [0.0]
-        monkeypatch.setattr(live, "perf_counter", lambda: now[0])
-        with live.training("unpruned", 41, 5) as (progress, watch):
+        monkeypatch.setattr(console, "perf_counter", lambda: now[0])
+        with console.training_progress("unpruned", 41, 5) as (progress, watch):
             assert progress is None
             for now[0] in (1.0, 59.0, 61.0, 62.0, 120.0, 122.0):
                 watch(1, self.EPOCH)
         line = (
-            "note: unpruned: seed 42 (2 of 5), epoch 4 of 200, loss 0.512, validation 85.0 (best 86.0), 10% of weights kept\n"
+            "note: unpruned: seed 42 (2 of 5), loss 0.512, validation 85.0 (best 86.0), 10% of weights kept (4 of 200 epochs)\n"
         )
         assert capsys.readouterr().err == 2 * line
 
     def test_a_log_of_many_runs(self, monkeypatch, capsys):
         now = [0.0]
-        monkeypatch.setattr(live, "perf_counter", lambda: now[0])
-        with live.cells("loading") as progress:
+        monkeypatch.setattr(console, "perf_counter", lambda: now[0])
+        with console.cells_progress("loading") as progress:
             for now[0], done in ((30.0, 1), (70.0, 2), (200.0, 9)):  # and none where all is done
                 progress(Status(done, 9, ("cora gcn", "cora gat, seed 42"), 600.0))
-        assert capsys.readouterr().err == "note: 2 of 9 runs, about 10 min left, cora gcn; cora gat, seed 42\n"
+        assert capsys.readouterr().err == "note: about 10 min left, cora gcn; cora gat, seed 42 (2 of 9 runs)\n"
 
     def test_one_line_for_whoever_does(self, monkeypatch):
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-        with live.training("unpruned", 41, 5) as (progress, watch):
+        with console.training_progress("unpruned", 41, 5) as (progress, watch):
             progress(1, 20)
             watch(2, Epoch(0, 200, 1.0, 50.0, -np.inf, 10, 100, 0.1))
 
     def test_what_an_epoch_says(self):
-        assert live.told(self.EPOCH) == "loss 0.512, validation 85.0 (best 86.0), 10% of weights kept"
-        assert live.told(Epoch(3, 200, 0.5, 85.0, -np.inf, 100, 100, 0.1)) == "loss 0.500, validation 85.0"
+        assert console.epoch_summary(self.EPOCH) == "loss 0.512, validation 85.0 (best 86.0), 10% of weights kept"
+        assert console.epoch_summary(Epoch(3, 200, 0.5, 85.0, -np.inf, 100, 100, 0.1)) == "loss 0.500, validation 85.0"
 
 
 def test_help_and_a_process_of_its_own():
-    assert "unifews data convert" in fine("train", "--help").out
+    assert "unifews data list" in fine("train", "--help").out
     done = spawn("train", "mine", *SMALL, *PRUNED, OMP_NUM_THREADS="1")
     assert done.returncode == 0 and done.stderr == "" and "against" in done.stdout
     assert len(lines()) == 2
@@ -534,7 +545,7 @@ def test_the_seeds_of_others_are_left_alone():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    told("mine", *SMALL, "--no-ledger")
+    run_json("mine", *SMALL, "--no-ledger")
     assert torch.equal(torch.rand(3), expected)
 
 

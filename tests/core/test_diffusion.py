@@ -47,5 +47,5 @@ def test_an_isolated_node_keeps_its_own_value():
 
 @pytest.mark.parametrize("r", [-0.1, 1.1, float("nan")])
 def test_an_exponent_outside_the_unit_interval_is_refused(r):
-    with pytest.raises(InputError, match=r"lies in \[0, 1\]; got"):
+    with pytest.raises(InputError, match=r"must be in \[0, 1\]; got"):
         Diffusion(random_graph(3, 4, False, 11), r)

@@ -373,7 +373,7 @@ class TestFolder:
         "change, message",
         [
             ({"version": 2}, "format version 2, and this release reads version 1"),
-            ({"num_edges": 7}, r"indices.npy holds int32 \[6\], but meta.json asks for int32 \[7\]"),
+            ({"num_edges": 7}, r"indices.npy holds int32 \[6\], but meta.json requires int32 \[7\]"),
             ({"num_nodes": -1}, "meta.json is damaged"),
             ({"num_nodes": 2**63 - 1}, "num_nodes from 1 to 549,755,813,888"),
             ({"dropped_self_loops": -1}, "meta.json is damaged"),

@@ -334,7 +334,7 @@ def test_what_is_done_is_not_done_again(begun):
 
 def test_a_changed_input_is_told(begun):
     Path("e.csv").write_text(lines() + "0,1\n")
-    with pytest.raises(InputError, match=r"e.csv has changed since the work on g was interrupted.*--again"):
+    with pytest.raises(InputError, match=r"e.csv has changed since the work on g was interrupted.*--restart"):
         convert_edges("e.csv", "g")
     convert_edges("e.csv", "g", again=True)
     assert_same("g", in_memory(np.concatenate([EDGES, [[0], [1]]], axis=1)))
@@ -342,7 +342,7 @@ def test_a_changed_input_is_told(begun):
 
 @pytest.mark.parametrize("change", [dict(undirected=False), dict(num_nodes=99), dict(edges=["e.csv", "e.csv"])])
 def test_other_arguments_are_told(begun, change):
-    with pytest.raises(InputError, match=r"the interrupted work on g was begun with .*--again"):
+    with pytest.raises(InputError, match=r"the interrupted work on g was begun with .*--restart"):
         convert_edges(**{"edges": "e.csv", "out": "g", **change})
     convert_edges("e.csv", "g")
     assert_same("g", in_memory())
@@ -350,7 +350,7 @@ def test_other_arguments_are_told(begun, change):
 
 def test_damage_to_what_was_kept_is_told(begun):
     manifest = json.loads(Path("g.work/manifest.json").read_text())
-    for change, sentence in ((dict(version=9), "format version 9"), (dict(done=[]), "manifest.json is damaged.*--again")):
+    for change, sentence in ((dict(version=9), "format version 9"), (dict(done=[]), "manifest.json is damaged.*--restart")):
         Path("g.work/manifest.json").write_text(json.dumps({**manifest, **change}))
         with pytest.raises(FileFormatError, match=sentence):
             convert_edges("e.csv", "g")
@@ -483,7 +483,7 @@ def test_other_files_that_hold_no_edges():
         ("half.npy", InputError, r"edge 0 of half.npy names node \d+.5; nodes are whole numbers"),
         ("words.npy", InputError, r"values; nodes are numbered from 0. For identifiers, pass ids=True"),
         ("far.npy", InputError, r"edge 0 of far.npy names node 18446744073709551615; nodes are whole numbers below 2\^63"),
-        ("e.xlsx", FileFormatError, "no graph file by its name"),
+        ("e.xlsx", FileFormatError, "no known extension of a graph file"),
         ("cut.csv.gz", FileFormatError, "truncated"),
         ("none.csv", MissingFileError, "there is no file none.csv"),
     ):
@@ -591,7 +591,7 @@ def test_damaged_features_of_an_interrupted_generator_are_told(tmp_path, monkeyp
     whole = file.read_bytes()
     for damage in (whole[:-4] + b"\0\0\0\1", whole[:-4], None):
         file.unlink() if damage is None else file.write_bytes(damage)
-        with pytest.raises(FileFormatError, match=r"x.npy has changed since the interrupted call.*--again"):
+        with pytest.raises(FileFormatError, match=r"x.npy has changed since the interrupted call.*--restart"):
             write_powerlaw("p", 300, 2000, num_features=5, seed=7)
     file.write_bytes(b"\0" * 128 + whole[128:])  # the header is written anew
     assert write_powerlaw("p", 300, 2000, num_features=5, seed=7).num_features == 5

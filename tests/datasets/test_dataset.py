@@ -58,7 +58,7 @@ def test_a_stored_split_is_taken_by_number():
     for seed in range(7):
         assert data.split(seed) is data.splits[seed % 3]
     assert data.split(1, "stored") is data.splits[1]
-    with pytest.raises(InputError, match="came without a split of its own; use split='stratified'"):
+    with pytest.raises(InputError, match="has no stored split; use split='stratified'"):
         tiny(splits=0).split(0, "stored")
     with pytest.raises(InputError, match="'stratified' or 'stored'; got 'public'"):
         data.split(0, "public")

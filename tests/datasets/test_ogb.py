@@ -226,6 +226,6 @@ def test_half_a_download_is_told_and_leaves_nothing(tmp_path, monkeypatch):
 def test_papers100m_is_not_downloaded_unasked(tmp_path, monkeypatch):
     monkeypatch.setattr(ogb, "download", None)
     monkeypatch.delenv("UNIFEWS_DATA", raising=False)
-    with pytest.raises(MissingFileError, match=r"too large to start unasked.*Download .*papers100M-bin\.zip") as told:
+    with pytest.raises(MissingFileError, match=r"too large to start automatically.*Download .*papers100M-bin\.zip") as told:
         uf.load_dataset("ogbn-papers100M", cache=tmp_path)
     assert f"unzip it to {tmp_path / find('papers100m').ogb.folder}" in str(told.value)

@@ -131,13 +131,13 @@ def test_progress_is_told():
 @pytest.mark.parametrize(
     "change, message",
     [
-        (dict(num_nodes=1), "`num_nodes` must lie between 2"),
+        (dict(num_nodes=1), "`num_nodes` must be between 2"),
         (dict(num_edges=0), "`num_edges` must be at least 2"),
         (dict(num_edges=9_000), "too dense for a power law on 100 nodes"),
         (dict(num_features=0), "`num_features`"),
         (dict(num_classes=101), "`num_classes`"),
         (dict(exponent=2.0), "`exponent` must be above 2"),
-        (dict(homophily=70), r"`homophily` must lie in \[0, 1\].*got 70"),
+        (dict(homophily=70), r"`homophily` must be in \[0, 1\].*got 70"),
         (dict(spectrum=-1.0), "`spectrum`"),
         (dict(seed=-1), "`seed`"),
     ],

@@ -342,8 +342,8 @@ class TestSplit:
             (["0,train", "1,val", "9,test"], ["names node 9"]),
             (["0,train", "1,val", "2,tset"], ["'tset'", "train, val, test"]),
             (["train", "val", "test"], ["3 lines", "8 nodes"]),
-            (["0", "1", "2"], ["is no split"]),
-            (["0,1,train"], ["is no split"]),
+            (["0", "1", "2"], ["is not a split"]),
+            (["0,1,train"], ["is not a split"]),
         ],
     )
     def test_splits_that_cannot_work(self, lines, says):

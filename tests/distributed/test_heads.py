@@ -82,7 +82,7 @@ def test_the_command(folder):
 @pytest.mark.parametrize(
     "options, words",
     [
-        (("--model", "sgc"), "--embedding is what a model has propagated; leave out --model sgc"),
+        (("--model", "sgc"), "--embedding is propagated already; leave out --model sgc"),
         (("--edge-sparsity", ".5"), "--embedding is propagated already"),
         (("--hops", 3), "--hops"),
         (("--save", "model"), "--save writes models that propagate"),

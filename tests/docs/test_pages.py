@@ -84,5 +84,6 @@ def test_the_reference_has_every_public_name(pages):
 
 
 def test_tests_that_are_named_exist():
-    named = set(re.findall(r"`((?:\w+/)*test_\w+\.py)", (DOCS / "reliability.md").read_text(encoding="utf-8")))
+    text = "".join(page.read_text(encoding="utf-8") for page in [DOCS / "reliability.md", *DOCS.glob("tutorials/*.md")])
+    named = set(re.findall(r"`(?:tests/)?((?:\w+/)*test_\w+\.py)", text))
     assert named and not [name for name in named if not (ROOT / "tests" / name).exists()]

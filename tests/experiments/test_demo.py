@@ -66,7 +66,7 @@ def test_mistakes_come_before_the_work(monkeypatch):
     wrong("demo", "--out", "mine.html", says="is no page of unifews")
     wrong("demo", "--out", "page.pdf", says="must end in .html")
     wrong("demo", "--out", "no/page.html", says="there is no folder no")
-    wrong("demo", "--seeds", 0, says="--seeds is at least 1")
+    wrong("demo", "--seeds", 0, says="--seeds must be at least 1")
 
 
 class TestCora:
@@ -97,7 +97,7 @@ class TestCora:
 
 def test_its_picture_is_drawn(quick):
     """As docs/pictures/demo.svg is, from what --json prints."""
-    script = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "pictures" / "demo.py"))
+    script = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "pictures" / "demo.py"))
     picture = ElementTree.fromstring(script["drawn"](json.loads(json.dumps(quick.to_dict()))))
     words = " ".join(text for text in picture.itertext())
     for record in quick.records:

@@ -501,12 +501,12 @@ def test_mistakes_are_told_before_anything_runs(tmp_path):
     wrong("reproduce", "tab:dce", says="Did you mean 'tab:dec'")
     wrong("reproduce", "list", "--scale", "smal", says="Did you mean 'small'")
     wrong("reproduce", "hm", "--scale", "tiny", says="no scale named 'tiny'")
-    wrong("reproduce", "all", "hm", says="leave out the other names")
-    wrong("reproduce", "list", "hm", says="leave out the other names")
+    wrong("reproduce", "all", "hm", says="takes no other names")
+    wrong("reproduce", "list", "hm", says="takes no other names")
     (tmp_path / "file").write_text("")
     kept = ["--ledger", tmp_path / "runs"]
     wrong("reproduce", "hm", *kept, "--out", tmp_path / "file", says="is a file")
-    wrong("reproduce", "hm", *kept, "--out", tmp_path, "--jobs", 0, says="--jobs is a whole number of at least 1")
+    wrong("reproduce", "hm", *kept, "--out", tmp_path, "--jobs", 0, says="--jobs must be an integer of at least 1")
     wrong("reproduce", "hm", "--ledger", tmp_path / "file", "--out", tmp_path / "file" / "x", says="cannot use")
 
 

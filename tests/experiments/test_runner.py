@@ -37,7 +37,7 @@ def ledger(tmp_path):
 def trained(monkeypatch):
     """The seeds that are trained in this process from here on."""
     seeds = []
-    work = api._work
+    work = api.prepared
 
     def spied(data, spec, *rest):
         found = work(data, spec, *rest)
@@ -50,7 +50,7 @@ def trained(monkeypatch):
         found.one_seed = counted
         return found
 
-    monkeypatch.setattr(api, "_work", spied)
+    monkeypatch.setattr(api, "prepared", spied)
     return seeds
 
 
@@ -214,7 +214,7 @@ class TestAnyCells:
 
     @pytest.mark.parametrize("jobs", [0, -1, 1.5, True])
     def test_jobs_are_a_whole_number(self, ledger, jobs):
-        with pytest.raises(InputError, match="`jobs` is a whole number"):
+        with pytest.raises(InputError, match="`jobs` must be an integer"):
             run_cells([Toy("a")], ledger, jobs=jobs)
 
 

@@ -201,7 +201,7 @@ BAD_GRAPHS = {
     "wide.csv": "5 columns in its first line",
     "bare.csv": "holds no edges",
     "foreign.parquet": "parquet",
-    "graph.xlsx": "no graph file by its name",
+    "graph.xlsx": "no known extension of a graph file",
     "narrow.txt": "1 columns",
 }
 

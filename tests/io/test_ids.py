@@ -336,7 +336,7 @@ def test_numbers_of_identifiers():
         (text, [8]),
         (text, ["b"]),
     ):
-        with pytest.raises(InputError, match="which is no identifier of a node of this graph"):
+        with pytest.raises(InputError, match="which is not the identifier of a node of this graph"):
             known.numbers(np.array(unknown), "f")
 
 
@@ -400,7 +400,7 @@ def test_work_that_was_planned_for_more_memory(monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         convert_edges("e.csv", "g", ids=True, memory="400MB", progress=stop)
-    with pytest.raises(InputError, match=r"was planned for more than 200 MB\. Give .*--again"):
+    with pytest.raises(InputError, match=r"was planned for more than 200 MB\. Give .*--restart"):
         convert_edges("e.csv", "g", ids=True, memory="200MB")
     assert convert_edges("e.csv", "g", ids=True, memory="400MB").num_nodes == 3
     Path("f.csv").write_text("a,b\n")
@@ -477,16 +477,16 @@ def test_tables_that_do_not_name_their_nodes():
     np.savez("s.npz", train_idx=[0], val_idx=[1], test_idx=[2])
     files = {"x": "x.csv", "y": "y.csv", "s": "s.csv"}
     for change, sentence in (
-        (dict(x="x.npy"), r"x.npy does not say whose its rows are: with ids=True, features are in a table"),
-        (dict(x="f,g\n1,2\n2,3\n3,4\n"), "x.csv does not say whose its rows are"),
+        (dict(x="x.npy"), r"x.npy has no identifiers of its rows: with ids=True, features are in a table"),
+        (dict(x="f,g\n1,2\n2,3\n3,4\n"), "x.csv has no identifiers of its rows"),
         (dict(x="id,f\na,1\na,2\nc,3\n"), "x.csv has 2 rows of a"),
         (dict(x="id,f\na,1\nb,2\n"), "c occurs in e.csv, but has no row in x.csv"),
         (dict(x="id,f\na,1\nb,x\nc,2\n"), "x.csv holds 'x' in line 3, column 2"),
-        (dict(y="label\n0\n1\n0\n"), "y.csv does not say whose its rows are: with ids=True, labels"),
-        (dict(y="id,label\na,0\nd,1\n"), "y.csv names d, which is no identifier of a node"),
+        (dict(y="label\n0\n1\n0\n"), "y.csv has no identifiers of its rows: with ids=True, labels"),
+        (dict(y="id,label\na,0\nd,1\n"), "y.csv names d, which is not the identifier of a node"),
         (dict(y="id,label\na,0\na,1\n"), "y.csv names node a 2 times"),
-        (dict(s="set\ntrain\nval\ntest\n"), "s.csv does not say whose its rows are"),
-        (dict(s="s.npz"), "s.npz does not say whose its rows are"),
+        (dict(s="set\ntrain\nval\ntest\n"), "s.csv has no identifiers of its rows"),
+        (dict(s="s.npz"), "s.npz has no identifiers of its rows"),
     ):
         for name, text in {**good, **change}.items():
             if "\n" in text:

@@ -27,9 +27,14 @@ def both(indptr, indices, weight, columns, hashed=True):
 
 
 @given(
-    n=st.integers(1, 40), m=st.integers(0, 160), seed=st.integers(0, 2**32 - 1), damage=st.integers(0, 4),
-    wide=st.booleans(), weighted=st.booleans(), hashed=st.booleans(),
-)  # fmt: skip
+    n=st.integers(1, 40),
+    m=st.integers(0, 160),
+    seed=st.integers(0, 2**32 - 1),
+    damage=st.integers(0, 4),
+    wide=st.booleans(),
+    weighted=st.booleans(),
+    hashed=st.booleans(),
+)
 @settings(max_examples=150, deadline=None)
 def test_native_equals_reference_on_damaged_rows(n, m, seed, damage, wide, weighted, hashed):
     rng = np.random.default_rng(seed)

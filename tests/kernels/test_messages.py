@@ -112,9 +112,7 @@ def test_sizes_and_dots(level, seed, wide):
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    seed=st.integers(0, 2**32 - 1), wide=st.booleans(), weighted=st.booleans(), some=st.booleans(), loops=st.booleans()
-)  # fmt: skip
+@given(seed=st.integers(0, 2**32 - 1), wide=st.booleans(), weighted=st.booleans(), some=st.booleans(), loops=st.booleans())
 def test_diffuse(level, seed, wide, weighted, some, loops):
     edges, _, _, _, rng = problem(seed, wide, weighted)
     n, width = len(edges["start"]), int(rng.integers(1, 150))

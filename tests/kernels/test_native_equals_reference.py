@@ -116,9 +116,18 @@ def cases(draw, most=90):
     x *= rng.random((n, width)) < draw(st.sampled_from([0.2, 1.0]))
     f32 = np.float32
     return Case(
-        indptr[:-1], indptr[1:], indices, weight, keep.astype(f32), (d ** (r - 1) * d**-r).astype(f32),
-        (d ** (r - 1)).astype(f32), (d**-r).astype(f32), np.ascontiguousarray(x, dtype=f32), blocks, rng,
-    )  # fmt: skip
+        indptr[:-1],
+        indptr[1:],
+        indices,
+        weight,
+        keep.astype(f32),
+        (d ** (r - 1) * d**-r).astype(f32),
+        (d ** (r - 1)).astype(f32),
+        (d**-r).astype(f32),
+        np.ascontiguousarray(x, dtype=f32),
+        blocks,
+        rng,
+    )
 
 
 def tile(case, values=None):
@@ -169,9 +178,19 @@ def test_ingest(case, deflate, largest, column0):
         q, size, top = tile(case), aligned(n, case.blocks, zero=True), aligned(n, zero=True)
         square = np.ones(n, dtype=f32)
         common = dict(
-            column0=column0, width=case.width, blocks=case.blocks, source=case.source, offset=offset, direction=direction,
-            largest=largest, q=q, size=size, top=top, square=square, threads=threads,
-        )  # fmt: skip
+            column0=column0,
+            width=case.width,
+            blocks=case.blocks,
+            source=case.source,
+            offset=offset,
+            direction=direction,
+            largest=largest,
+            q=q,
+            size=size,
+            top=top,
+            square=square,
+            threads=threads,
+        )
         energy = kernels.ingest(x=x[:cut], row0=0, **common) + kernels.ingest(x=x[cut:], row0=cut, **common)
         return q, size, top, square, energy
 
@@ -201,9 +220,17 @@ def test_full_hop(case, accumulate, squares, own):
         square = np.ones(case.n, dtype=np.float32) if squares else None
         for hop in range(3):
             kernels.full_hop(
-                **case.edges, blocks=case.blocks, keep=case.keep if own else None, gain=case.gain if own else None, q=q,
-                q_out=after, coefficient=0.5 + hop, out=out, square=square, threads=threads,
-            )  # fmt: skip
+                **case.edges,
+                blocks=case.blocks,
+                keep=case.keep if own else None,
+                gain=case.gain if own else None,
+                q=q,
+                q_out=after,
+                coefficient=0.5 + hop,
+                out=out,
+                square=square,
+                threads=threads,
+            )
             q, after = after, q
         return [array for array in (q, out, square) if array is not None]
 
@@ -233,9 +260,20 @@ def test_full_hop_multiplies_by_a_matrix_that_is_not_square(case, columns):
         q, out = aligned(columns, case.blocks * LANES), tile(case)
         q[:] = v
         kernels.full_hop(
-            start=case.start, end=case.end, indices=sources, weight=case.weight, blocks=case.blocks, keep=None, gain=None,
-            q=q, q_out=out, coefficient=0.0, out=None, square=None, threads=threads,
-        )  # fmt: skip
+            start=case.start,
+            end=case.end,
+            indices=sources,
+            weight=case.weight,
+            blocks=case.blocks,
+            keep=None,
+            gain=None,
+            q=q,
+            q_out=out,
+            coefficient=0.0,
+            out=None,
+            square=None,
+            threads=threads,
+        )
         return [out]
 
     compare(run)
@@ -282,9 +320,17 @@ def test_spread_squares(case, width, binary, along, wide):
     def run(kernels, threads):
         square, dot = np.full(case.n, 7.0), np.full(case.n, 7.0)
         kernels.spread_squares(
-            **case.edges, x_indptr=indptr, x_indices=column.astype(np.int64 if wide else np.int32), x_data=data, width=width,
-            source=case.source, direction=direction, square=square, along=dot, threads=threads,
-        )  # fmt: skip
+            **case.edges,
+            x_indptr=indptr,
+            x_indices=column.astype(np.int64 if wide else np.int32),
+            x_data=data,
+            width=width,
+            source=case.source,
+            direction=direction,
+            square=square,
+            along=dot,
+            threads=threads,
+        )
         return [square, dot]
 
     compare(run)
@@ -315,9 +361,17 @@ def test_select_edges(case, share, in_place):
         end = np.empty(case.n, dtype=np.int64)
         given = dict(indices=indices, weight=weight) if in_place else dict(indices=case.indices, weight=case.weight)
         kept = kernels.select_edges(
-            start=case.start, end=case.end, **given, norm=norm, target=case.target, delta=delta, end_out=end,
-            indices_out=indices, weight_out=weight, threads=threads,
-        )  # fmt: skip
+            start=case.start,
+            end=case.end,
+            **given,
+            norm=norm,
+            target=case.target,
+            delta=delta,
+            end_out=end,
+            indices_out=indices,
+            weight_out=weight,
+            threads=threads,
+        )
         front = np.concatenate([np.arange(a, b) for a, b in zip(case.start, end, strict=True)]).astype(np.int64)
         return [kept, end, indices[front], np.zeros(0) if weight is None else weight[front]]
 
@@ -365,19 +419,51 @@ class Walk:
             self.bill = dict(cost=cost, charge=charge[:, 0].copy(), toll=toll, removed=np.empty(blocks))
         reference_hops.fan(**case.edges, target=case.target, reach=self.reach, fanout=self.fanout, threads=1)
         reference_hops.ingest(
-            x=case.x, row0=0, column0=0, width=case.width, blocks=blocks, source=case.source, offset=None, direction=None,
-            largest=self.by_feature, q=self.buffers[0], size=self.size[0], top=self.top[0], square=None, threads=1,
-        )  # fmt: skip
+            x=case.x,
+            row0=0,
+            column0=0,
+            width=case.width,
+            blocks=blocks,
+            source=case.source,
+            offset=None,
+            direction=None,
+            largest=self.by_feature,
+            q=self.buffers[0],
+            size=self.size[0],
+            top=self.top[0],
+            square=None,
+            threads=1,
+        )
 
     def step(self, delta):
         case, now = self.case, self.hop % 2
         kept, zero, self.lagging = self.kernels.pruned_hop(
-            **case.edges, blocks=case.blocks, width=case.width, hop=self.hop, keep=case.keep, gain=case.gain,
-            target=case.target, reach=self.reach, fanout=self.fanout, delta=delta, rouse=self.lagging >= delta,
-            by_feature=self.by_feature, size=self.size[now], top=self.top[now], size_out=self.size[1 - now],
-            top_out=self.top[1 - now], alive=self.alive, even=self.buffers[0], odd=self.buffers[1], stamp=self.stamp,
-            out=self.out, coefficient=self.coefficient, threads=self.threads, cached=self.cached, **self.bill,
-        )  # fmt: skip
+            **case.edges,
+            blocks=case.blocks,
+            width=case.width,
+            hop=self.hop,
+            keep=case.keep,
+            gain=case.gain,
+            target=case.target,
+            reach=self.reach,
+            fanout=self.fanout,
+            delta=delta,
+            rouse=self.lagging >= delta,
+            by_feature=self.by_feature,
+            size=self.size[now],
+            top=self.top[now],
+            size_out=self.size[1 - now],
+            top_out=self.top[1 - now],
+            alive=self.alive,
+            even=self.buffers[0],
+            odd=self.buffers[1],
+            stamp=self.stamp,
+            out=self.out,
+            coefficient=self.coefficient,
+            threads=self.threads,
+            cached=self.cached,
+            **self.bill,
+        )
         if self.certify:
             # Less than everything they send would cost, as differences of sums are known to a share of the sums only.
             everything = float(self.bill["charge"] @ np.square(self.size[now], dtype=np.float64).sum(axis=1)) * LANES
@@ -390,11 +476,22 @@ class Walk:
         case = self.case
         result = np.zeros((case.n, case.width + 2), dtype=np.float32)
         self.kernels.finish(
-            blocks=case.blocks, width=case.width, hop=self.hop, keep=case.keep, source=case.source, offset=None,
-            direction=None, even=self.buffers[0], odd=self.buffers[1], stamp=self.stamp,
-            out=self.out if accumulated else None, coefficient=self.coefficient, result=result, column0=1,
+            blocks=case.blocks,
+            width=case.width,
+            hop=self.hop,
+            keep=case.keep,
+            source=case.source,
+            offset=None,
+            direction=None,
+            even=self.buffers[0],
+            odd=self.buffers[1],
+            stamp=self.stamp,
+            out=self.out if accumulated else None,
+            coefficient=self.coefficient,
+            result=result,
+            column0=1,
             threads=self.threads,
-        )  # fmt: skip
+        )
         return result
 
     def messages(self):
@@ -567,10 +664,22 @@ def test_finish(case, accumulate, deflate, hop, lazy):
     def run(kernels, threads):
         result = np.full((case.n, case.width + 3), 9, dtype=f32)
         kernels.finish(
-            blocks=case.blocks, width=case.width, hop=hop, keep=case.keep, source=case.source, offset=offset,
-            direction=direction, even=even, odd=odd, stamp=stamp, out=out if accumulate else None, coefficient=coefficient,
-            result=result, column0=2, threads=threads,
-        )  # fmt: skip
+            blocks=case.blocks,
+            width=case.width,
+            hop=hop,
+            keep=case.keep,
+            source=case.source,
+            offset=offset,
+            direction=direction,
+            even=even,
+            odd=odd,
+            stamp=stamp,
+            out=out if accumulate else None,
+            coefficient=coefficient,
+            result=result,
+            column0=2,
+            threads=threads,
+        )
         assert (result[:, :2] == 9).all() and (result[:, -1] == 9).all()
         return [result]
 
@@ -613,16 +722,30 @@ def test_rows_past_two_billion_edges_are_read_where_they_are(far_graph):
             q, after = tile(case), tile(case)
             q[:, :40] = x
             native.full_hop(
-                **case.edges, blocks=3, keep=case.keep, gain=case.gain, q=q, q_out=after, coefficient=0.0, out=None,
-                square=None, threads=2,
-            )  # fmt: skip
+                **case.edges,
+                blocks=3,
+                keep=case.keep,
+                gain=case.gain,
+                q=q,
+                q_out=after,
+                coefficient=0.0,
+                out=None,
+                square=None,
+                threads=2,
+            )
             close(after[:, :40], 0.5 * x + 0.25 * x[near].sum(axis=1))
 
             last = np.empty(n, dtype=np.int64)
             kept = native.select_edges(
-                **case.edges, norm=norm, target=case.target, delta=0.0, end_out=last, indices_out=indices, weight_out=None,
+                **case.edges,
+                norm=norm,
+                target=case.target,
+                delta=0.0,
+                end_out=last,
+                indices_out=indices,
+                weight_out=None,
                 threads=2,
-            )  # fmt: skip
+            )
             assert kept == 2 * n and np.array_equal(last, end)
 
             reach, fanout = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.int64)

@@ -64,9 +64,18 @@ def test_native_equals_reference(level, seed, n, inputs, outputs, density, dead,
 
 @pytest.mark.parametrize(
     "n, inputs, outputs, density",
-    [(1, 1, 1, 1.0), (65, 1, 1, 1.0), (1, 3000, 2000, 0.02), (130, 5000, 3, 0.3), (129, 7, 1700, 0.5), (200, 9, 9, 0.0),
-     (64, 512, 512, 0.1), (1000, 512, 512, 0.05), (81, 249, 17, 0.9)],
-)  # fmt: skip
+    [
+        (1, 1, 1, 1.0),
+        (65, 1, 1, 1.0),
+        (1, 3000, 2000, 0.02),
+        (130, 5000, 3, 0.3),
+        (129, 7, 1700, 0.5),
+        (200, 9, 9, 0.0),
+        (64, 512, 512, 0.1),
+        (1000, 512, 512, 0.05),
+        (81, 249, 17, 0.9),
+    ],
+)
 def test_extreme_shapes(level, n, inputs, outputs, density):
     rng = np.random.default_rng(n + inputs)
     w, x = weights(rng, outputs, inputs, density), unaligned(rng, n, inputs)

@@ -8,6 +8,7 @@ from method_cases import graph_of, words
 
 from unifews import Diffusion, Graph
 from unifews.errors import GraphError, InputError
+from unifews.methods.base import propagate_by
 from unifews.methods.ndls import Ndls
 
 GRAPH, X, HOPS = graph_of(), words(), 8
@@ -28,16 +29,16 @@ def defined(graph, x, hops, r, epsilon, own, normalise=True):
         active &= ~stops
         now = np.where(active[:, None], t @ now, now)
         powers.append(now)
-    told = [np.mean([(1 - own) * p[v] + own * x[v] for p in powers[: depth[v]]] or [x[v]], axis=0) for v in range(len(x))]
-    return np.array(told), depth
+    found = [np.mean([(1 - own) * p[v] + own * x[v] for p in powers[: depth[v]]] or [x[v]], axis=0) for v in range(len(x))]
+    return np.array(found), depth
 
 
 @pytest.mark.parametrize("r", [0.0, 0.5])
 @pytest.mark.parametrize("epsilon", [0.0, 0.05, 0.2, 10.0])
 def test_it_is_the_definition(epsilon, r):
-    out = Ndls(epsilon=epsilon, own=0.2).propagate(GRAPH, X, "sgc", HOPS, r)
-    told, depth = defined(GRAPH, X, HOPS, r, epsilon, 0.2)
-    np.testing.assert_allclose(out.embedding, told, atol=1e-6)
+    out = propagate_by(Ndls(epsilon=epsilon, own=0.2), GRAPH, X, "sgc", HOPS, r)
+    found, depth = defined(GRAPH, X, HOPS, r, epsilon, 0.2)
+    np.testing.assert_allclose(out.embedding, found, atol=1e-6)
     assert [hop.kept for hop in out.trace.hops] == [int(GRAPH.degree[depth > k].sum()) for k in range(HOPS)]
 
 
@@ -46,30 +47,30 @@ def test_every_component_has_its_own_end():
     edges = np.array([[0, 1, 2, 3, 4, 5], [1, 2, 0, 4, 5, 3]])
     graph = Graph.from_edge_index(edges, 7).undirected()
     x = np.eye(7, dtype=np.float32)
-    out = Ndls(epsilon=1e-4, own=0.0).propagate(graph, x, "sgc", 20)
+    out = propagate_by(Ndls(epsilon=1e-4, own=0.0), graph, x, "sgc", 20)
     assert [hop.kept for hop in out.trace.hops] == [12] + [0] * 19  # one hop averages a triangle
-    assert np.array_equal(out.embedding, x)  # told by what came before it settled
+    assert np.array_equal(out.embedding, x)  # found by what came before it settled
 
 
 @pytest.mark.parametrize("sparsity", [0.0, 0.3, 0.5, 0.9])
 def test_a_share_is_met(sparsity):
     graph, x = graph_of(400, 1500), words(400)
-    out = Ndls().propagate(graph, x, "sgc", 20, edge_sparsity=sparsity)
+    out = propagate_by(Ndls(), graph, x, "sgc", 20, edge_sparsity=sparsity)
     assert out.trace.edge_sparsity == pytest.approx(sparsity, abs=0.01)
     assert out.trace.macs == sum(hop.kept for hop in out.trace.hops) * x.shape[1]
 
 
 def test_a_threshold_is_epsilon_and_rows_may_stay_as_they_are():
-    kept = Ndls(epsilon=0.2).propagate(GRAPH, X, "sgc", HOPS)
-    assert np.array_equal(Ndls().propagate(GRAPH, X, "sgc", HOPS, threshold=0.2).embedding, kept.embedding)
-    raw = Ndls(epsilon=0.2, normalise=False).propagate(GRAPH, X, "sgc", HOPS).embedding
+    kept = propagate_by(Ndls(epsilon=0.2), GRAPH, X, "sgc", HOPS)
+    assert np.array_equal(propagate_by(Ndls(), GRAPH, X, "sgc", HOPS, threshold=0.2).embedding, kept.embedding)
+    raw = propagate_by(Ndls(epsilon=0.2, normalise=False), GRAPH, X, "sgc", HOPS).embedding
     np.testing.assert_allclose(raw, defined(GRAPH, X, HOPS, 0.0, 0.2, 0.15, normalise=False)[0], atol=1e-6)
 
 
 def test_what_it_cannot_do():
     with pytest.raises(GraphError, match="undirected"):
-        Ndls().propagate(Graph.from_edge_index([[0, 1], [1, 2]]), np.eye(3))
+        propagate_by(Ndls(), Graph.from_edge_index([[0, 1], [1, 2]]), np.eye(3))
     with pytest.raises(InputError, match="works on model='sgc', not on 'appnp'"):
-        Ndls().propagate(GRAPH, X, "appnp")
+        propagate_by(Ndls(), GRAPH, X, "appnp")
     with pytest.raises(InputError, match="give one of `edge_sparsity`"):
-        Ndls().propagate(GRAPH, X, edge_sparsity=0.5, threshold=0.1)
+        propagate_by(Ndls(), GRAPH, X, edge_sparsity=0.5, threshold=0.1)

@@ -10,7 +10,7 @@ import pytest
 
 from unifews.errors import InputError, UnknownNameError
 from unifews.methods import registry
-from unifews.methods.contract import Decoupled
+from unifews.methods.base import Propagator
 from unifews.methods.ndls import Ndls
 from unifews.methods.registry import method
 from unifews.training.spec import MODELS, TrainSpec
@@ -52,7 +52,7 @@ class Toy:
 
 def test_those_of_the_folder_are_found():
     assert {"unifews", "ndls", "nigcn", "agp", "unifews-push"} <= set(registry.names())
-    assert isinstance(registry.resolve("ndls"), Decoupled)
+    assert isinstance(registry.resolve("ndls"), Propagator)
 
 
 def test_unifews_is_for_every_model():
@@ -80,7 +80,7 @@ def test_a_model_is_trained_by_it(package):
     "code, point, says",
     [
         ("1 / 0", "toy = toy_method:Toy", "package toy-method cannot be loaded .ZeroDivisionError"),
-        ("Toy = 3", "toy = toy_method:Toy", "toy_method:Toy of package toy-method is no method 'toy'"),
+        ("Toy = 3", "toy = toy_method:Toy", "toy_method:Toy of package toy-method is not a method 'toy'"),
         (TOY, "ndls = toy_method:Toy", "'ndls' is one of unifews, and package toy-method has another"),
     ],
 )
@@ -121,13 +121,13 @@ def test_defaults_are_not_written():
     "text, error, says",
     [
         ("ndsl", UnknownNameError, "no method named 'ndsl'. Did you mean 'ndls'"),
-        ("ndls:epsilom=1", UnknownNameError, "setting of method 'ndls' named 'epsilom'. Did you mean 'epsilon'"),
+        ("ndls:epsilom=1", UnknownNameError, "setting of 'ndls' named 'epsilom'. Did you mean 'epsilon'"),
         ("ndls:epsilon", InputError, "name:setting=value"),
-        ("ndls:epsilon=much", InputError, "`epsilon` is a number; got 'much'"),
-        ("ndls:epsilon=-1", InputError, "`epsilon` is a number from 0; got -1"),
-        ("ndls:own=2", InputError, "from 0 to 1"),
-        ("ndls:normalise=perhaps", InputError, "true or false"),
-        ("nigcn:epsilon=0", InputError, "above 0 to 1"),
+        ("ndls:epsilon=much", InputError, "`epsilon` must be a number of at least 0; got 'much'"),
+        ("ndls:epsilon=-1", InputError, "`epsilon` must be a number of at least 0; got -1"),
+        ("ndls:own=2", InputError, r"in \[0, 1\]"),
+        ("ndls:normalise=perhaps", InputError, "True or False"),
+        ("nigcn:epsilon=0", InputError, r"in \(0, 1\]"),
         ("agp:rmax=inf", InputError, "got inf"),
         ("unifews:delta=3", InputError, "'unifews' has no settings"),
         (7, InputError, "got 7"),

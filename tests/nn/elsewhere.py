@@ -24,9 +24,15 @@ class Elsewhere(Tensor):
     @staticmethod
     def __new__(cls, elem):
         return Tensor._make_wrapper_subclass(
-            cls, elem.size(), strides=elem.stride(), storage_offset=elem.storage_offset(), dtype=elem.dtype, layout=elem.layout,
-            device=DEVICE, requires_grad=elem.requires_grad,
-        )  # fmt: skip
+            cls,
+            elem.size(),
+            strides=elem.stride(),
+            storage_offset=elem.storage_offset(),
+            dtype=elem.dtype,
+            layout=elem.layout,
+            device=DEVICE,
+            requires_grad=elem.requires_grad,
+        )
 
     def __init__(self, elem):
         self.elem = elem.detach()

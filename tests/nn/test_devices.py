@@ -14,7 +14,7 @@ from torch import nn
 from torch_geometric.nn import GATConv, GATv2Conv, GCN2Conv, GCNConv, GINConv, GraphConv, RGCNConv, SAGEConv
 
 import unifews as uf
-from unifews.nn.masked import Thinned
+from unifews.nn.masked import MaskedModel
 from unifews.serving.portable import PortableProgram
 
 N, WIDTH = 30, 20
@@ -132,7 +132,7 @@ def test_edge_types_and_edge_weights():
 def test_a_model_on_some_of_its_edges(probing):
     x, edge_index = graph()
     torch.manual_seed(8)
-    here = Thinned(KINDS["gcn"](), edge_index, N, "a method")
+    here = MaskedModel(KINDS["gcn"](), edge_index, N, "a method")
     here.keep[::2] = False
     here.probing = probing
     there = move(copy.deepcopy(here))

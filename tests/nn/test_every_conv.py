@@ -81,14 +81,18 @@ CASES = {
     "HANConv": (lambda: pyg.HANConv(F, 6, DICT, heads=2), DICTS, 3, 2, ["lin_src.a__r__b"]),
     "LGConv": (lambda: pyg.LGConv(), (X, EDGES), 0, 1, ["no weight matrix"]),
     "PointGNNConv": (
-        lambda: pyg.PointGNNConv(nn.Linear(F, 3), nn.Linear(F + 3, 6), nn.Linear(6, F)), (X, POS, EDGES), 3, 1, []
+        lambda: pyg.PointGNNConv(nn.Linear(F, 3), nn.Linear(F + 3, 6), nn.Linear(6, F)),
+        (X, POS, EDGES),
+        3,
+        1,
+        [],
     ),
     "GPSConv": (lambda: pyg.GPSConv(F, pyg.GCNConv(F, F), heads=2), (X, EDGES), 3, 1, ["attn.in_proj_weight"]),
     "AntiSymmetricConv": (lambda: pyg.AntiSymmetricConv(F), (X, EDGES), 1, 1, ["W of AntiSymmetricConv"]),
     "DirGNNConv": (lambda: pyg.DirGNNConv(pyg.GCNConv(F, 6)), (X, EDGES), 3, 2, []),
     "MixHopConv": (lambda: pyg.MixHopConv(F, 6), (X, EDGES), 3, 2, []),
     "MeshCNNConv": (lambda: pyg.MeshCNNConv(F, 6), (X, MESH), 5, 1, []),
-}  # fmt: skip
+}
 ELSEWHERE = {
     "WLConv": "no message-passing layer: refused, see below",
     **dict.fromkeys(["CuGraphSAGEConv", "CuGraphGATConv", "CuGraphRGCNConv"], "needs a GPU and cugraph"),

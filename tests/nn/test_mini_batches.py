@@ -47,9 +47,15 @@ class Neighbours(BaseSampler):
         place = torch.empty(self.num_nodes, dtype=torch.long)
         place[known] = torch.arange(len(known))
         return SamplerOutput(
-            node=known, row=place[self.row[edge]], col=place[self.col[edge]], edge=edge, batch=None,
-            num_sampled_nodes=nodes_of_hop, num_sampled_edges=edges_of_hop, metadata=(index.input_id, index.time),
-        )  # fmt: skip
+            node=known,
+            row=place[self.row[edge]],
+            col=place[self.col[edge]],
+            edge=edge,
+            batch=None,
+            num_sampled_nodes=nodes_of_hop,
+            num_sampled_edges=edges_of_hop,
+            metadata=(index.input_id, index.time),
+        )
 
     def sample_from_edges(self, index, neg_sampling=None):
         raise NotImplementedError

@@ -141,10 +141,13 @@ def test_a_sparse_matrix_for_edge_index(kind, layout):
 @pytest.mark.parametrize(
     "model",
     [
-        lambda: GCN(20, 32, 3, 7, jk="cat"), lambda: GraphSAGE(20, 32, 2, 7), lambda: GIN(20, 32, 2, 7),
-        lambda: GAT(20, 32, 2, 7, v2=True, heads=4), lambda: GCN(20, 32, 3, 7, jk="lstm", norm="batch"),
+        lambda: GCN(20, 32, 3, 7, jk="cat"),
+        lambda: GraphSAGE(20, 32, 2, 7),
+        lambda: GIN(20, 32, 2, 7),
+        lambda: GAT(20, 32, 2, 7, v2=True, heads=4),
+        lambda: GCN(20, 32, 3, 7, jk="lstm", norm="batch"),
     ],
-)  # fmt: skip
+)
 def test_pygs_ready_models(model):
     x, edge_index = graph()
     made = model().eval()
@@ -176,9 +179,13 @@ def test_in_any_precision_and_place_the_numbers_are_those_of_the_kernels():
 def test_the_share_asked_for_is_removed(kind, entries):
     x, edge_index = graph(80, 900)
     model = uf.sparsify(
-        net(KINDS[kind], width=64, classes=32), edge_sparsity=0.6, weight_sparsity=0.7, entries=entries, ramp=1,
+        net(KINDS[kind], width=64, classes=32),
+        edge_sparsity=0.6,
+        weight_sparsity=0.7,
+        entries=entries,
+        ramp=1,
         inherit=entries == "node",
-    )  # fmt: skip
+    )
     for _ in range(2):  # a generic layer tells how wide its messages are only when it runs
         model(x, edge_index).sum().backward()
     seen = uf.trace(model)
@@ -642,7 +649,7 @@ def test_counts_do_not_wrap():
         (lambda: uf.sparsify(net(GCNConv))(graph()[0], torch.eye(3).to_sparse_csr()), "60 rows"),
         (lambda: uf.sparsify(net(KINDS["gin"]))(graph()[0].to_sparse_csr(), graph()[1]), r"x\.to_dense\(\)"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_told_in_a_sentence(act, message):
     with pytest.raises(InputError, match=message):
         act()

@@ -377,7 +377,7 @@ def test_one_number_changed_in_the_manifest_is_told(folder, by_block):
     manifest = json.loads(file.read_text())
     manifest["done"]["state"]["budget"]["means"][0][1] += 1
     file.write_text(json.dumps(manifest))
-    with pytest.raises(FileFormatError, match=r"manifest.json is damaged.*--again"):
+    with pytest.raises(FileFormatError, match=r"manifest.json is damaged.*--restart"):
         propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
     propagate(*mapped(), out="p.npy", memory="2MB", again=True, **MANY)
 
@@ -463,11 +463,11 @@ def test_the_command_prints_its_plan_and_writes_the_result(folder, by_block, mon
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--memory", "lots"], "`--memory` is an amount such as 500MB"),
+        (["--memory", "lots"], "--memory is an amount such as 500MB"),
         (["--memory", "1MB"], "--memory 1.0 MB is too little for 700 nodes"),
-        (["--memory", "1GB", "--entries", "node"], "--entries node decides by all columns of a node at once"),
-        (["--memory", "1GB", "--coordinates"], "--coordinates cannot go with --memory"),
-        (["--memory", "1GB", "--undirected"], "--undirected makes its graph in memory"),
+        (["--memory", "1GB", "--entries", "node"], "--entries 'node' decides by all columns of a node at once"),
+        (["--memory", "1GB", "--coordinates"], "--memory writes the embedding; leave out --coordinates"),
+        (["--memory", "1GB", "--undirected"], "--undirected needs the graph in memory"),
     ],
 )
 def test_a_command_that_cannot_work_says_so(folder, more, says):

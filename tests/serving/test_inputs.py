@@ -106,7 +106,7 @@ def test_basic_models_with_other_inputs(name):
     "norm, match",
     [
         ("BatchNorm", None),
-        ("LayerNorm", "over all nodes of a graph .mode='node' has a step"),
+        ("LayerNorm", "over all nodes of a graph .mode='node' is supported"),
         ("GraphNorm", "GraphNorm"),
         ("PairNorm", r"mean\("),
         ("InstanceNorm", "InstanceNorm|instance_norm"),
@@ -170,13 +170,16 @@ def _hetero():
 
 
 HETERO = {
-    "HeteroConv": lambda: net(lambda self, x_dict, edge_index_dict: self.conv(x_dict, edge_index_dict),
-                              pyg.HeteroConv({RELATION: pyg.GCNConv(F, C)})),
-    "HGTConv": lambda: net(lambda self, x_dict, edge_index_dict: self.conv(x_dict, edge_index_dict),
-                           pyg.HGTConv(F, C, _hetero().metadata(), heads=2)),
+    "HeteroConv": lambda: net(
+        lambda self, x_dict, edge_index_dict: self.conv(x_dict, edge_index_dict), pyg.HeteroConv({RELATION: pyg.GCNConv(F, C)})
+    ),
+    "HGTConv": lambda: net(
+        lambda self, x_dict, edge_index_dict: self.conv(x_dict, edge_index_dict),
+        pyg.HGTConv(F, C, _hetero().metadata(), heads=2),
+    ),
     "to_hetero": lambda: pyg.to_hetero(pyg.GraphSAGE(F, 8, 2, C), _hetero().metadata()),
     "dict of features": lambda: net(lambda self, x, edge_index: self.conv(x.get("a"), edge_index.get(RELATION))),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", HETERO)
@@ -195,12 +198,14 @@ def test_heterogeneous_models(name):
 @pytest.mark.parametrize("pool", [pyg.global_add_pool, pyg.global_mean_pool, pyg.global_max_pool])
 def test_pooling(pool):
     parts = dict(conv=pyg.GINConv(nn.Linear(F, F)), lin=nn.Linear(F, C))
-    model = sparsified(net(lambda self, x, edge_index, batch: self.lin(pool(self.conv(x, edge_index), batch)), **parts),
-                       X, EDGES, BATCH)  # fmt: skip
+    model = sparsified(
+        net(lambda self, x, edge_index, batch: self.lin(pool(self.conv(x, edge_index), batch)), **parts), X, EDGES, BATCH
+    )
     refused(model, X, EDGES, match="needs `batch`.*compress the layers before the pooling")
     refused(model, X, EDGES, BATCH, match="one value per node as `batch` has")
-    model = sparsified(net(lambda self, x, edge_index, batch=None: self.lin(pool(self.conv(x, edge_index), batch)), **parts),
-                       X, EDGES, BATCH)  # fmt: skip
+    model = sparsified(
+        net(lambda self, x, edge_index, batch=None: self.lin(pool(self.conv(x, edge_index), batch)), **parts), X, EDGES, BATCH
+    )
     refused(model, X, EDGES, match="returns 1 rows for 60 nodes, as a pooling does")
     data = Data(X, EDGES, batch=BATCH)
     model = sparsified(net(lambda self, data: pool(self.conv(data.x, data.edge_index), data.batch), **parts), data)
@@ -314,14 +319,22 @@ def test_arguments_in_other_orders(forward, order):
         (lambda self, graph, feat: self.conv(feat, graph), (EDGES, X), (X, EDGES), "not clear which are the features"),
         (lambda self, x, edge_attr: self.conv(x, edge_attr), (X, EDGES), (X, EDGES), "not clear which are the features"),
         (lambda self, x, batch, edge_index: self.conv(x, edge_index), (X, BATCH, EDGES), (X, EDGES), "needs `batch`"),
-        (lambda self, x, edge_index, edge_weight: self.conv(x, edge_index, edge_weight), (X, EDGES, WEIGHT), (X, EDGES),
-         "needs `edge_weight`; pass it to compress"),
-        (lambda self, x, edge_index, edge_attr=None: self.conv(x, edge_index, edge_attr), (X, EDGES, WEIGHT),
-         (X, EDGES, WEIGHT), "no argument for edge weights.*if `edge_attr` is for weights, name it edge_weight"),
+        (
+            lambda self, x, edge_index, edge_weight: self.conv(x, edge_index, edge_weight),
+            (X, EDGES, WEIGHT),
+            (X, EDGES),
+            "needs `edge_weight`; pass it to compress",
+        ),
+        (
+            lambda self, x, edge_index, edge_attr=None: self.conv(x, edge_index, edge_attr),
+            (X, EDGES, WEIGHT),
+            (X, EDGES, WEIGHT),
+            "no argument for edge weights.*if `edge_attr` is for weights, name it edge_weight",
+        ),
         (lambda self, x, edge_index, mask: self.conv(x, edge_index), (X, EDGES, None), (X, EDGES), "needs `mask`"),
         (lambda self, x, edge_index: {"out": self.conv(x, edge_index)}, (X, EDGES), (X, EDGES), "not return a matrix"),
     ],
-)  # fmt: skip
+)
 def test_arguments_without_a_clear_role(forward, args, given, match):
     refused(sparsified(net(forward), *args), *given, match=match)
 

@@ -172,8 +172,10 @@ def test_warning_filters_which_belong_to_all_threads_are_left_alone(monkeypatch)
 
 def _state(model):
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_backward_hooks")
-    parts = [(path, type(module), module.training, [dict(getattr(module, name)) for name in hooks])
-             for path, module in model.named_modules()]  # fmt: skip
+    parts = [
+        (path, type(module), module.training, [dict(getattr(module, name)) for name in hooks])
+        for path, module in model.named_modules()
+    ]
     tensors = {name: (id(value), value._version) for name, value in model.state_dict(keep_vars=True).items()}
     return parts, tensors, {id(module): dict(vars(module)) for module in model.modules()}
 

@@ -16,7 +16,7 @@ from torch_geometric.nn import GAT, GCN, GIN, PNA, EdgeCNN, GCNConv, GraphConv, 
 import unifews as uf
 from unifews.errors import FileFormatError, InputError, MissingFileError, ShapeError
 from unifews.nn.decoupled import DecoupledModel, Mlp
-from unifews.nn.masked import Thinned
+from unifews.nn.masked import MaskedModel
 from unifews.nn.models import build
 
 
@@ -417,7 +417,7 @@ def test_what_cannot_be_saved(tmp_path):
     with pytest.raises(InputError, match="is a str"):
         uf.save("gcn", place)
     with pytest.raises(InputError, match="selected by a method"):
-        uf.save(Thinned(build("gcn", FEATURES, CLASSES, width=8), edge_index, len(x), "half"), place)
+        uf.save(MaskedModel(build("gcn", FEATURES, CLASSES, width=8), edge_index, len(x), "half"), place)
     with pytest.raises(InputError, match="`optimizer` is a float"):
         uf.save(trained("gcn"), place, optimizer=0.1)
     with pytest.raises(InputError, match="`record` is a dictionary"):

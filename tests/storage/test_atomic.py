@@ -263,7 +263,7 @@ def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(way):
 def test_a_folder_that_is_replaced_without_end_is_an_error(way):
     put("f", 0)
     count = iter(range(1, 1000))
-    with pytest.raises(FileFormatError, match="f is replaced by another process again and again"):
+    with pytest.raises(FileFormatError, match="f is being replaced by another process"):
         steady(Path("f"), lambda: put("f", next(count)))
 
 

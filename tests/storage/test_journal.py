@@ -88,7 +88,7 @@ def test_a_manifest_that_is_none_is_one_clear_error(begun, text):
 def test_a_manifest_of_an_earlier_release_says_what_to_do(begun):
     before = {name: value for name, value in begun.items() if name != "sha256"} | {"version": 1}
     Path("out.work/manifest.json").write_text(json.dumps(before))
-    with pytest.raises(FileFormatError, match=r"earlier release .* again=True \(--again\), or by deleting out.work"):
+    with pytest.raises(FileFormatError, match=r"earlier release .* again=True \(--restart\), or by deleting out.work"):
         resumed()
     assert resumed(again=True) == dict.fromkeys(DONE)
 

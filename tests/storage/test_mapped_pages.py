@@ -10,7 +10,7 @@ import pytest
 
 from unifews.resources import mapped, resident
 from unifews.storage import pages
-from unifews.storage.pages import Pages, mapping_of
+from unifews.storage.pages import MappedPages, mapping_of
 
 SIZE = 128 << 20
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how much memory a process has in this way")
@@ -35,11 +35,11 @@ def test_the_map_behind_an_array_is_found(file):
 @LINUX
 def test_pages_given_back_are_memory_no_more_and_what_was_written_stays(file):
     array = np.memmap(file, np.float32, "r+")
-    held = Pages()
+    held = MappedPages()
     held.add(array, array[1:], None, np.ones(2))
     array[::1024] = np.arange(len(array[::1024]))
     before = resident()
-    held.give_back()
+    held.release()
     assert resident() < before - SIZE // 2
     assert np.array_equal(array[::1024], np.arange(len(array[::1024])))
 
@@ -47,16 +47,16 @@ def test_pages_given_back_are_memory_no_more_and_what_was_written_stays(file):
 @LINUX
 def test_a_limit_is_kept_while_a_file_larger_than_it_is_read(file, monkeypatch):
     looked = Event()
-    give_back = Pages.give_back
+    give_back = MappedPages.release
 
     def told(self):
         give_back(self)
         looked.set()
 
-    monkeypatch.setattr(Pages, "give_back", told)
+    monkeypatch.setattr(MappedPages, "release", told)
     monkeypatch.setattr(pages, "_SHARE", 1.0)
     array = np.memmap(file, np.uint8, "r")
-    held = Pages()
+    held = MappedPages()
     held.add(array)
     limit = mapped() + SIZE // 8
     peak = 0
@@ -71,6 +71,6 @@ def test_a_limit_is_kept_while_a_file_larger_than_it_is_read(file, monkeypatch):
 
 
 def test_a_failure_inside_ends_the_watch(file):
-    held = Pages()
+    held = MappedPages()
     with pytest.raises(ZeroDivisionError), held.within(1):
         raise ZeroDivisionError

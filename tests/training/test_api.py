@@ -19,7 +19,7 @@ from unifews.datasets.dataset import About, Dataset, Split
 from unifews.errors import FileFormatError, InputError, UnknownNameError
 from unifews.training import api
 from unifews.training.ledger import Ledger
-from unifews.training.metrics import judge
+from unifews.training.metrics import evaluate
 
 DATA = small()
 HOW = dict(hops=3, recipe=QUICK)
@@ -75,9 +75,10 @@ def test_axes_that_a_head_is_not_fed_count_as_removed_weights():
         assert run.head == (16 * 4, 16 * 3)
         assert run.trace.transform_macs == 120 * kept[how] and run.trace.dense_transform_macs == 120 * full
     assert runs[0.5, "head"].trace.notes[-1] == (
-        "the head is fed 4 axes of 12 features: 76.7% of the unpruned model's weights are gone, 50.0% of the head's own"
+        "the head gets 4 principal components of 12 features: 76.7% of the unpruned model's weights are removed, "
+        "50.0% of the head's own"
     )
-    assert not any("the head is fed" in note for note in uf.train(DATA, weight_sparsity=0.5, **HOW).trace.notes)
+    assert not any("the head gets" in note for note in uf.train(DATA, weight_sparsity=0.5, **HOW).trace.notes)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ def test_the_model_repeats_the_score_of_the_best_seed(model, settings, sparse):
     test = data.split(best.seed).test
     x = data.x if sparse else torch.from_numpy(data.x)
     scores = run.model(x, torch.from_numpy(data.graph.to_edge_index()))
-    assert judge("accuracy", scores[test].numpy(), data.y[test]) == best.test
+    assert evaluate("accuracy", scores[test].numpy(), data.y[test]) == best.test
     assert best.test > 50 or run.spec.hops == 150  # by then all nodes look alike, and values lie outside float32
     assert not run.model.training and not run.model.head.training
 
@@ -314,7 +315,7 @@ NONE, SOME = np.arange(0), np.arange(0, 30)
     ],
 )
 def test_data_that_cannot_be_trained_on_is_told_before_any_work(data, sentence, tmp_path, monkeypatch):
-    monkeypatch.setattr(api, "propagate", lambda *_, **__: pytest.fail("it began to work"))
+    monkeypatch.setattr("unifews.methods.unifews.propagate", lambda *_, **__: pytest.fail("it began to work"))
     with pytest.raises(InputError, match=sentence):
         uf.train(data, ledger=tmp_path / "runs", **HOW)
     assert not (tmp_path / "runs").exists()
@@ -394,7 +395,7 @@ def test_a_damaged_partial_file_says_what_to_do(tmp_path):
 
 
 def test_a_foreign_ledger_is_told_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(api, "propagate", lambda *_, **__: pytest.fail("it began to work"))
+    monkeypatch.setattr("unifews.methods.unifews.propagate", lambda *_, **__: pytest.fail("it began to work"))
     (tmp_path / "notes.txt").write_text("my notes\n")
     with pytest.raises(FileFormatError, match=r"notes\.txt is no ledger"):
         uf.train(DATA, ledger=tmp_path / "notes.txt", **HOW)

@@ -19,7 +19,7 @@ from unifews.nn.models import MODELS
 from unifews.training import layered
 from unifews.training.ledger import Ledger
 from unifews.training.links import LinkSplit, both_ways, check_links
-from unifews.training.metrics import judge
+from unifews.training.metrics import evaluate
 from unifews.training.spec import TrainSpec, paper_form
 
 DATA = small()
@@ -69,7 +69,7 @@ def test_accuracy_and_cost_are_of_the_same_pass():
         scores = run.model(torch.from_numpy(DATA.x), torch.from_numpy(DATA.graph.to_edge_index())).numpy()
     for name in ("train", "val", "test"):
         part = getattr(split, name)
-        assert judge("accuracy", scores[part], DATA.y[part]) == getattr(run.accuracy, name)
+        assert evaluate("accuracy", scores[part], DATA.y[part]) == getattr(run.accuracy, name)
     again = uf.trace(run.model)
     assert (again.macs, again.transform_macs) == (run.trace.macs, run.trace.transform_macs)
     weights = [module.matrix for module in run.model.modules() if hasattr(module, "settle")]
@@ -102,7 +102,7 @@ def test_only_passes_that_are_sparse_enough_count():
 
 def test_later_epochs_only_remove_more_where_asked_for(monkeypatch):
     phases = []
-    monkeypatch.setattr(layered, "set_schedule", lambda model, phase: phases.append(phase))
+    monkeypatch.setattr("unifews.nn.sparsify.set_schedule", lambda model, phase: phases.append(phase))
     uf.train(DATA, "gcn", settle=0.5, **HOW, **BOTH)
     assert phases == ["regrow"] * 6 + ["monotone-weights"] * 6
     phases.clear()
@@ -224,7 +224,7 @@ def test_features_that_are_no_numbers(kind):
 
 
 def test_a_learning_rate_that_leads_astray():
-    with pytest.raises(InputError, match="training went astray"):
+    with pytest.raises(InputError, match="training diverged"):
         uf.train(DATA, "gcn", **HOW | {"lr": 1e30})
 
 
@@ -262,7 +262,7 @@ def test_the_test_score_of_links_is_that_of_training_and_validation_edges():
     later = both_ways(torch.cat([split.train, split.val], 1))
     with torch.no_grad():
         logits = run.model(torch.from_numpy(DATA.x), later, pairs)
-    assert judge("auc", logits[:, None].numpy(), there) == run.accuracy.test
+    assert evaluate("auc", logits[:, None].numpy(), there) == run.accuracy.test
     assert uf.trace(run.model).hops[0].edges == later.shape[1]
     removed = {(int(key) % N, int(key) // N) for key in run.model.encoder.convs[0].removed}
     assert removed <= pairs_of(both_ways(split.train))  # by their ends: an edge that came later is never among them

@@ -13,8 +13,8 @@ from small import QUICK, small, with_test_labels
 from unifews.datasets.dataset import Split
 from unifews.errors import InputError
 from unifews.nn.decoupled import Mlp
-from unifews.training.loop import climb, fit, predict
-from unifews.training.metrics import judge
+from unifews.training.loop import fit, predict, train_epochs
+from unifews.training.metrics import evaluate
 from unifews.training.recipe import Recipe, WeightPruning
 
 DATA = small()
@@ -62,7 +62,7 @@ def test_the_best_epoch_is_restored(pruning):
     assert fitted.val == max(epoch.val for epoch in counted) == seen[fitted.epoch].val
     for name, part in SPLIT._asdict().items():
         scores = predict(model, torch.from_numpy(DATA.x[part])).numpy()
-        assert judge("accuracy", scores, DATA.y[part]) == getattr(fitted, name)
+        assert evaluate("accuracy", scores, DATA.y[part]) == getattr(fitted, name)
     assert fitted.epochs == len(seen) == QUICK.epochs
     assert [epoch.number for epoch in seen] == list(range(QUICK.epochs)) and seen[-1].of == QUICK.epochs
     assert sum(layer.kept for layer in model.linears()) == seen[fitted.epoch].kept  # masks of the same epoch as the weights
@@ -161,7 +161,7 @@ def test_other_labels_and_metrics(kind, metric):
     split = data.split(0)
     fitted, model = trained(data, split, metric=metric)
     scores = predict(model, torch.from_numpy(data.x[split.test])).numpy()
-    assert fitted.test == judge(metric, scores, data.y[split.test]) > 55
+    assert fitted.test == evaluate(metric, scores, data.y[split.test]) > 55
 
 
 @pytest.mark.parametrize("rows", [33, 34, 65])
@@ -186,8 +186,8 @@ def test_read_only_labels_and_splits():
     trained(replace(DATA, y=y), split)
 
 
-def test_a_training_that_goes_astray_says_so():
-    with pytest.raises(InputError, match=r"the loss of epoch \d+ is (nan|inf)\. Lower `lr`"):
+def test_a_training_that_diverges_is_reported():
+    with pytest.raises(InputError, match=r"the loss of epoch \d+ is (nan|inf)\); lower `lr`"):
         trained(recipe=replace(QUICK, lr=1e30))
 
 
@@ -195,7 +195,7 @@ def scored(scores, *, ramp, patience, plateau=15):
     """A training whose epochs have these validation scores, and count from number `ramp` on: best epoch, epochs, rates."""
     model, rates, given = torch.nn.Linear(1, 1), [], iter(scores)
     recipe = Recipe(epochs=len(scores), patience=patience, plateau=plateau)
-    best, epochs = climb(
+    best, epochs = train_epochs(
         model, recipe, lambda number, optimizer: 0.0, lambda: (next(given), 1.0), counts=lambda number: number >= ramp,
         lowers=lambda number: number >= ramp, watch=lambda epoch: rates.append(epoch.lr),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from unifews.errors import InputError, UnknownNameError
-from unifews.training.metrics import accuracy, judge, micro_f1, roc_auc
+from unifews.training.metrics import accuracy, evaluate, micro_f1, roc_auc
 
 few = st.integers(-2, 2).map(float)  # few values: many ties
 
@@ -78,6 +78,6 @@ def test_accuracy_of_several_labels_is_refused(rows):
 
 def test_by_name():
     scores, y = np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([1, 0])
-    assert [judge(name, scores, y) for name in ("accuracy", "f1", "auc")] == [100, 100, 100]
+    assert [evaluate(name, scores, y) for name in ("accuracy", "f1", "auc")] == [100, 100, 100]
     with pytest.raises(UnknownNameError, match="Did you mean 'accuracy'"):
-        judge("acuracy", scores, y)
+        evaluate("acuracy", scores, y)

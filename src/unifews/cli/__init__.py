@@ -1,30 +1,37 @@
-"""The command line: the library's sentences with spaces. One file per command, one thin function each.
+"""The command line: one module per command, each with one thin function.
 
-Results go to stdout (`--json` for machines), progress and notes to stderr. A user's mistake is one sentence and exit code 2;
-Ctrl-C is exit code 130, SIGTERM 143. Set UNIFEWS_DEBUG=1 to see tracebacks instead. Nothing heavy is imported before a command
-runs.
+Results are printed to stdout (``--json`` for machines), progress and notes to stderr. A user's mistake is reported in one
+sentence with exit code 2; Ctrl-C gives exit code 130, SIGTERM 143. UNIFEWS_DEBUG=1 shows tracebacks instead. Nothing heavy is
+imported before a command runs.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from unifews import __version__
-from unifews.cli import bench, compare, data, demo, infer, methods, propagate, report, reproduce, train
-from unifews.cli.run import group, help_if_alone
+from unifews.cli import bench, compare, data, demo, generate, infer, methods, propagate, report, reproduce, train
+from unifews.cli.errors import help_if_alone
+from unifews.cli.options import command, command_group
 
-app = group()
-app.command()(propagate.propagate)
-app.command()(train.train)
-app.command()(infer.infer)
-app.command()(methods.methods)
-app.command()(compare.compare)
-app.command()(reproduce.reproduce)
-app.command()(report.report)
-app.command()(demo.demo)
+app = command_group()
+_EXAMPLES: dict[Callable[..., None], str] = {
+    propagate.propagate: "unifews propagate edges.csv --features x.npy --edge-sparsity 0.9 --out p.npy",
+    train.train: "unifews train cora --edge-sparsity 0.9 --weight-sparsity 0.9",
+    infer.infer: "unifews infer served cora --nodes 1,5,7 --out predictions.csv",
+    methods.methods: "unifews methods",
+    compare.compare: "unifews compare cora --methods unifews,random --edge-sparsity .5,.9",
+    reproduce.reproduce: "unifews reproduce tab:dec --scale smoke --datasets cora-lcc",
+    report.report: "unifews report results/smoke runs --out report.html",
+    demo.demo: "unifews demo",
+}
+for function, example in _EXAMPLES.items():
+    command(app, example=example)(function)
+data.app.add_typer(generate.app, name="generate", help="Generate a synthetic dataset.")
 app.add_typer(data.app, name="data", help="List, inspect, fetch, convert and generate datasets.")
 app.add_typer(bench.app, name="bench", help="Measure the kernels on this machine.")
 
@@ -37,14 +44,14 @@ def _version(wanted: bool) -> None:
     threads = threads_to_use(None) if native.openmp() else 1
     sys.stdout.write(
         f"unifews {__version__}\n"
-        f"kernels: {native.level()} (this processor runs {', '.join(native.levels())})\n"
+        f"kernels: {native.level()} (this processor supports {', '.join(native.levels())})\n"
         f"threads: {threads}\n"
         f"OpenMP: {'yes' if native.openmp() else 'no'}\n"
     )
     raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(invoke_without_command=True, epilog="Example: unifews train cora --edge-sparsity 0.9")
 def unifews(
     context: typer.Context,
     version: Annotated[

@@ -1,134 +1,132 @@
-"""`unifews compare`: methods side by side at the same shares, beside the unpruned model."""
+"""`unifews compare`: pruning methods at equal sparsities, against the unpruned model."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from unifews.cli import live, output
-from unifews.cli.desk import report_skipped
-from unifews.cli.run import Interrupted, own_process
+from unifews.cli import console
+from unifews.cli.errors import configure_process, resumable_runs
+from unifews.cli.options import (
+    PRUNING,
+    AsJson,
+    DatasetName,
+    Figures,
+    Jobs,
+    Latex,
+    Ledger,
+    PaperForm,
+    Seeds,
+    configured,
+    flag,
+    out_flag,
+)
+from unifews.cli.train import train_options
 from unifews.errors import InputError
 
 if TYPE_CHECKING:
+    from unifews.core.config import Option
     from unifews.report.comparison import Standing
 
+_OPTIONS = ("model", "edge_sparsity", "weight_sparsity", "seed", "split", "hops", "width", "layers", "epochs")
 
+_SPARSITIES = ".3,.5,.8,.9"
+
+
+def _options() -> Iterator[Option]:
+    configure_process()
+    for option in train_options():
+        if option.name == "edge_sparsity":
+            yield replace(option, type=str, default=_SPARSITIES, metavar="S,S,…")
+        elif option.name in _OPTIONS:
+            yield replace(option, default="gcn") if option.name == "model" else option
+
+
+@configured(_options, common=_OPTIONS)
 def compare(
-    dataset: Annotated[
-        str, typer.Argument(metavar="DATASET", help="A known name (unifews data list), a dataset folder or .npz.")
-    ],
-    model: Annotated[
-        str, typer.Option(metavar="NAME", help="gcn, gat, sage, gcnii or gin, whose layers propagate; appnp or sgc, once.")
-    ] = "gcn",
+    dataset: DatasetName,
     methods: Annotated[
         str,
-        typer.Option(
-            metavar="NAMES", help="Such as unifews,random,dspar; all that can do this model unless given; see unifews methods."
-        ),
+        flag("--methods", panel=PRUNING, metavar="NAMES", help="Such as unifews,random,dspar; or all for the model."),
     ] = "all",
-    edge_sparsity: Annotated[
-        str, typer.Option(metavar="S,S,…", help="Shares of the edge products to remove.")
-    ] = ".3,.5,.8,.9",
-    weight_sparsity: Annotated[
-        float | None, typer.Option(metavar="S", help="Share of the weights to remove besides, by methods that can.")
-    ] = None,
-    paper_form: Annotated[
-        bool, typer.Option("--paper-form", help="Show unifews in the paper's form too: whole edges, nested.")
-    ] = False,
-    seeds: Annotated[int, typer.Option(metavar="N", help="How many seeds, the same for all.")] = 3,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="The first; it decides split, weights and batches.")] = None,
-    split: Annotated[
-        str | None, typer.Option(metavar="stratified|stored", help="50/25/25 by seed, or the dataset's own; as it is meant.")
-    ] = None,
-    hops: Annotated[int | None, typer.Option(metavar="L", help="Propagation steps of appnp and sgc, 20 unless given.")] = None,
-    width: Annotated[int | None, typer.Option(metavar="N", help="Hidden units of a layer.")] = None,
-    layers: Annotated[int | None, typer.Option(metavar="N", help="Layers of the classifier, or of the model.")] = None,
-    epochs: Annotated[int | None, typer.Option(metavar="N", help="Epochs at most, those of searches included.")] = None,
-    ledger: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where records are kept; what is there is not trained again.")
-    ] = Path("runs"),
-    jobs: Annotated[int, typer.Option(metavar="N", help="How many trainings run at a time; they share out the cores.")] = 1,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="PAGE.html", help="Write a page with pictures and the table.")
-    ] = None,
-    figures: Annotated[Path | None, typer.Option("--figures", metavar="DIR", help="Write figures as SVG and PDF.")] = None,
-    latex: Annotated[Path | None, typer.Option("--latex", metavar="FILE.tex", help="Write the table as LaTeX.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print records and differences as JSON.")] = False,
-) -> None:  # fmt: skip
-    """Compare methods: accuracy, operations and cost of training, each at the same shares of removed edges.
+    paper_form: PaperForm = False,
+    seeds: Seeds = 3,
+    ledger: Ledger = Path("runs"),
+    jobs: Jobs = 1,
+    out: Annotated[Path | None, out_flag("PAGE.html")] = None,
+    figures: Figures = None,
+    latex: Latex = None,
+    as_json: AsJson = False,
+    **given: Any,
+) -> None:
+    """Compare pruning methods at equal sparsities: accuracy, operations and training cost.
 
-    Every run is kept as soon as it is done, and finished seeds of one that was stopped are too: the same command goes on
-    where it was. Other commands with the same ledger share its runs.
+    Finished runs and seeds are stored and shared with other commands; after an interruption the same
+    command resumes.
     """
-    own_process()
     if out is not None:
-        output.check_page(out)
-    shares = _shares(edge_sparsity)
-    given = {"seed": seed, "split": split, "hops": hops, "width": width, "layers": layers, "epochs": epochs}
-    settings = {name: value for name, value in given.items() if value is not None}
+        console.check_page(out)
     from unifews.experiments.compare import compare as run
     from unifews.report import comparison
     from unifews.report.latex import check_files, write_files
-    from unifews.training.ledger import Ledger
+    from unifews.training import ledger as storage
 
     check_files(figures, latex)
-    report_skipped(Ledger(ledger))
-    try:
-        with live.cells("loading") as progress:
-            found = run(
-                dataset, model, methods, edge_sparsity=shares, weight_sparsity=weight_sparsity, paper_form=paper_form,
-                seeds=seeds, ledger=ledger, jobs=jobs, progress=progress, **settings,
-            )  # fmt: skip
-    except KeyboardInterrupt as error:
-        raise Interrupted(f"interrupted; what was finished is in {ledger}, and the same command goes on from there.") from error
+    sparsities = _sparsities(given.pop("edge_sparsity", _SPARSITIES))
+    console.report_skipped(storage.Ledger(ledger))
+    with resumable_runs(ledger), console.cells_progress("loading") as progress:
+        found = run(
+            dataset,
+            given.pop("model", "gcn"),
+            methods,
+            edge_sparsity=sparsities,
+            paper_form=paper_form,
+            seeds=seeds,
+            ledger=ledger,
+            jobs=1 if jobs is None else jobs,
+            progress=progress,
+            **given,
+        )
     standing = comparison.Standing(found)
     if out is not None:
         comparison.write_page(standing, out)
     files = write_files(standing, figures, latex)
     if as_json:
         written = {"page": None if out is None else str(out), "files": [str(path) for path in files]}
-        output.print_json(standing.to_dict() | {"ledger": str(ledger), **written})
+        console.print_json(standing.to_dict() | {"ledger": str(ledger), **written})
     else:
-        _show(standing, ledger, out)
-        for path in files:
-            output.console().print(f"wrote {path}", soft_wrap=True, markup=False)
+        _print_comparison(standing, ledger, out)
+        console.echo(*(f"wrote {path}" for path in files))
     for reason in comparison.failures(found):
-        output.note(reason)
+        console.note(reason)
 
 
-def _show(standing: Standing, ledger: Path, out: Path | None) -> None:
+def _print_comparison(standing: Standing, ledger: Path, out: Path | None) -> None:
+    from unifews.core.checks import count
     from unifews.report.comparison import legend, notes, terminal_table
 
-    table = terminal_table(standing)
-    console = output.console(table)
-    record, seeds = standing.found.unpruned, standing.unpruned.seeds
-    data: dict[str, Any] = record["dataset"]
-    console.print(
-        f"{record['spec']['model'].upper()} on {data['name']}, {seeds} {'seeds' if seeds > 1 else 'seed'}: {data['nodes']:,} "
-        f"nodes, {data['edges']:,} edges, {data['features']:,} features, {data['classes']} classes",
-        soft_wrap=True, markup=False,
-    )  # fmt: skip
-    console.print(table)
-    console.print(*legend(standing), sep="\n", soft_wrap=True, markup=False)
-    for note in notes(standing):
-        console.print(f"note: {note}", soft_wrap=True, markup=False)
-    wrote = "" if out is None else f"; wrote {out}: the pictures"
-    console.print(f"kept in {ledger}{wrote}", soft_wrap=True, markup=False)
+    record = standing.found.unpruned
+    data: console.Json = record["dataset"]
+    console.echo(
+        f"{record['spec']['model'].upper()} on {data['name']}, {count(standing.unpruned.seeds, 'seed')}: {data['nodes']:,} "
+        f"nodes, {data['edges']:,} edges, {data['features']:,} features, {data['classes']} classes"
+    )
+    console.print_table(terminal_table(standing))
+    console.echo(*legend(standing), *(f"note: {note}" for note in notes(standing)))
+    console.echo(f"runs are stored in {ledger}{'' if out is None else f'; wrote {out}: the plots'}")
 
 
-def _shares(text: str) -> list[float]:
-    shares = []
+def _sparsities(text: str) -> list[float]:
+    """The values of --edge-sparsity, separated by commas."""
+    values = []
     for part in text.split(","):
         try:
-            shares.append(float(part))
+            values.append(float(part))
         except ValueError:
-            shares.append(math.nan)
-        if not 0 <= shares[-1] < 1:
-            raise InputError(
-                f"--edge-sparsity is one or several shares from 0 to below 1, such as .5,.9; {part.strip() or text!r} is none."
-            )
-    return shares
+            values.append(math.nan)
+        if not 0 <= values[-1] < 1:
+            raise InputError(f"--edge-sparsity takes numbers in [0, 1) such as .5,.9; got {part.strip() or text!r}.")
+    return values

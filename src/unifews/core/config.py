@@ -149,7 +149,7 @@ class Option:
         )
 
     def _hint(self, value: Any) -> str:
-        percent = 1 in (self.le, self.lt) and type(value) in (int, float) and 1 < value <= 100
+        percent = self.lt == 1 and type(value) in (int, float) and 1 < value < 100
         return f" For {value:g} percent write {self.name}={value / 100:g}." if percent else ""
 
 

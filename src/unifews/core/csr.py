@@ -1,4 +1,4 @@
-"""Compressed rows from edges: sort, merge, check. Arrays in, arrays out; `Graph` is the door.
+"""Compressed rows from edges: sort, merge, check. Arrays in, arrays out; `Graph` is the public API.
 
 An edge v → u becomes one 64-bit key, (u << bits) | v with 2^bits ≥ n, so that sorting keys sorts by target and then
 by source, and equal edges become neighbours. Sorting is half the cost: 140 M edges take 5 to 7 s on two cores, and
@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.kernels import native, threads_to_use
-from unifews.storage.pages import Pages
+from unifews.storage.pages import MappedPages
 
 MAX_NODES = 2**39  # the largest graph anywhere: pairs of node numbers are sorted as keys of at most 2·39 bits
-PACKABLE = 2**31  # most nodes whose pair of numbers fits a signed 64-bit key
-CHUNK = 1 << 20  # edges handled at a time, so that temporaries stay small beside the arrays
-PARALLEL = 1 << 22  # keys worth starting threads for
+PACKABLE = 2**31  # maximum number of nodes for which a pair of numbers fits a signed 64-bit key
+CHUNK = 1 << 20  # edges handled at a time, so that temporaries are small beside the arrays
+PARALLEL = 1 << 22  # keys from which on threads are started
 EXAMINED = 1 << 26  # entries examined between two releases of mapped pages
 LOOP = np.iinfo(np.int64).max  # key of a self-loop: sorts behind every edge, where it is cut off
 
@@ -41,7 +41,7 @@ class Examined(NamedTuple):
     """What a pass over compressed rows found: the first place of each fault, -1 = none."""
 
     pointer: int
-    """A row whose bounds decrease or lie outside `indices`; nothing is known of the other faults then."""
+    """A row whose bounds decrease or are outside `indices`; the other fields are then undefined."""
     range: int
     """An entry outside 0 … columns - 1."""
     order: int
@@ -78,18 +78,25 @@ def examine(
     """
     rows = len(indptr) - 1
     step = max(1, rows * EXAMINED // max(1, len(indices)))
-    pages = Pages()
+    pages = MappedPages()
     pages.add(indptr, indices, weight)
     faults, balance = [-1] * 5, 0
     for first in range(0, rows, step):
         *found, part = native.check_rows(
-            indptr=indptr, indices=indices, weight=weight, first=first, last=min(rows, first + step),
-            columns=rows if columns is None else columns, hashed=columns is None, key=_KEY, threads=threads_to_use(None),
-        )  # fmt: skip
+            indptr=indptr,
+            indices=indices,
+            weight=weight,
+            first=first,
+            last=min(rows, first + step),
+            columns=rows if columns is None else columns,
+            hashed=columns is None,
+            key=_KEY,
+            threads=threads_to_use(None),
+        )
         faults = [old if old >= 0 else new for old, new in zip(faults, found, strict=True)]
         balance += part
         if rows > step:
-            pages.give_back()
+            pages.release()
     pointer, outside, order, loop, unweighted = faults
     return Examined(pointer, outside, order, loop, unweighted, columns is None and balance % 2**64 == 0)
 

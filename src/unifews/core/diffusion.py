@@ -30,7 +30,7 @@ class Diffusion:
 
     def __post_init__(self) -> None:
         if not isinstance(self.r, int | float | np.number) or not 0 <= self.r <= 1:
-            raise InputError(f"`r`, the exponent of the source's degree, lies in [0, 1]; got {self.r!r}. Usual is r=0.5.")
+            raise InputError(f"`r`, the exponent of the source's degree, must be in [0, 1]; got {self.r!r}. Usual is r=0.5.")
 
     @cached_property
     def degree(self) -> NDArray[np.float64]:
@@ -60,7 +60,7 @@ class Diffusion:
         return _frozen((1 / self.degree).astype(np.float32))
 
     def release(self) -> None:
-        """Give up what the factors were made from, 12 bytes a node; it is made again when it is asked for."""
+        """Free the degrees that the factors were computed from, 12 bytes per node; they are recomputed when needed."""
         self.__dict__.pop("degree", None)
         self.__dict__.pop("diagonal", None)
 

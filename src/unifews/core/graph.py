@@ -48,11 +48,11 @@ class Graph:
     weight: NDArray[np.float32] | None = None  # [m], or None when every weight is 1
     dropped_self_loops: int = 0
     merged_duplicates: int = 0
-    _symmetric: bool | None = field(default=None)  # what `is_symmetric` will say, where it is known without work
+    _symmetric: bool | None = field(default=None)  # the value of `is_symmetric`, where it is known without a check
     _checked: bool = field(default=False)  # the arrays were just made here, or have been examined
 
     def __post_init__(self) -> None:
-        # A view is frozen rather than the caller's own array, which stays as it was.
+        # A view is made read-only rather than the caller's own array.
         for name in ("indptr", "indices", "weight"):
             array = getattr(self, name)
             if array is not None:
@@ -131,7 +131,7 @@ class Graph:
         """A graph from the edges edge_index[0, e] → edge_index[1, e], PyG's convention.
 
         Shapes: `edge_index` integers [2, m], `edge_weight` [m], numpy or torch. Copies of an edge merge into one, or
-        into the sum of their weights; an edge of weight 0 is no edge. Without `num_nodes`, the largest number decides.
+        into the sum of their weights; edges of weight 0 are left out. Without `num_nodes`, the largest number determines it.
 
         One sort of 64-bit keys: 5 to 7 s for 140 M edges on two cores, 12 bytes each; six times that if weighted.
         """
@@ -179,7 +179,7 @@ class Graph:
     def from_scipy(cls, adj: Any) -> Graph:
         """A graph from a scipy sparse matrix: adj[u, v] is the weight of the edge v → u, so adj @ x gathers into rows.
 
-        Copies add up, as they do in scipy; an explicit zero is no edge; a matrix of ones gives an unweighted graph.
+        Copies add up, as they do in scipy; explicit zeros are left out; a matrix of ones gives an unweighted graph.
         """
         if not hasattr(adj, "tocsr"):
             raise InputError(
@@ -273,7 +273,7 @@ class Graph:
         return csr_array((weight, self.indices, self.indptr), shape=(self.num_nodes, self.num_nodes))
 
     def to_edge_index(self) -> NDArray[np.int64]:
-        """The edges as int64 [2, m], sources above targets, ordered by target and then by source."""
+        """The edges as int64 [2, m], sources in the first row, ordered by target and then by source."""
         return np.stack([self.indices.astype(np.int64), csr.targets(self.indptr)])
 
     def transpose(self) -> Graph:
@@ -281,7 +281,7 @@ class Graph:
         return self._relabel(csr.targets(self.indptr), self.indices)
 
     def undirected(self) -> Graph:
-        """Every edge and its reverse; where both are there already, the larger weight. A symmetric graph stays as it is."""
+        """Every edge and its reverse; of both weights of an edge, the larger. A symmetric graph is returned unchanged."""
         if self.is_symmetric:
             return self
         if self.is_weighted:
@@ -290,7 +290,7 @@ class Graph:
         else:
             edges = self.to_edge_index()
             both = Graph.from_edge_index(np.concatenate([edges, edges[::-1]], axis=1), self.num_nodes)
-        # What was repaired is about the edges that were given: the reverses merged here are no copies of theirs.
+        # The counts are of the edges that were given: the reverses merged here are not copies of them.
         return Graph(
             both.indptr, both.indices, both.weight, self.dropped_self_loops, self.merged_duplicates, True, _checked=True
         )

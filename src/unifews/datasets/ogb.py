@@ -8,8 +8,8 @@ ogbn_arxiv/                      ogbn_papers100M/
 │   └── num-node-list.csv.gz
 └── split/time/{train,valid,test}.csv.gz
 
-Tables are read a block of lines at a time, and no line is longer than a megabyte. The arrays of an archive are mapped where
-they lie, so that the 57 GB of features of papers100M are never in memory at once.
+Tables are read a block of lines at a time, and no line is longer than a megabyte. The arrays of an archive are mapped
+in place, so that the 57 GB of features of papers100M are never in memory at once.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def record_of_folder(folder: Path) -> Record | None:
 def read_ogb(folder: Path, name: str, split: str, work: Path, progress: StageProgress | None = None) -> Dataset:
     """The dataset in the raw files of `folder`, with the split kept under split/`split`; its graph is made undirected.
 
-    The graph, and whatever cannot be mapped where it lies, is written to the folder `work` and found there the next time.
+    The graph, and arrays that cannot be mapped in place, are written to the folder `work` and reused by the next call.
     """
     work.mkdir(parents=True, exist_ok=True)
     raw = folder / "raw"
@@ -83,7 +83,7 @@ def read_ogb(folder: Path, name: str, split: str, work: Path, progress: StagePro
 def fetch_ogb(ogb: Ogb, place: Path, progress: StageProgress | None = None) -> Path:
     """Download and unpack the raw files into `place`; the folder that holds them."""
     if ogb.huge:
-        raise Unavailable(f"there is no folder {ogb.folder}, and the download is too large to start unasked")
+        raise Unavailable(f"there is no folder {ogb.folder}, and the download is too large to start automatically")
     archive = place / "download.zip"
     download(ogb.url, archive, progress)
     _unzip(archive, place / "files")
@@ -119,7 +119,7 @@ def _num_nodes(raw: Path, work: Path, archive: bool) -> int:
 
 
 def raw_edges(folder: Path) -> tuple[Path, int]:
-    """The file with the edges of an OGB folder, looked at, and the number of nodes."""
+    """The file with the edges of an OGB folder, its first lines checked, and the number of nodes."""
     raw = folder / "raw"
     file = raw / "data.npz"
     with TemporaryDirectory() as work:  # for arrays that must be unpacked

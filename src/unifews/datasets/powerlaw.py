@@ -4,8 +4,8 @@ Chung-Lu: both ends of an edge are drawn with probability ∝ (i + i₀)^(-1/(γ
 a tail of exponent γ; the inverse of the cumulated weights is a formula, so a draw is one power and no table.
 
 Communities: rank i belongs to topic i mod K, so "a partner in my topic" is index arithmetic too. A class is a run of
-topics, and the classes lie on a circle: an edge out of a class often ends in the next one. Such a chain is what keeps
-features alive over many hops in real graphs; where all classes mix alike, everything but the mean is gone after three.
+topics, and the classes are arranged on a circle: an edge out of a class often ends in the next one. Such a chain is what
+preserves features over many hops in real graphs; where all classes mix alike, only the mean is left after three.
 
 Everything is drawn in chunks, each from its own seed: the result depends on the arguments alone, not on the threads.
 """
@@ -28,17 +28,17 @@ from unifews.core.graph import Graph
 from unifews.errors import InputError
 from unifews.resources import StageProgress
 
-_EDGES = 1 << 18  # edges per chunk: its few temporaries stay in the cache
+_EDGES = 1 << 18  # edges per chunk, whose few temporaries fit the cache
 _ROWS = 1 << 14  # feature rows per chunk
 ATTEMPTS = 20  # to draw what is missing, before giving up
 
 # How communities and features are built. Fitted by hand to the share of energy on the leading axes of features on
 # ogbn-arxiv's graph (arxiv-sub: its edges, substitute features), before propagation and after 1, 2, 4 and 8 hops.
 _TOPICS = 8  # topics per class
-_IN_TOPIC = 0.95  # share of the edges within a class that also stay within a topic
+_IN_TOPIC = 0.95  # share of the edges within a class that are also within a topic
 _NEXT = 0.85  # share of the edges out of a class that end in one of its two neighbours
 _MEAN = 0.012  # energy of the mean feature vector, as a share of all
-_SIGNAL = 0.7  # share of the first axis's variance that lies between topics ...
+_SIGNAL = 0.7  # share of the first axis's variance that is between topics ...
 _SIGNAL_DECAY = 0.5  # ... and the power of k at which it falls
 _CLASS = 0.3  # share of a centroid's variance that its class decides; the rest is its topic's own
 
@@ -69,7 +69,7 @@ def powerlaw(
     - `exponent` γ > 2: the number of nodes of degree k falls like k^-γ, up to a degree of at most about 2·√num_edges.
     - `homophily`: the share of edges whose ends carry the same label. A share h(1-h)/2 of the nodes carries the label
       of another class than its neighbours and features suggest, so that no classifier is perfect.
-    - `spectrum` s: the k-th axis of the features carries variance ∝ k^-s; the leading ones tell the classes apart.
+    - `spectrum` s: the k-th axis of the features carries variance ∝ k^-s; the leading ones distinguish the classes.
       The default follows arxiv-sub, see below; larger values make features that are closer to low rank.
 
     Cost: two sorts of the edges and one normal number per feature; memory peaks at about 13 bytes per directed edge,
@@ -282,7 +282,7 @@ def chunks_of(draws: int) -> int:
 
 
 def labels(model: PowerLawModel) -> NDArray[Any]:
-    """The class of each node, in the smallest type that holds it; a few bytes per node while it works."""
+    """The class of each node, in the smallest type that holds it; a few bytes per node of temporary memory."""
     rng = _rng(model.seed, "labels")
     per_class = model.topics // model.classes
     flip = np.empty(model.n, dtype=bool)
@@ -313,7 +313,7 @@ class FeatureModel:
         axis = np.arange(1.0, f + 1)
         variance = axis**-spectrum
         variance *= f / variance.sum()  # one per feature, on average
-        share = _SIGNAL * axis**-_SIGNAL_DECAY  # of the variance that lies between topics
+        share = _SIGNAL * axis**-_SIGNAL_DECAY  # of the variance that is between topics
         by_class = np.repeat(_on_circle(model.classes, f, rng), model.topics // model.classes, axis=0)
         centroid = sqrt(_CLASS) * by_class + sqrt(1 - _CLASS) * rng.standard_normal((model.topics, f))
         centroid *= np.sqrt(share * variance)
@@ -370,12 +370,12 @@ def _rng(seed: int, stream: str, chunk: int = 0) -> np.random.Generator:
 
 def check(n: int, m: int, f: int, classes: int, exponent: float, homophily: float, spectrum: float, seed: int) -> None:
     limits: list[tuple[bool, str, Any, str]] = [
-        (2 <= n <= csr.PACKABLE - 1, "num_nodes", n, "lie between 2 and 2^31 - 1"),
+        (2 <= n <= csr.PACKABLE - 1, "num_nodes", n, "be between 2 and 2^31 - 1"),
         (m >= 2, "num_edges", m, "be at least 2, since each edge is stored in both directions"),
         (f >= 1, "num_features", f, "be at least 1"),
-        (1 <= classes <= n, "num_classes", classes, "lie between 1 and the number of nodes"),
+        (1 <= classes <= n, "num_classes", classes, "be between 1 and the number of nodes"),
         (exponent > 2, "exponent", exponent, "be above 2, or the mean degree would not exist"),
-        (0 <= homophily <= 1, "homophily", homophily, "lie in [0, 1]: it is a share of the edges"),
+        (0 <= homophily <= 1, "homophily", homophily, "be in [0, 1]: it is a share of the edges"),
         (spectrum >= 0, "spectrum", spectrum, "be at least 0"),
         (seed >= 0, "seed", seed, "be at least 0"),
     ]

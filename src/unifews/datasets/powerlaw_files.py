@@ -1,8 +1,8 @@
 """`powerlaw` for graphs larger than memory: the same dataset of the same seed, written to its folder as it is drawn.
 
-Edges are drawn smaller end first and sorted into a graph of their own (`core.build`), which merges copies; that, less what is
-too many, is sorted in both directions into the graph of the dataset. What stays in memory is the order of the nodes, 4 bytes
-each, and later their topics or labels.
+Edges are drawn smaller end first and sorted into a directed graph (`external_sort`), which merges copies; its edges, without
+the surplus, are sorted in both directions into the graph of the dataset. Only the order of the nodes, 4 bytes each, and later
+their topics or labels are in memory.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def write_powerlaw(
 ) -> Dataset:
     """The dataset that `powerlaw` makes of the same arguments, bit for bit, written as the folder `out` and opened from there.
 
-    `memory`, such as "2GB", is what this process may take in all; unless told, two gigabytes more than it has. The least is
-    some 200 MB and 12 bytes per node. On the disk it takes 10 bytes per directed edge while it runs, or what the dataset
-    itself takes if that is more. An interrupted call is continued by the next one with the same arguments, unless `again` asks
-    to start afresh.
+    `memory`, such as "2GB", is what this process may take in all; default: two gigabytes more than it has. The minimum is
+    about 200 MB and 12 bytes per node. On the disk it takes 10 bytes per directed edge while it runs, or what the dataset
+    itself takes if that is more. An interrupted call is continued by the next one with the same arguments, unless `again`
+    starts over.
     """
     target = Path(out)
     powerlaw.check(num_nodes, num_edges, num_features, num_classes, exponent, homophily, spectrum, seed)
@@ -106,7 +106,7 @@ def _check_disk(journal: Journal, n: int, m: int, f: int) -> None:
 
 @dataclass(frozen=True)
 class _DrawnEdges:
-    """So many draws, from a chunk on, as edges from the larger number to the smaller; self-loops and copies included."""
+    """`draws` draws, from chunk `first` on, as edges from the larger number to the smaller; with self-loops and copies."""
 
     model: PowerLawModel
     first: int
@@ -122,7 +122,7 @@ class _DrawnEdges:
         return EdgeList(high[:size].astype(np.int64), low[:size].astype(np.int64))
 
     def sample(self) -> tuple[EdgeList, float]:
-        """Chunk -1, which is nobody's: drawing everything twice would take long."""
+        """Chunk -1, which is not part of the graph: drawing all edges twice would take long."""
         low, high = self.model.pairs(-1)
         return EdgeList(high.astype(np.int64), low.astype(np.int64)), self.draws / len(low)
 
@@ -153,14 +153,14 @@ class _StoredEdges:
         counts = np.diff(np.clip(indptr[low - 1 : high + 1], start, stop))
         target = np.repeat(np.arange(low - 1, high), counts)
         first, last = np.searchsorted(self.without, (start, stop))
-        gone = self.without[first:last] - start
-        return EdgeList(np.delete(indices[start:stop], gone).astype(np.int64), np.delete(target, gone))
+        removed = self.without[first:last] - start
+        return EdgeList(np.delete(indices[start:stop], removed).astype(np.int64), np.delete(target, removed))
 
     def sample(self) -> None:
         return None
 
     def drop(self, chunks: int) -> None:
-        """The folder goes when all of it has been used."""
+        """The folder is deleted when all of it has been used."""
 
 
 def _write_graph(journal: Journal, model: PowerLawModel, pairs: int, memory: Memory, progress: StageProgress | None) -> None:
@@ -195,7 +195,7 @@ def _distinct(journal: Journal, model: PowerLawModel, pairs: int, memory: Memory
             return folder
         drawn += powerlaw.chunks_of(draws)
         draws = powerlaw.draws_missing(pairs, found)
-        # A chunk of the same size whatever the memory: the next call must cut alike.
+        # The chunk size does not depend on the memory: a resumed call must cut alike.
         parts = [_StoredEdges(folder, np.empty(0, dtype=np.int64), csr.CHUNK >> 2)]
     raise powerlaw.too_dense(model, pairs)
 

@@ -1,7 +1,7 @@
 """A user's own data: edges, features, labels and a split, each in a file of its own, as a `Dataset`.
 
-edges      whatever `core.files.read_graph` reads: .csv .tsv .txt (.gz), .parquet, .npz, .npy, a graph folder
-features   .npy, .npz, or a table (.csv .tsv .txt .parquet): one row per node, or a first column "node" that says whose it is
+edges      the formats of `io.graphs.read_graph`: .csv .tsv .txt (.gz), .parquet, .npz, .npy, a graph folder
+features   .npy, .npz, or a table (.csv .tsv .txt .parquet): one row per node, or a first column "node" with their numbers
 labels     one column (whole numbers or text), node and label, or several columns of 0 and 1: any number of labels per node
 split      a table node, set or one column of sets (train, val, test, none); three files, or a folder or .npz of three,
            of node numbers or masks
@@ -35,7 +35,7 @@ from unifews.storage.reading import reading
 
 File = str | PathLike[str]
 
-_LISTS = (".npy", ".csv", ".tsv", ".txt", ".parquet")  # edge lists: they do not know how many nodes there are
+_LISTS = (".npy", ".csv", ".tsv", ".txt", ".parquet")  # edge lists, which do not have the number of nodes
 _LABELS = ("y", "labels", "label", "target")
 _SETS = {
     **dict.fromkeys(("train", "training"), 0),
@@ -44,7 +44,7 @@ _SETS = {
     **dict.fromkeys(("none", "unused", "-"), -1),
 }
 _UNLABELLED = -1
-_NAMED = 200  # classes listed in a note
+_MAX_LISTED = 200  # classes listed in a note
 
 
 def read_dataset(
@@ -59,7 +59,7 @@ def read_dataset(
 ) -> Dataset:
     """The dataset in these files. The rows of `features` are the nodes; everything else must fit them.
 
-    - `split`: a file, a folder, or the three files of training, validation and test nodes; None: drawn when asked for.
+    - `split`: a file, a folder, or the three files of training, validation and test nodes; None: drawn by seed.
     - `undirected`: add the reverse of every edge that has none.
     - `num_nodes`: the number of nodes there should be, for a check.
 
@@ -114,7 +114,7 @@ def read_fitting_graph(path: Path, shape: tuple[int, int], owner: str) -> Graph:
     except GraphError as error:
         if is_edge_list(path):
             raise does_not_fit(path, n, owner, error) from error
-        graph = read_graph(path)  # an archive of edges between more nodes; one that is wrong in itself says so again
+        graph = read_graph(path)  # an archive of edges between more nodes; an error of its own is raised again
     return check_fit(graph, path, shape, owner)
 
 
@@ -140,7 +140,7 @@ def does_not_fit(path: Path, n: int, owner: str, error: GraphError) -> ShapeErro
 
 
 def is_edge_list(path: Path) -> bool:
-    """Whether a file lists edges, and so does not say how many nodes there are or whether it means both directions."""
+    """Whether a file lists edges, without the number of nodes and whether each stands for both directions."""
     return path.is_file() and kind_of(path) in _LISTS
 
 
@@ -178,7 +178,7 @@ def read_identified(path: Path) -> tuple[NDArray[np.float32], NDArray[Any]]:
 def needs_ids(path: Path, what: str) -> InputError:
     """The error for a file with a row for each node and no identifiers."""
     return InputError(
-        f"{path} does not say whose its rows are: with ids=True, {what} are in a table (.csv, .tsv, .txt, .parquet) with the "
+        f"{path} has no identifiers of its rows: with ids=True, {what} are in a table (.csv, .tsv, .txt, .parquet) with the "
         f"identifiers in its first column, called id or node."
     )
 
@@ -241,7 +241,7 @@ def _labels(path: Path, num_nodes: int, ids: IdMap | None) -> tuple[NDArray[Any]
 def _classes(column: NDArray[Any], path: Path) -> tuple[NDArray[np.int64], list[str]]:
     """Classes 0, 1, …, and a note that names them where they were not called so."""
     if column.dtype.kind == "f":
-        bad = ~((np.abs(column) < 2**53) & (column == np.floor(column)))  # beyond, a float does not tell whole numbers apart
+        bad = ~((np.abs(column) < 2**53) & (column == np.floor(column)))  # above, floats do not represent all integers
         if bad.any():
             value = column[bad][0]
             what = "is missing" if np.isnan(value) else f"is {value:g}"
@@ -265,8 +265,8 @@ def _classes(column: NDArray[Any], path: Path) -> tuple[NDArray[np.int64], list[
     y[known] = numbers
     if names.dtype.kind != "U" and np.array_equal(names, np.arange(len(names))):
         return y, []
-    listed = ", ".join(f"{i} = {label}" for i, label in enumerate(names[:_NAMED]))
-    return y, [f"classes were given numbers: {listed}{', …' if len(names) > _NAMED else ''}"]
+    listed = ", ".join(f"{i} = {label}" for i, label in enumerate(names[:_MAX_LISTED]))
+    return y, [f"classes were given numbers: {listed}{', …' if len(names) > _MAX_LISTED else ''}"]
 
 
 def _flags(columns: list[NDArray[Any]], nodes: NDArray[np.int64] | None, path: Path, n: int) -> NDArray[np.uint8]:
@@ -290,7 +290,7 @@ def _all_flags(columns: list[NDArray[Any]]) -> bool:
 
 def _wrong_length(path: Path, table: Columns, n: int) -> str:
     rows = len(table.values[0])
-    hint = " Node numbers need a column of their own before the labels, called node." if rows < n else ""
+    hint = " Node numbers need a column before the labels, called node." if rows < n else ""
     if rows == n - 1:
         hint = " If the first line of the features numbers their columns, leave it out."
     if rows == n + 1 and table.names is None:
@@ -393,7 +393,7 @@ def _from_sets(path: Path, n: int, ids: IdMap | None) -> Split:
     *before, words = table.values
     if len(before) > 1 or words.dtype.kind != "U":
         raise FileFormatError(
-            f"{path} is no split: it should hold node and set in two columns, or the set of each node in one; "
+            f"{path} is not a split: it should hold node and set in two columns, or the set of each node in one; "
             f"a set is train, val or test."
         )
     if ids is not None and not before:
@@ -419,7 +419,7 @@ def _from_sets(path: Path, n: int, ids: IdMap | None) -> Split:
 
 
 def _repairs(graph: Graph, reverses: int, y: NDArray[Any]) -> list[str]:
-    """What was left out or added, in words; nothing where nothing was."""
+    """Notes on edges that were dropped, merged or added, and on unlabelled and isolated nodes."""
     touched = graph.degree > 0
     if not graph.is_symmetric:
         for part in csr.chunks(graph.num_edges):

@@ -35,7 +35,7 @@ class Verified:
     num_nodes: int
     num_edges: int
     checked: tuple[str, ...]
-    """What was checked, in words."""
+    """The checks made."""
 
 
 def verify(path: str | PathLike[str]) -> Verified:
@@ -57,7 +57,7 @@ def verify(path: str | PathLike[str]) -> Verified:
         graph = Graph.open(folder, verify=True)
         return _verified(folder, "graph", graph, (*_GRAPH, *_weights(graph)))
     raise FileFormatError(
-        f"{folder} is no graph or dataset folder: it has no meta.json or dataset.json that says so, or that file is damaged."
+        f"{folder} is not a graph or dataset folder: its meta.json or dataset.json is missing, damaged or of another format."
     )
 
 

@@ -1,7 +1,7 @@
 """A head trained by several workers, each with a range of the embedding's rows: the steps are those of one process.
 
 All workers draw the same batches. Each takes the rows of a batch that are in its range, and DistributedDataParallel adds up
-their gradients; what depends on the other rows of the batch, BatchNorm, dropout and which weights go, is as if they were here.
+their gradients; BatchNorm, dropout and pruning, which depend on all rows of the batch, reduce over the workers.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from unifews.nn.decoupled import Mlp
 from unifews.storage.npy import open_array
 from unifews.training import api
 from unifews.training.api import Watch
-from unifews.training.hands import Hands, loss_of
+from unifews.training.data_parallel import HeadTrainer, loss_of
 from unifews.training.job import TrainingJob
 from unifews.training.ledger import Ledger
-from unifews.training.result import Run
+from unifews.training.result import TrainResult
 from unifews.training.spec import TrainSpec
 
 
@@ -41,13 +41,13 @@ def train(
     ledger: Ledger | str | PathLike[str] | None = None,
     watch: Watch | None = None,
     **settings: Any,
-) -> Run:
+) -> TrainResult:
     """`unifews.train` of a head on what was propagated already, by all the workers that torchrun has started.
 
     Args:
         dataset: whose labels and splits are used; a `Dataset`, or what `load_dataset` takes.
         embedding: rows [n, width] to classify, an array or the ``.npy`` file that `propagate` wrote, which is mapped: a
-            worker reads its own rows of it (the first one also those of the training set, once). The features unless given.
+            worker reads its own rows of it (the first one also those of the training set, once). Default: the features.
         ledger, watch: as in `unifews.train`; worker 0 writes and reports.
         **settings: of `unifews.train` for ``model="mlp"``: recipe, seeds, split, weight_sparsity, …; a batch is that of all
             workers together, so the same settings take the same steps, up to rounding, however many they are.
@@ -58,24 +58,24 @@ def train(
             data = data if embedding is None else on_embedding(data, embedding)
             spec = TrainSpec.of({"dataset": data.name, "model": "mlp", **settings})
             job = TrainingJob.prepare(data, spec)
-        hands = many(group, job)
+        trainer = head_trainer(group, job)
         book = Ledger(ledger) if ledger is not None and not isinstance(ledger, Ledger) else ledger
-        return api.run_job(job, book, watch=watch if hands.is_first else None, hands=hands)
+        return api.run_job(job, book, watch=watch if trainer.is_first else None, trainer=trainer)
 
 
-def many(group: ProcessGroup, job: TrainingJob) -> Many:
-    """All workers, if they are to train the same: a head."""
+def head_trainer(group: ProcessGroup, job: TrainingJob) -> DistributedHeadTrainer:
+    """The trainer of all workers, once they have agreed on data and settings."""
     if job.spec.model != "mlp":
         raise group.refuse(f"workers train a head, on an embedding or on features: model='mlp', not {job.spec.model!r}.")
     group.check_same({**job.spec.to_dict(), "data": job.data_id})
-    return Many(group, job.data.num_nodes)
+    return DistributedHeadTrainer(group, job.data.num_nodes)
 
 
 def on_embedding(data: Dataset, embedding: str | PathLike[str] | NDArray[Any]) -> Dataset:
-    """The same nodes with an embedding in place of their features."""
+    """The dataset with an embedding in place of its features."""
     if isinstance(embedding, str | PathLike):
         file, found = Path(embedding), open_array(embedding)
-        # Mapped so that torch may think it can write to it; what is written stays in memory.
+        # Copy-on-write, because torch requires writable memory.
         rows = np.load(file, mmap_mode="c", allow_pickle=False) if found.size else found
         about = replace(data.about, source=f"{data.about.source}, {file.name}")
     else:
@@ -88,13 +88,13 @@ def on_embedding(data: Dataset, embedding: str | PathLike[str] | NDArray[Any]) -
     return replace(data, x=rows, about=about)
 
 
-class Many(Hands):
+class DistributedHeadTrainer(HeadTrainer):
     """One of several workers, which has a range of the rows."""
 
     def __init__(self, group: ProcessGroup, rows: int) -> None:
         self.group, self.is_first = group, group.rank == 0
         self.first, self.last = rows * group.rank // group.size, rows * (group.rank + 1) // group.size
-        # Apart from the sums of gradients, which come whenever they are ready.
+        # Separate from the group that averages gradients, whose calls come in any order.
         self.sums = dist.new_group(backend="gloo")
 
     def head(self, inputs: int, outputs: int, **shape: Any) -> Mlp:
@@ -106,10 +106,10 @@ class Many(Hands):
         for buffer in (head.mean, head.scale):
             self.group.from_first(buffer.numpy())
 
-    def stepping(self, head: Mlp) -> nn.Module:
+    def wrap(self, head: Mlp) -> nn.Module:
         return DistributedDataParallel(head, process_group=self.group.process_group)
 
-    def mine(self, nodes: Tensor) -> Tensor:
+    def local(self, nodes: Tensor) -> Tensor:
         return ((nodes >= self.first) & (nodes < self.last)).nonzero().flatten()
 
     def loss(self, net: nn.Module, x: Tensor, labels: Tensor, at: Tensor | slice, count: int) -> Tensor:
@@ -117,12 +117,12 @@ class Many(Hands):
         net.module.place = at, count
         scores = net(x)
         own = loss_of(scores, labels) if len(at) else scores.sum()
-        return own * (len(at) * self.group.size / count)  # gradients are averaged over workers, and should add up
+        return own * (len(at) * self.group.size / count)  # gradients are averaged over workers, and the sum is wanted
 
     def total(self, losses: float) -> float:
         return float(self.group.add(np.array([losses]))[0]) / self.group.size
 
-    def all(self, scores: Tensor, at: Tensor | slice, count: int) -> Tensor:
+    def gather(self, scores: Tensor, at: Tensor | slice, count: int) -> Tensor:
         table = torch.zeros(count, scores.shape[1])
         table[at] = scores
         self.group.add(table.numpy())
@@ -135,21 +135,21 @@ class Many(Hands):
         plain.load_state_dict(head.state_dict())
         return plain
 
-    def added(self, values: Tensor) -> Tensor:
-        """Over all workers, with a gradient."""
+    def reduced(self, values: Tensor) -> Tensor:
+        """The sum over all workers, with a gradient."""
         total: Tensor = all_reduce(values, group=self.sums)  # type: ignore[no-untyped-call]
         return total
 
 
 class _SharedMlp(Mlp):
-    """A head that sees some rows of a batch and works as if it saw all."""
+    """A head that gets some rows of a batch and computes what one process with all rows would."""
 
     place: tuple[Tensor, int]
-    """Which rows of the batch these are, and how many it has."""
+    """Positions of these rows in the batch, and the size of the batch."""
 
-    def __init__(self, hands: Many, inputs: int, outputs: int, **shape: Any) -> None:
+    def __init__(self, trainer: DistributedHeadTrainer, inputs: int, outputs: int, **shape: Any) -> None:
         super().__init__(inputs, outputs, **shape)
-        self.hands, self.sides, self.shape = hands, (inputs, outputs), shape
+        self.trainer, self.sides, self.shape = trainer, (inputs, outputs), shape
         self.norms = nn.ModuleList(_SharedNorm(norm.num_features, self) for norm in self.norms)  # type: ignore[arg-type]
         for layer in self.linears():
             layer.norms = self._column_norms  # type: ignore[method-assign]
@@ -161,7 +161,7 @@ class _SharedMlp(Mlp):
         return x * super().drop(torch.ones(count, x.shape[1]))[at]  # drawn for all rows, so that all workers draw the same
 
     def _column_norms(self, x: Tensor) -> Tensor:
-        return self.hands.added(x.square().sum(0)).sqrt()
+        return self.trainer.reduced(x.square().sum(0)).sqrt()
 
 
 class _SharedNorm(nn.BatchNorm1d):
@@ -169,20 +169,20 @@ class _SharedNorm(nn.BatchNorm1d):
 
     def __init__(self, width: int, head: _SharedMlp) -> None:
         super().__init__(width)
-        self._head = (head,)  # in a tuple, so that the whole does not become a part of its part
+        self._head = (head,)  # in a tuple, so that the head is not registered as a submodule of its own layer
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return super().forward(x)
         (head,) = self._head
-        added, count = head.hands.added, head.place[1]
-        mean = added(x.sum(0)) / count
-        apart = x - mean
-        variance = added(apart.square().sum(0)) / count
+        reduced, count = head.trainer.reduced, head.place[1]
+        mean = reduced(x.sum(0)) / count
+        centred = x - mean
+        variance = reduced(centred.square().sum(0)) / count
         with torch.no_grad():
             assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
-            share = self.momentum or 0.0
-            self.running_mean.lerp_(mean, share)
-            self.running_var.lerp_(variance * (count / max(count - 1, 1)), share)
+            momentum = self.momentum or 0.0
+            self.running_mean.lerp_(mean, momentum)
+            self.running_var.lerp_(variance * (count / max(count - 1, 1)), momentum)
             self.num_batches_tracked += 1
-        return apart * (variance + self.eps).rsqrt() * self.weight + self.bias
+        return centred * (variance + self.eps).rsqrt() * self.weight + self.bias

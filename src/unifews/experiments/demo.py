@@ -19,8 +19,8 @@ from unifews.errors import MissingFileError
 from unifews.propagation import propagate
 from unifews.resources import Progress
 from unifews.training.api import Watch, train
+from unifews.training.result import warm_up
 from unifews.training.spec import PAPER, TrainSpec
-from unifews.training.warm import warm_up
 
 SEEDS = 3
 Settings = dict[str, Any]

@@ -1,7 +1,7 @@
 """Delimited text, as fields and as columns: pyarrow parses the lines that are regular, and all others are split here.
 
 pyarrow knows neither comments nor runs of blanks, and its errors name no line: `parse` removes comments and runs of blanks, and
-returns None for lines that it cannot parse. The caller then goes through `Layout.rows`, which names the line of an error.
+returns None for lines that it cannot parse. The caller then uses `Layout.rows`, which names the line of an error.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Layout(NamedTuple):
         return FileFormatError(f"{self.path} cannot be read as {self.expected}: line {number:,} {problem}.")
 
     def parse(self, block: Block, types: Mapping[int, Type]) -> list[NDArray[Any]] | None:
-        """The columns of some lines, or None if a line must be looked at by itself."""
+        """The columns of some lines, or None if they must be split line by line."""
         data = block.data
         if self.identifiers and b'"' in data:
             return None

@@ -1,7 +1,7 @@
 """Edge lists in tables, a chunk at a time: text, plain or `.gz`, and Parquet. Nothing is ever unpickled.
 
-A table has the columns source, target and perhaps weight, found by their names or else by their places. A chunk comes with
-the position behind it, from which reading can go on another day.
+A table has the columns source, target and perhaps weight, found by their names or else by their order. With each chunk comes
+the position behind it, from which another call can continue.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class EdgeList(NamedTuple):
 
 
 def kind_of(path: Path) -> str:
-    """The suffix that says the format, less `.gz`."""
+    """The suffix that determines the format, without `.gz`."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     return suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
 

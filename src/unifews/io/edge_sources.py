@@ -36,7 +36,7 @@ from unifews.storage.npy import open_array, whole_number
 class ArrayEdges:
     """Edges in a .npy, or in the arrays of a .npz, a chunk at a time.
 
-    The map is made anew for each chunk: pages of a map that is kept would count as memory of this process.
+    The map is created again for each chunk: pages of a map that is kept would count as memory of this process.
     """
 
     def __init__(self, path: Path, chunk: int, work: Path, ids: bool = False) -> None:
@@ -244,7 +244,7 @@ def runs_of(journal: Journal) -> list[IdRun]:
 
 
 def chunks_of(file: Path, size: int, work: Path, ids: bool) -> Iterator[EdgeList]:
-    """The edges of a file, checked, about `size` at a time; what must be unpacked goes to `work`."""
+    """The edges of a file, checked, about `size` at a time; compressed arrays are unpacked to the folder `work`."""
     if kind_of(file) not in TABLES:
         arrays = ArrayEdges(file, size, work, ids)
         yield from map(arrays.read, range(max(1, len(arrays))))

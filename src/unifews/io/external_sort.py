@@ -122,7 +122,7 @@ def check_share(journal: Journal, planned: int, memory: Memory) -> None:
         needed = (planned - memory.share) * (memory.threads + 2) + memory.total
         raise InputError(
             f"the interrupted work in {journal.folder} was planned for more than {format_bytes(memory.total)}. "
-            f"Give {format_bytes(needed)}, or start over with again=True (--again)."
+            f"Give {format_bytes(needed)}, or start over with again=True (--restart)."
         )
 
 
@@ -253,7 +253,7 @@ class _Builder:
         def sorted_bucket(bucket: int) -> SortedRun | None:
             size = keys.recorded.get(f"{bucket}.keys", [0])[0] // 8
             if size * self.per_key > 1.3 * self.memory.share:
-                return None  # a node with more neighbours than fit memory: sorted by parts, when its turn comes
+                return None  # a node with more neighbours than fit memory: `append` sorts it by parts
             weight = keys.read(f"{bucket}.weights", np.float32) if self.source.weighted else None
             return edge_buckets.sort(keys.read(f"{bucket}.keys", np.int64), weight, buckets, bucket, self.undirected)
 
@@ -310,7 +310,7 @@ class _Builder:
             weight = None if weights_file is None else np.fromfile(weights_file, np.float32, step, offset=4 * start)
             if weight is None:
                 keys.sort()
-                keys = keys[: csr.distinct(keys)]  # so that an edge listed a billion times does not stay as long as that
+                keys = keys[: csr.distinct(keys)]  # an edge may be listed a billion times
             home = np.searchsorted(pivots, keys, side="right")
             for part in np.unique(home):
                 state_files.append(folder / f"{part}.keys", keys[home == part], 0)

@@ -28,9 +28,9 @@ __all__ = ["read_graph", "read_matrix", "write_array"]
 
 
 def read_graph(path: str | PathLike[str], *, num_nodes: int | None = None) -> Graph:
-    """The graph in a file or folder; its suffix says the format.
+    """The graph in a file or folder; its suffix determines the format.
 
-    An edge list knows no isolated nodes beyond its largest number: give `num_nodes` if there are some. Each of its
+    An edge list has no isolated nodes beyond its largest number: give `num_nodes` if there are some. Each of its
     lines is one directed edge.
     """
     path = _existing(path)
@@ -60,10 +60,10 @@ def _graph(path: Path, num_nodes: int | None) -> Graph:
 
 
 def unknown_kind(path: Path) -> FileFormatError:
-    """The error for a file that is no graph by its name."""
+    """The error for a file whose extension is not that of a graph file."""
     return FileFormatError(
-        f"{path} is no graph file by its name. Known: a folder written by Graph.save, "
-        f".npz, .npy, .parquet, {', '.join(TEXT)} and their .gz."
+        f"{path} has no known extension of a graph file; expected a folder written by Graph.save, "
+        f".npz, .npy, .parquet, {', '.join(TEXT)} or .gz of these texts."
     )
 
 
@@ -82,7 +82,7 @@ def read_matrix(path: str | PathLike[str], *, dense: bool = True) -> Any:
                 check_memory(path, matrix.shape[0] * matrix.shape[1] * 4, f"its matrix of shape {list(matrix.shape)}")
                 matrix = matrix.toarray()
     else:
-        raise FileFormatError(f"{path} is no matrix file by its name. Known: .npy and .npz.")
+        raise FileFormatError(f"{path} has no known extension of a matrix file; expected .npy or .npz.")
     if matrix.ndim != 2:
         raise ShapeError(f"{path} has shape {list(matrix.shape)}; features are a matrix, one row per node.")
     if matrix.dtype.kind not in "fiub":
@@ -180,5 +180,5 @@ def _shape(arrays: Archive, name: str) -> tuple[int, int]:
     """Rows and columns, as an array of two whole numbers."""
     sides = arrays[name]
     if sides.shape != (2,) or sides.dtype.kind not in "iu" or sides.min() < 0:
-        raise FileFormatError(f"{name} in {arrays.path} is no shape of a matrix; it is two whole numbers, rows and columns.")
+        raise FileFormatError(f"{name} in {arrays.path} is not the shape of a matrix: two whole numbers, rows and columns.")
     return int(sides[0]), int(sides[1])

@@ -1,7 +1,7 @@
 """Identifiers of nodes, integers or text, and the node numbers 0 … n-1 that stand for them.
 
 The identifiers of a graph are integers if all of them are: 64-bit, and in text written without a plus sign or leading zeros,
-so that "007" and "7" stay different. Otherwise all of them are text. Node numbers follow their order: integers ascending, text
+so that "007" and "7" are different. Otherwise all of them are text. Node numbers follow their order: integers ascending, text
 by its UTF-8 bytes. So the numbers depend on the identifiers alone, and not on the order of the edges.
 
 A graph or dataset folder holds them as `ids.npy` (int64) or `ids.txt` (UTF-8, a line each); entry i belongs to node i.
@@ -26,7 +26,7 @@ from unifews.storage.npy import open_array
 INTEGERS, TEXT = "ids.npy", "ids.txt"
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
-_EXACT = 2.0**53  # beyond, a float does not tell integers apart
+_EXACT = 2.0**53  # above, floats do not represent all integers
 
 
 def as_ids(column: NDArray[Any] | Sequence[str], first: int, where: str) -> NDArray[Any]:
@@ -101,7 +101,7 @@ def encoded(texts: Iterable[str]) -> bytes:
 
 
 class IdMap:
-    """Node numbers of identifiers: the other way round than `ids.npy` and `ids.txt` have them."""
+    """Node numbers of identifiers, the inverse of `ids.npy` and `ids.txt`."""
 
     def __init__(self, ids: NDArray[Any]) -> None:
         self.ids = ids
@@ -118,7 +118,7 @@ class IdMap:
             found = np.where(self.ids[places] == given, places, -1)
         if (found < 0).any():
             unknown = given[int((found < 0).argmax())]
-            raise InputError(f"{where} names {unknown!s}, which is no identifier of a node of this graph.")
+            raise InputError(f"{where} names {unknown!s}, which is not the identifier of a node of this graph.")
         return found
 
     @cached_property

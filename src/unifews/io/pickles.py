@@ -1,7 +1,7 @@
-"""Arrays out of pickles without unpickling: the opcodes are read as data, and nothing that they name is called.
+"""Arrays from pickles without unpickling: the opcodes are read as data, and nothing that they name is called.
 
-Plain values, lists, dictionaries, numpy arrays of numbers and scipy's compressed rows are understood; whatever else a pickle
-asks for is an error. What is made takes memory in proportion to the bytes that are there.
+Numbers, text, lists, dictionaries, numpy arrays of numbers and scipy's compressed rows are read; anything else in a pickle is
+an error. The memory used is proportional to the size of the pickle.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _ADMITTED = {"numpy.ndarray", "numpy.dtype", _RECONSTRUCT, _ROWS, "collections.d
 
 
 class Refused(ValueError):
-    """A pickle that asks for something which is never called."""
+    """A pickle with an object that is not admitted."""
 
 
 class PickledRows:
-    """What a pickle says of a scipy csr_matrix."""
+    """The state of a scipy csr_matrix in a pickle."""
 
     state: dict[str, Any]
 
@@ -56,7 +56,7 @@ class _Array:
 
 
 def loads(content: bytes) -> Any:
-    """What a pickle holds. One that asks for more is `Refused`; a damaged one is a ValueError, TypeError or LookupError."""
+    """What a pickle holds. One with other objects is `Refused`; a damaged one is a ValueError, TypeError or LookupError."""
     machine = _Machine()
     for opcode, argument, _ in pickletools.genops(content):
         step = _STEPS.get(opcode.name)
@@ -91,13 +91,13 @@ class _Machine:
     def name(self, module: str, name: str) -> None:
         full = f"{_MODULES.get(module, module)}.{name}"
         if full not in _ADMITTED:
-            raise Refused(f"it asks for {module}.{name}")
+            raise Refused(f"it names {module}.{name}")
         self.stack.append(_Named(full))
 
     def stack_global(self) -> None:
         name, module = self.stack.pop(), self.stack.pop()
         if type(module) is not str or type(name) is not str:
-            raise Refused("it asks for something without a name")
+            raise Refused("it names an object that is not text")
         self.name(module, name)
 
     def call(self) -> None:
@@ -159,10 +159,10 @@ def _dict_since(machine: _Machine) -> None:
 
 _Step = Callable[[_Machine, Any], Any]
 _PUSHED: _Step = lambda m, value: m.stack.append(value)  # noqa: E731
-_NUMBERS_AND_TEXT = (
-    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING",
-    "SHORT_BINSTRING", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8",
-)  # fmt: skip
+_NUMBERS_AND_TEXT = [
+    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING"),
+    *("SHORT_BINSTRING", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+]
 _STEPS: dict[str, _Step] = {
     **dict.fromkeys(_NUMBERS_AND_TEXT, _PUSHED),
     **dict.fromkeys(("PROTO", "FRAME", "STOP"), lambda m, _: None),
@@ -199,7 +199,7 @@ def _text(value: Any) -> str:
 
 
 def _array(shape: Any, dtype: Any, fortran: Any, data: Any) -> NDArray[Any]:
-    """An array of its state, whose data are as long as its shape says. Data of Python 2 are text of the bytes' values."""
+    """An array of its state, whose data have the length of its shape. Data of Python 2 are text of the bytes' values."""
     raw = data.encode("latin1") if isinstance(data, str) else data
     plain = type(shape) is tuple and all(type(side) is int and side >= 0 for side in shape)
     if not plain or not isinstance(dtype, _Type) or type(raw) is not bytes:

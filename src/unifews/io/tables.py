@@ -1,8 +1,8 @@
-"""Columns of values from the files people have: text, Parquet, NumPy. Nothing is ever unpickled.
+"""Columns of values from text, Parquet and NumPy files. Nothing is ever unpickled.
 
 Text is `.csv`, `.tsv` or `.txt`, plain or `.gz`; a line that starts with `#` is a comment. Values are separated by commas,
 semicolons or tabs, in `.txt` also by spaces if they are numbers. The first line holds names if none of them is a number
-and a number stands below, or if all are well-known ("node", "label", "set" and the like), or as pandas writes them: the first
+and a number is below, or if all are well-known ("node", "label", "set" and the like), or as pandas writes them: the first
 left empty, or 0, 1, 2 and so on for three columns or more.
 """
 
@@ -40,14 +40,14 @@ class Columns(NamedTuple):
 
     @property
     def by_node(self) -> bool:
-        """Whether the first column says by its name that it holds node numbers."""
+        """Whether the name of the first column is that of a column of node numbers."""
         return self.names is not None and len(self.names) > 1 and self.names[0].lower() in NODE
 
 
 def read_columns(path: Path, keys: Sequence[str] = (), *, ids: bool = False) -> Columns:
     """The columns in a file. Of a `.npz`, the array called by one of `keys`, or the only one.
 
-    With `ids`, the first column of a text file holds identifiers, which stay text whatever they look like.
+    With `ids`, the first column of a text file holds identifiers, which are text even where they are numbers.
     """
     kind = kind_of(path)
     if not path.exists():
@@ -61,7 +61,7 @@ def read_columns(path: Path, keys: Sequence[str] = (), *, ids: bool = False) -> 
             return _parquet(path)
         if kind in KNOWN:
             return _text(path, ids)
-    raise FileFormatError(f"{path} is no table by its name. Known: {', '.join(KNOWN)}, text also as .gz.")
+    raise FileFormatError(f"{path} has no known extension of a table; expected {', '.join(KNOWN)}, text also as .gz.")
 
 
 def read_numbers(path: Path, *, ids: bool = False) -> tuple[NDArray[np.float32], NDArray[Any] | None]:

@@ -1,14 +1,14 @@
-"""CGP: one training in which edges and weights go bit by bit, and some that are missed come back.
+"""CGP: one training in which edges and weights are removed gradually, and some of the removed ones come back.
 
-Every edge has a factor 1 / (1 + exp(-w_e)) that is learnt, the same in all layers. Every few epochs up to epoch t₁ the share
-s·(1 - (1 - t/t₁)³) of all edges, and of all weights, is removed, smallest first; then a share ρ of what is left, which falls
-by a cosine from `rate`, is exchanged for as much of what is gone and has the largest gradient.
+Every edge has a learnt factor 1 / (1 + exp(-w_e)), the same in all layers. Every few epochs up to epoch t₁ the fraction
+s·(1 - (1 - t/t₁)³) of all edges, and of all weights, is removed, smallest first; then a fraction ρ of the kept ones, decaying
+by a cosine from `rate`, is exchanged for as many removed ones with the largest gradient.
 
-Differences from the authors' code: edges go by their factor, where they take |w_e|, by which one of factor ½ is the first to go
-and one of factor 0 among the last; the gradient of what is gone is a real one, of a pass in which it takes part, where theirs
-is zero for edges; an edge comes back where it would lower the loss; the last decision is at t₁, so the share is met; attention
-takes factors in every layer; input features are not pruned. As with them w_e starts at random, so chance has a large part in
-which edges go; `spread=0` leaves it to what is learnt.
+Differences from the authors' code: edges are ranked by their factor, where they take |w_e|, which removes an edge of factor ½
+first and one of factor 0 among the last; the gradient of a removed entry is computed in a pass in which it takes part, where
+theirs is zero for edges; an edge comes back where it would lower the loss; the last decision is at t₁, so the sparsity is met;
+attention takes factors in every layer; input features are not pruned. As in their code w_e starts at random, so chance has a
+large part in which edges are removed; `spread=0` leaves it to what is learnt.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unifews.methods.contract import Stage
+from unifews.core.config import option
+from unifews.methods.base import Stage, Trainer, TrainingTask, num_kept, split_like
 from unifews.methods.registry import method
-from unifews.methods.settings import check_count, check_number
-from unifews.methods.stages import Asked, Training, Trains, apart, keep_weights, left
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from unifews.nn.masked import MaskedModel
 
 _LAST_RATE = 0.005
 
@@ -38,102 +39,96 @@ _LAST_RATE = 0.005
     paper="Liu et al., Comprehensive Graph Gradual Pruning for Sparse Training in Graph Neural Networks, TNNLS 2023",
 )
 @dataclass(frozen=True)
-class Cgp(Trains):
-    """Settings: the share ρ that is exchanged at first; epochs between decisions; t₁ as a share of the epochs (the authors'
-    are .25 to .75 of 200; models here are at their best long before); the standard deviation of the first w_e (the authors' is
-    1). Chosen by validation (docs/adr/0017)."""
+class Cgp(Trainer):
+    """Defaults chosen by validation (docs/adr/0017). The authors' t₁ is .25 to .75 of 200 epochs; models here are at their best
+    long before. Their `spread` is 1."""
 
-    rate: float = 0.2
-    every: int = 5
-    until: float = 0.1
-    spread: float = 0.3
+    rate: float = option(0.2, "initial fraction ρ that is exchanged", ge=0, le=0.9)
+    every: int = option(5, "epochs between decisions", ge=1)
+    until: float = option(0.1, "t₁ as a fraction of the epochs", ge=0, le=0.95)
+    spread: float = option(0.3, "standard deviation of the initial w_e", ge=0)
 
-    def __post_init__(self) -> None:
-        check_number("rate", self.rate, 0, 0.9)
-        check_number("until", self.until, 0, 0.95)
-        check_number("spread", self.spread)
-        check_count("every", self.every, " of epochs")
-
-    def stages(self, asked: Asked) -> Iterator[Stage]:
-        """Shares are met to the entry."""
-        yield _Gradual(asked, self)
+    def stages(self, task: TrainingTask) -> Iterator[Stage]:
+        """Sparsities are met to the entry."""
+        yield _GradualStage(task, self)
 
 
-class _Gradual(Training):
-    """The one training."""
+class _GradualStage(Stage):
+    model: MaskedModel
 
-    def __init__(self, asked: Asked, cgp: Cgp) -> None:
+    def __init__(self, task: TrainingTask, cgp: Cgp) -> None:
         import torch
 
-        super().__init__(asked.thinned(), asked.epochs)
-        self.asked, self.cgp = asked, cgp
-        if asked.edges:
-            drawn = cgp.spread * asked.generator(13).standard_normal(len(self.thinned.keys))
-            self.thinned.give_factors(torch.from_numpy(drawn.astype(np.float32)), squash=True)
+        super().__init__(task.masked(), task.epochs)
+        self.task, self.cgp = task, cgp
+        if task.edges:
+            drawn = cgp.spread * task.generator(13).standard_normal(len(self.model.keys))
+            self.model.set_factors(torch.from_numpy(drawn.astype(np.float32)), sigmoid=True)
         self.last = min(round(cgp.until * self.epochs), self.epochs - 1)
         """Epochs until everything is removed."""
         times = max(1, self.last // cgp.every)
         self.due = {round(i * self.last / times) - 1: i / times for i in range(1, times + 1)}
-        """How far the removal is after these epochs."""
+        """Epochs after which a decision is due, with t/t₁."""
         if self.last == 0:
             self._decide(1.0, 0.0)
-        self._probe_in(0)
+        self._set_probing(0)
 
     def after_step(self, step: int) -> None:
-        self._clear()
+        self._apply_masks()
         if step in self.due and step >= 0:
-            turn = (1 + math.cos(math.pi * (step + 1) / self.epochs)) / 2
-            self._decide(self.due[step], _LAST_RATE + (self.cgp.rate - _LAST_RATE) * turn if self.cgp.rate else 0.0)
-        self._probe_in(step + 1)
+            decay = (1 + math.cos(math.pi * (step + 1) / self.epochs)) / 2
+            self._decide(self.due[step], _LAST_RATE + (self.cgp.rate - _LAST_RATE) * decay if self.cgp.rate else 0.0)
+        self._set_probing(step + 1)
 
     def counts(self, epoch: int) -> bool:
         return epoch >= self.last
 
-    def _probe_in(self, step: int) -> None:
-        """In an epoch that ends with a decision, what is gone takes part by a hair, so that its gradient is known."""
+    def _set_probing(self, step: int) -> None:
+        """In an epoch that ends with a decision, removed entries take part with a negligible factor, to get a gradient."""
         probing = step in self.due
-        self.thinned.probing = probing and bool(self.asked.edges)
-        for weight in self.thinned.weights:
-            weight.feedback = probing and bool(self.asked.weights)
+        self.model.probing = probing and bool(self.task.edges)
+        for weight in self.model.weights:
+            weight.feedback = probing and bool(self.task.weights)
 
-    def _clear(self) -> None:
-        """Weights that are gone stay zero, whatever the optimiser's momentum does."""
-        if self.asked.weights:
-            for weight in self.thinned.weights:
+    def _apply_masks(self) -> None:
+        """Removed weights are zero, whatever the optimizer's momentum does."""
+        if self.task.weights:
+            for weight in self.model.weights:
                 weight.matrix.data.mul_(weight.keep)
 
-    def _decide(self, done: float, exchanged: float) -> None:
+    def _decide(self, progress: float, exchanged: float) -> None:
         import torch
 
-        model, part = self.thinned, 1 - (1 - done) ** 3
-        if self.asked.edges:
+        model, part = self.model, 1 - (1 - progress) ** 3
+        if self.task.edges:
             assert model.raw is not None
-            missed = None if model.probed is None or model.probed.grad is None else -model.probed.grad
-            keep = _chosen(model.raw.detach(), model.keep, missed, left(len(model.keep), part * self.asked.edges), exchanged)
+            gain = None if model.probed is None or model.probed.grad is None else -model.probed.grad
+            count = num_kept(len(model.keep), part * self.task.edges)
+            keep = _chosen(model.raw.detach(), model.keep, gain, count, exchanged)
             model.raw.data[keep & ~model.keep] = 0.0
             model.keep.copy_(keep)
             model.probed = None
-        if self.asked.weights:
+        if self.task.weights:
             matrices = [weight.matrix for weight in model.weights]
             size = torch.cat([matrix.detach().abs().flatten() for matrix in matrices])
-            there = torch.cat([weight.keep.flatten() for weight in model.weights])
+            present = torch.cat([weight.keep.flatten() for weight in model.weights])
             grads = [matrix.grad for matrix in matrices]
-            missed = None if any(g is None for g in grads) else torch.cat([g.abs().flatten() for g in grads if g is not None])
-            keep = _chosen(size, there, missed, left(len(size), part * self.asked.weights), exchanged)
-            keep_weights(model, apart(keep, matrices))
-            self._clear()
+            gain = None if any(g is None for g in grads) else torch.cat([g.abs().flatten() for g in grads if g is not None])
+            keep = _chosen(size, present, gain, num_kept(len(size), part * self.task.weights), exchanged)
+            model.keep_weights(split_like(keep, matrices))
+            self._apply_masks()
 
 
-def _chosen(size: Tensor, there: Tensor, missed: Tensor | None, count: int, exchanged: float) -> Tensor:
-    """The `count` entries that stay: the largest that are there, a share of them exchanged for those missed most."""
+def _chosen(size: Tensor, present: Tensor, gain: Tensor | None, count: int, exchanged: float) -> Tensor:
+    """Mask of the `count` entries kept: the largest present ones, a fraction exchanged for absent ones of the largest gain."""
     import torch
 
     from unifews.nn.linear import largest
 
     lowest = torch.full_like(size, -torch.inf)
-    size = torch.where(there, size, lowest)
-    new = 0 if missed is None else round(exchanged * count)
+    size = torch.where(present, size, lowest)
+    new = 0 if gain is None else round(exchanged * count)
     keep = largest(size, count - new)
-    if new and missed is not None:
-        keep = keep | largest(torch.where(keep, lowest, missed), new)
+    if new and gain is not None:
+        keep = keep | largest(torch.where(keep, lowest, gain), new)
     return keep

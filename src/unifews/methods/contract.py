@@ -1,105 +1,76 @@
-"""What a method has to offer, by kind; it is a frozen dataclass of settings besides (`registry`).
-
-A *decoupled* method propagates features once, before a head is trained on them. An *iterative* one takes part in the training
-of a model whose layers propagate. A method may be both, as `unifews` is. `door.Propagates` and `stages.Trains` are these with
-every check in place, for methods that have something to say on the rest only.
-"""
+"""Deprecated: the contracts of version 0.1, which `unifews.methods.base` replaces. Methods written against them still run."""
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from unifews.core.graph import Graph
-from unifews.core.schemes import Scheme
-from unifews.methods.registry import Card
-from unifews.propagation.result import Propagated
-from unifews.resources import Progress
+from unifews.deprecation import renamed_names
+from unifews.methods.base import Propagator, Stage, Trainer
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.nn import Module
+
+    from unifews.methods.base import PropagationTask, TrainingTask
+    from unifews.propagation.result import Propagated
+
+Kind = TypeVar("Kind", bound=type[Any])
+_RENAMED = {"Decoupled": "Propagator", "Iterative": "Trainer", "Data": "GraphTensors"}
+__getattr__ = renamed_names(__name__, {old: f"unifews.methods.base.{new}" for old, new in _RENAMED.items()})
 
 
-
-@runtime_checkable
-class Decoupled(Protocol):
-    """Propagates once."""
-
-    card: ClassVar[Card]
-
-    def propagate(
-        self,
-        graph: Graph,
-        x: Any,
-        scheme: str | Scheme = "sgc",
-        hops: int | None = None,
-        r: float = 0.5,
-        *,
-        edge_sparsity: float | None = None,
-        threshold: float | None = None,
-        seed: int = 42,
-        progress: Progress | None = None,
-    ) -> Propagated:
-        """The embedding and what it cost.
-
-        `edge_sparsity` is met within 0.01, or a note of the trace says by how much not and why; what can never be met raises
-        `InputError`. `threshold` stands for the method's own threshold; with neither, its settings decide. The skip connection
-        is the method's own, whatever the scheme's says. Of the trace: hops as many as asked for, `kept` products of different
-        nodes, each of them counted once, zero features included. The same seed gives the same bits.
-        """
+def upgraded(kind: Kind) -> Kind:
+    """A class with `propagate(graph, x, ...)` or `prepare(model, data, ...)` of version 0.1, as today's contracts have them."""
+    bases: list[type[Any]] = []
+    members: dict[str, Any] = {}
+    old = getattr(kind, "propagate", None)
+    if old is not None and "graph" in inspect.signature(old).parameters:
+        bases.append(Propagator)
+        members |= {"propagate": _propagate(kind), "check_propagation": _accept}
+    if hasattr(kind, "prepare"):
+        bases.append(Trainer)
+        members |= {"stages": _stages(kind), "check_training": _accept}
+    if not bases:
+        return kind
+    message = "implements the method contract of version 0.1; see unifews.methods.base for propagate(task) and stages(task)"
+    warnings.warn(f"{kind.__name__} {message}", DeprecationWarning, stacklevel=4)
+    new = [base for base in bases if not issubclass(kind, base)]
+    return type(kind.__name__, (kind, *new), members | {"__doc__": kind.__doc__, "__module__": kind.__module__})  # type: ignore[return-value]
 
 
-class Data(Protocol):
-    """The graph that a model is trained on, as tensors. A method sees labels through the loss only."""
-
-    x: Tensor
-    edge_index: Tensor
-    edge_weight: Tensor | None
+def _accept(self: Any, task: Any) -> None:
+    """Methods of version 0.1 check what they are given themselves."""
 
 
-class Stage(Protocol):
-    """One training of a model: `epochs` of them, with what the method does in between. Its best epoch is where it ends."""
+def _propagate(kind: type[Any]) -> Any:
+    def propagate(self: Any, task: PropagationTask) -> Propagated:
+        names = ("edge_sparsity", "threshold", "seed", "progress")
+        wanted = {name: getattr(task, name) for name in names}
+        found: Propagated = kind.propagate(self, task.graph, task.x, task.scheme, task.hops, task.r, **wanted)
+        return found
 
-    epochs: int
-
-    @property
-    def model(self) -> Module:
-        """What is trained; its parameters are the optimiser's."""
-
-    def loss(self) -> Tensor | None:
-        """What is added to the loss of a step: a penalty on masks (GLT), the pull of ADMM (GEBT)."""
-
-    def after_step(self, step: int) -> None:
-        """After every step of the optimiser: masks are put back on weights (CGP)."""
-
-    def after_epoch(self, epoch: int, val: float) -> bool:
-        """After every epoch with its validation score; True ends the stage early (GEBT: the ticket is drawn)."""
-
-    def counts(self, epoch: int) -> bool:
-        """Whether this epoch may be the best: it is as sparse as asked for."""
+    return propagate
 
 
-@runtime_checkable
-class Iterative(Protocol):
-    """Takes part in training."""
+def _stages(kind: type[Any]) -> Any:
+    def stages(self: Any, task: TrainingTask) -> Iterator[Stage]:
+        names = ("edge_sparsity", "weight_sparsity", "epochs", "seed")
+        for stage in kind.prepare(self, task.model, task.data, **{name: getattr(task, name) for name in names}):
+            yield _OldStage(stage)
 
-    card: ClassVar[Card]
+    return stages
 
-    def prepare(
-        self,
-        model: Module,
-        data: Data,
-        *,
-        edge_sparsity: float | None = None,
-        weight_sparsity: float | None = None,
-        epochs: int = 200,
-        seed: int = 42,
-    ) -> Iterator[Stage]:
-        """The trainings to carry out, one after another; the model of the last one is judged and is the result.
 
-        Before the first, the method looks at model and data and says what it cannot do. The next stage is asked for when the
-        one before is over, so it may start from what that left (GLT: rewound weights under smaller masks). `epochs` are those
-        of all stages together ([P]: search stages count). The model given is left as it was; the one of the last stage prunes
-        by itself in later calls, self-loops stay, and `unifews.trace` tells what it keeps.
-        """
+class _OldStage(Stage):
+    """A stage of version 0.1, whose penalty was called `loss` and which had no `before_step`."""
+
+    def __init__(self, stage: Any) -> None:
+        super().__init__(stage.model, stage.epochs)
+        self.after_step, self.after_epoch, self.counts = stage.after_step, stage.after_epoch, stage.counts  # type: ignore[method-assign]
+        self.stage = stage
+
+    def penalty(self) -> Tensor | None:
+        found: Tensor | None = self.stage.loss()
+        return found

@@ -1,29 +1,25 @@
-"""DSpar: edges are sampled by degree alone, before training: those between nodes of few neighbours are likely to stay.
+"""DSpar: edges are sampled by degree alone, before training: those between nodes of few neighbours are likely to be kept.
 
-p_e ∝ 1/d(u) + 1/d(v), near the effective resistance of an edge. Q edges are drawn with replacement; those drawn stay, with the
-factor count_e / (Q·p_e), so that the sampled graph is right on average.
+p_e ∝ 1/d(u) + 1/d(v), near the effective resistance of an edge. Q edges are drawn with replacement; those drawn are kept, with
+the factor count_e / (Q·p_e), so that the sampled graph is unbiased.
 
 Differences from the authors' code: undirected edges are drawn once, not each direction by itself and then symmetrised, which
 would bring back many of those that were removed and bound what can be removed (some 56 % on Cora); and Q is not taken from ε
-but is the draw by which as many edges as asked for have been seen, so that any share is met.
+but is the draw by which as many different edges as requested have been drawn, so that any sparsity is met.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.methods.contract import Stage
+from unifews.core.config import option
+from unifews.core.graph import Graph
+from unifews.methods.base import EdgeSelection, EdgeSelector, amount, missed, num_kept, undirected_edges
 from unifews.methods.registry import method
-from unifews.methods.settings import check_flag
-from unifews.methods.stages import Asked, Training, Trains, keep_pairs, left, pairs
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 @method(
@@ -33,37 +29,31 @@ if TYPE_CHECKING:
     paper="Liu et al., DSpar: An Embarrassingly Simple Strategy for Efficient GNN Training and Inference, TMLR 2023",
 )
 @dataclass(frozen=True)
-class Dspar(Trains):
-    """Settings: `factors`, whether edges are sent with the factors that make the sample right on average, as the authors do; by
-    validation it makes no difference (docs/adr/0017)."""
+class Dspar(EdgeSelector):
+    """Edges sampled by degree. By validation the factors make no difference (docs/adr/0017)."""
 
-    factors: bool = True
+    stream: ClassVar[int] = 7
+    factors: bool = option(True, "multiply messages by the factors that make the sample unbiased, as in the authors' code")
 
-    def __post_init__(self) -> None:
-        check_flag("factors", self.factors)
-
-    def stages(self, asked: Asked) -> Iterator[Stage]:
-        """GCN and GCNII normalise with the factors, GIN sums with them, attention is multiplied by them."""
-        import torch
-
-        deaf = self.factors and _takes_a_mean(asked.model)
-        note = "dspar: a mean over neighbours has no place for the factors of sampled edges, so they are left out"
-        thinned = asked.thinned(*[note] * deaf)
-        group, ends = pairs(thinned)
-        degree = np.bincount(ends.numpy().ravel(), minlength=int(thinned.nodes))
-        odds = (1 / degree[ends.numpy()]).sum(axis=0)
-        counts, draws = sample(odds / odds.sum(), left(len(odds), asked.edges), asked.generator(7))
-        keep_pairs(thinned, asked, group, torch.from_numpy(counts > 0))
-        if self.factors and not deaf and draws:
-            factor = counts / (draws * odds / odds.sum())
-            thinned.give_factors(torch.from_numpy(factor.astype(np.float32))[group], learnt=False)
-        yield Training(thinned, asked.epochs)
+    def select(
+        self, graph: Graph, *, x: Any = None, sparsity: float | None = None, keep: int | None = None, rng: np.random.Generator
+    ) -> EdgeSelection:
+        """Both directions of an edge together."""
+        sparsity, n = amount(graph, sparsity, keep), graph.num_nodes
+        group, ends = undirected_edges(graph.indices, np.repeat(np.arange(n), graph.degree), n)
+        odds = (1 / np.bincount(ends.ravel(), minlength=n)[ends]).sum(axis=0)
+        counts, draws = sample(odds / odds.sum(), num_kept(len(odds), sparsity), rng)
+        chosen = (counts > 0)[group]
+        notes = missed(self.card, sparsity, 1 - float(chosen.mean()), "both directions of an edge are removed together")
+        if not self.factors or not draws:
+            return EdgeSelection(chosen, notes=notes)
+        return EdgeSelection(chosen, (counts / (draws * odds / odds.sum())).astype(np.float32)[group], notes)
 
 
 def sample(odds: NDArray[np.float64], wanted: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], int]:
-    """How often each was drawn by the draw that brings as many different ones as wanted, and how many draws that took.
+    """How often each was drawn until `wanted` different ones were, int64 [odds], and the number of draws.
 
-    All of them are simply taken, once, in no draws: seeing the last by chance would take forever.
+    All of them are taken once, in 0 draws: drawing the last one by chance could take very long.
     """
     if wanted >= len(odds):
         return np.ones(len(odds), dtype=np.int64), 0
@@ -90,7 +80,3 @@ def _draws(odds: NDArray[np.float64], wanted: int) -> int:
         middle = (low + high) / 2
         low, high = (middle, high) if -np.expm1(middle * log).sum() < wanted else (low, middle)
     return int(high) + 1
-
-
-def _takes_a_mean(model: nn.Module) -> bool:
-    return any(getattr(module, "aggr", None) == "mean" for module in model.modules())

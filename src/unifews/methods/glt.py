@@ -1,16 +1,16 @@
-"""GLT: edges and weights have masks that are learnt; the smallest go, the weights start again from where they began.
+"""GLT: edges and weights have learnt masks; the smallest are removed, and the weights are rewound to their initial values.
 
 A round trains weights together with masks m on edges and weights, one mask of edges for all layers,
 
     loss + s_g·‖m_g‖₁ + s_θ·‖m_θ‖₁,
 
-and ends at its best epoch, where the edges and, over all layers, the weights of the smallest |m| go. The next round starts from
-the first weights under what is left. After the last the masks are 0 and 1, and the model is trained a last time.
+and ends at its best epoch, where the edges and, over all layers, the weights of the smallest |m| are removed. The next round
+starts from the initial weights under the smaller masks. After the last, the masks are 0 and 1, and the model is trained again.
 
-Differences from the authors' code: masks are vectors over edges, not n × n matrices; normalisation is on what the masks leave,
-with their gradient, and factors do not go below zero; in attention a factor multiplies exp(score) inside the softmax, where
-theirs multiplies the score, so that an edge of factor 0 was still attended to; every round removes the same share p of what is
-left, 1 - (1-p)^rounds being what is asked for; only the last round is trained out. Epochs of all rounds count.
+Differences from the authors' code: masks are vectors over edges, not n × n matrices; normalisation is on the masked graph,
+with its gradient, and factors do not fall below zero; in attention a factor multiplies exp(score) inside the softmax, where
+theirs multiplies the score, so that an edge of factor 0 was still attended to; every round removes the same fraction p of what
+is kept, 1 - (1-p)^rounds being the requested one; only the last round is trained to the end. Epochs of all rounds count.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unifews.core.config import option
 from unifews.errors import InputError
-from unifews.methods.contract import Stage
+from unifews.methods.base import Stage, Trainer, TrainingTask, keep_largest, noisy_ones, num_kept
 from unifews.methods.registry import method
-from unifews.methods.settings import check_count, check_number
-from unifews.methods.stages import Asked, Training, Trains, keep_weights, largest_of, left, near_one
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from unifews.nn.masked import Thinned
+    from unifews.nn.masked import MaskedModel
 
 
 @method(
@@ -40,75 +39,68 @@ if TYPE_CHECKING:
     paper="Chen et al., A Unified Lottery Ticket Hypothesis for Graph Neural Networks, ICML 2021",
 )
 @dataclass(frozen=True)
-class Glt(Trains):
-    """Settings: how many rounds; the share of the epochs that they take together; the pulls s_g and s_θ on masks. Chosen by
-    validation (docs/adr/0017)."""
+class Glt(Trainer):
+    """Defaults chosen by validation (docs/adr/0017)."""
 
-    rounds: int = 4
-    search: float = 0.5
-    edge_pull: float = 1e-2
-    weight_pull: float = 1e-5
+    rounds: int = option(4, "number of rounds", ge=1)
+    search: float = option(0.5, "fraction of the epochs that the rounds take together", gt=0, le=0.95)
+    edge_pull: float = option(1e-2, "penalty s_g on masks of edges", ge=0)
+    weight_pull: float = option(1e-5, "penalty s_θ on masks of weights", ge=0)
 
-    def __post_init__(self) -> None:
-        check_count("rounds", self.rounds)
-        check_number("search", self.search, 0, 0.95, above=True)
-        check_number("edge_pull", self.edge_pull)
-        check_number("weight_pull", self.weight_pull)
-
-    def stages(self, asked: Asked) -> Iterator[Stage]:
-        """Shares are met to the entry."""
-        each = int(self.search * asked.epochs / self.rounds)
+    def stages(self, task: TrainingTask) -> Iterator[Stage]:
+        """Sparsities are met to the entry."""
+        each = int(self.search * task.epochs / self.rounds)
         if each < 1:
             raise InputError(
-                f"method 'glt' searches in {self.rounds} rounds, and {asked.epochs} epochs are too few for them; give epochs="
+                f"method 'glt' searches in {self.rounds} rounds, and {task.epochs} epochs are too few for them; give epochs="
                 f"{int(self.rounds / self.search) + 1} or more, or fewer rounds (method='glt:rounds=1')."
             )
-        rng, found = asked.generator(11), asked.thinned()
+        rng, found = task.generator(11), task.masked()
         for number in range(1, self.rounds + 1):
-            search = _Search(_again(found, asked), each, asked, self, rng)
+            search = _MaskRound(_rewound(found, task), each, task, self, rng)
             yield search
             search.choose(found, number / self.rounds)
-        yield Training(found, asked.epochs - self.rounds * each)
+        yield Stage(found, task.epochs - self.rounds * each)
 
 
-class _Search(Training):
-    """One round."""
+class _MaskRound(Stage):
+    model: MaskedModel
 
-    def __init__(self, model: Thinned, epochs: int, asked: Asked, glt: Glt, rng: np.random.Generator) -> None:
+    def __init__(self, model: MaskedModel, epochs: int, task: TrainingTask, glt: Glt, rng: np.random.Generator) -> None:
         super().__init__(model, epochs)
-        self.asked, self.glt = asked, glt
-        if asked.edges:
-            model.give_factors(near_one(rng, model.keys.shape))
-        if asked.weights:
-            model.give_masks([near_one(rng, weight.matrix.shape) for weight in model.weights])
+        self.task, self.glt = task, glt
+        if task.edges:
+            model.set_factors(noisy_ones(rng, model.keys.shape))
+        if task.weights:
+            model.set_masks([noisy_ones(rng, weight.matrix.shape) for weight in model.weights])
 
-    def loss(self) -> Tensor | None:
-        pulls = [] if self.thinned.raw is None else [self.glt.edge_pull * self.thinned.raw.abs().sum()]
-        pulls += [self.glt.weight_pull * mask.abs().sum() for mask in self.thinned.masks.values()]
-        total: Tensor | None = sum(pulls[1:], pulls[0])
+    def penalty(self) -> Tensor | None:
+        terms = [] if self.model.raw is None else [self.glt.edge_pull * self.model.raw.abs().sum()]
+        terms += [self.glt.weight_pull * mask.abs().sum() for mask in self.model.masks.values()]
+        total: Tensor | None = sum(terms[1:], terms[0])
         return total
 
-    def choose(self, found: Thinned, part: float) -> None:
-        """The smallest masks go, so that of what is asked for this part of the way, in equal steps of what is left, is done."""
+    def choose(self, found: MaskedModel, part: float) -> None:
+        """Remove the smallest masks: 1 - (1 - s)^part of the entries, for a requested sparsity s."""
         import torch
 
         from unifews.nn.linear import largest
 
-        model = self.thinned
+        model = self.model
         if model.raw is not None:
             size = torch.where(model.keep, model.raw.detach().abs(), -1.0)
-            found.keep.copy_(largest(size, left(len(size), 1 - (1 - self.asked.edges) ** part)))
+            found.keep.copy_(largest(size, num_kept(len(size), 1 - (1 - self.task.edges) ** part)))
         if len(model.masks):
             sizes = [
                 torch.where(weight.keep, mask.detach().abs(), -1.0)
                 for weight, mask in zip(model.weights, model.masks.values(), strict=True)
             ]
-            keep_weights(found, largest_of(sizes, 1 - (1 - self.asked.weights) ** part))
+            found.keep_weights(keep_largest(sizes, 1 - (1 - self.task.weights) ** part))
 
 
-def _again(found: Thinned, asked: Asked) -> Thinned:
-    """The first weights under what is left."""
-    fresh = asked.thinned()
+def _rewound(found: MaskedModel, task: TrainingTask) -> MaskedModel:
+    """The initial weights under the masks found so far."""
+    fresh = task.masked()
     fresh.keep.copy_(found.keep)
-    keep_weights(fresh, [weight.keep for weight in found.weights])
+    fresh.keep_weights([weight.keep for weight in found.weights])
     return fresh

@@ -1,13 +1,13 @@
-"""NDLS: a node stops being smoothed once its features are near those it would end with.
+"""NDLS: a node stops being smoothed once its features are near those of the limit.
 
 With T the diffusion and x row-normalised, X^(k) = T^k X tends to X^∞, known in closed form: per connected component
 X^∞[u] = d(u)^r · Σ_v d(v)^(1-r) X[v] / Σ_v d(v). Node v stops at the first k with ‖X^(k)[v] - X^∞[v]‖ < ε, at `hops` at
-last, and is told by the mean over j < k of (1-own)·X^(j)[v] + own·X[v].
+last, and its embedding is the mean over j < k of (1-own)·X^(j)[v] + own·X[v].
 
-Differences from the authors' code: a row that has stopped is not computed again, its neighbours read it as it stands, so
+Differences from the authors' code: a row that has stopped is not computed again, its neighbours read its last value, so
 what is counted is what is multiplied; running sums instead of every power, so three matrices like the embedding in memory;
 X^∞ per component, not assuming one. Their third stage, smoothing the predictions (to the depth that is best on the test
-set!), is not there.
+set), is left out.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from unifews.core.config import option
 from unifews.core.trace import HopTrace, Trace
 from unifews.kernels import describe, threads_to_use
-from unifews.methods.door import Job, Propagates, missed
+from unifews.methods.base import PropagationTask, Propagator, missed
 from unifews.methods.registry import method
-from unifews.methods.settings import check_flag, check_number
 from unifews.propagation.features import Floats, sparse_times
 from unifews.propagation.result import Propagated
 
-_PIECE = 1 << 22  # values looked at together
+_CHUNK = 1 << 22  # values of a chunk of rows
 
 Stops = Callable[[int, NDArray[np.int64], NDArray[np.float64]], NDArray[np.bool_]]
 """(k, rows, their distances from X^∞) → which of them have now stopped."""
@@ -42,135 +42,132 @@ Stops = Callable[[int, NDArray[np.int64], NDArray[np.float64]], NDArray[np.bool_
     defaults={"r": 0.0},
 )
 @dataclass(frozen=True)
-class Ndls(Propagates):
-    """Settings: ε, the distance at which a node has settled; `own`, the share of its own features; row normalisation."""
+class Ndls(Propagator):
+    """Node-dependent numbers of hops; nothing is random."""
 
     undirected: ClassVar[bool] = True
-    epsilon: float = 0.03
-    own: float = 0.15
-    normalise: bool = True
+    random: ClassVar[bool] = False
+    epsilon: float = option(0.03, "distance ε from the limit at which a node stops", ge=0)
+    own: float = option(0.15, "weight of a node's own features", ge=0, le=1)
+    normalise: bool = option(True, "normalise the rows of X")
 
-    def __post_init__(self) -> None:
-        check_number("epsilon", self.epsilon)
-        check_number("own", self.own, 0, 1)
-        check_flag("normalise", self.normalise)
-
-    def run(self, job: Job) -> Propagated:
-        """`threshold` is ε; a share asked for is met by choosing it. Nothing is random."""
+    def propagate(self, task: PropagationTask) -> Propagated:
+        """`threshold` is ε; a requested sparsity is met by choosing it."""
         began = perf_counter()
-        smoothing = _Smoothing(job, self)
+        smoothing = _Smoothing(task, self)
         depth: NDArray[np.int64] | None = None
         notes: tuple[str, ...] = ()
-        if job.edge_sparsity is not None:
-            depth = _depths(smoothing.distances(), job.graph.degree, job)
-            notes = (f"finding ε took an unpruned run of {job.hops * job.dense_macs:,} MACs more, not counted",)
-        epsilon = self.epsilon if job.threshold is None else job.threshold
+        if task.edge_sparsity is not None:
+            depth = _depths(smoothing.distances(), task.graph.degree, task)
+            notes = (f"finding ε took an unpruned run of {task.hops * task.dense_macs:,} MACs more, not counted",)
+        epsilon = self.epsilon if task.threshold is None else task.threshold
         setup = perf_counter() - began
 
         def stops(k: int, rows: NDArray[np.int64], far: NDArray[np.float64]) -> NDArray[np.bool_]:
             return far < epsilon if depth is None else np.asarray(depth[rows] <= k)
 
         values, trace = smoothing.run(stops)
-        why = "nodes of a hub's size stop together"
-        notes += missed(self.card, job.edge_sparsity, trace.edge_sparsity, why)
-        return job.done(values, Trace(trace.hops, job.requested, describe(smoothing.threads), setup_seconds=setup, notes=notes))
+        notes += missed(self.card, task.edge_sparsity, trace.edge_sparsity, "nodes of a hub's size stop together")
+        return task.result(
+            values, Trace(trace.hops, task.requested, describe(smoothing.threads), setup_seconds=setup, notes=notes)
+        )
 
 
 class _Smoothing:
-    """X^(0), X^(1), … and how far each row is from where it ends."""
+    """X^(0), X^(1), … and the distance of each row from X^∞."""
 
-    def __init__(self, job: Job, method: Ndls) -> None:
-        self.job, self.own, self.threads = job, method.own, threads_to_use(None)
-        self.scale = np.ones(job.graph.num_nodes, dtype=np.float32)
+    def __init__(self, task: PropagationTask, method: Ndls) -> None:
+        self.task, self.own, self.threads = task, method.own, threads_to_use(None)
+        self.scale = np.ones(task.graph.num_nodes, dtype=np.float32)
         if method.normalise:
-            for first, last in job.features.chunks():
-                size = np.abs(job.features.rows(first, last)).sum(axis=1)
+            for first, last in task.features.chunks():
+                size = np.abs(task.features.rows(first, last)).sum(axis=1)
                 self.scale[first:last] = 1 / np.where(size > 0, size, 1)
-        self.diffusion = job.diffusion.to_scipy().astype(np.float32)
-        self.end, self.component = self._ends()
+        self.diffusion = task.diffusion.to_scipy().astype(np.float32)
+        self.limit, self.component = self._limits()
 
     def start(self) -> Floats:
-        """X, its rows normalised, in memory of its own."""
-        x = np.zeros((self.job.graph.num_nodes, self.job.features.f), dtype=np.float32)
-        self.job.features.add_scaled(self.scale, x)
+        """A copy of X with normalised rows."""
+        x = np.zeros((self.task.graph.num_nodes, self.task.features.f), dtype=np.float32)
+        self.task.features.add_scaled(self.scale, x)
         return x
 
-    def _ends(self) -> tuple[Floats, NDArray[np.int64]]:
+    def _limits(self) -> tuple[Floats, NDArray[np.int64]]:
         """Σ_v d(v)^(1-r) X[v] / Σ_v d(v) of each component, float32 [components, f]; and the component of each node."""
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import connected_components
 
-        graph, r, degree = self.job.graph, self.job.diffusion.r, self.job.diffusion.degree
+        graph, r, degree = self.task.graph, self.task.diffusion.r, self.task.diffusion.degree
         count, component = connected_components(graph.to_scipy(), directed=False)
         total = np.bincount(component, weights=degree, minlength=count)
         weight = (self.scale * degree ** (1 - r) / total[component]).astype(np.float32)
-        features, ends = self.job.features, np.zeros((count, self.job.features.f), dtype=np.float32)
+        features, ends = self.task.features, np.zeros((count, self.task.features.f), dtype=np.float32)
         for first, last in features.chunks():
             rows = np.arange(first, last)
             members = csr_array((weight[rows], (component[rows], rows - first)), shape=(count, last - first))
             ends += members @ features.rows(first, last)
         return ends, component.astype(np.int64)
 
-    def far(self, now: Floats, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    def distance(self, now: Floats, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """‖X^(k)[v] - X^∞[v]‖ of some rows; float64 [rows]."""
-        scale, found = self.job.diffusion.degree**self.job.diffusion.r, []
-        for some in self._pieces(rows):
-            off = now[some] - scale[some, None].astype(np.float32) * self.end[self.component[some]]
+        scale, found = self.task.diffusion.degree**self.task.diffusion.r, []
+        for some in self._chunks(rows):
+            off = now[some] - scale[some, None].astype(np.float32) * self.limit[self.component[some]]
             found.append(np.sqrt(np.einsum("ij,ij->i", off, off, dtype=np.float64)))
         return np.concatenate(found) if found else np.zeros(0)
 
-    def _pieces(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Some of the rows at a time, so that what is made of them stays small."""
-        step = max(1, _PIECE // self.job.features.f)
+    def _chunks(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Chunks of the rows, so that temporary arrays are small."""
+        step = max(1, _CHUNK // self.task.features.f)
         return [rows[at : at + step] for at in range(0, len(rows), step)]
 
     def distances(self) -> NDArray[np.float64]:
         """Of all rows after 0, 1, .. hops - 1 hops, without stopping; float64 [hops, n]."""
         now = self.start()
         rows = np.arange(len(now))
-        found = [self.far(now, rows)]
-        for _ in range(1, self.job.hops):
+        found = [self.distance(now, rows)]
+        for _ in range(1, self.task.hops):
             now = sparse_times(self.diffusion, now, self.threads)
-            found.append(self.far(now, rows))
+            found.append(self.distance(now, rows))
         return np.stack(found)
 
     def run(self, stops: Stops) -> tuple[Floats, Trace]:
-        job, degree = self.job, self.job.graph.degree
+        task, degree = self.task, self.task.graph.degree
         now = self.start()
         total = np.zeros_like(now)
-        depth = np.full(len(now), job.hops, dtype=np.int64)
+        depth = np.full(len(now), task.hops, dtype=np.int64)
         rows, hops = np.arange(len(now)), []
-        for k in range(job.hops):
+        for k in range(task.hops):
             began = perf_counter()
-            halted = stops(k, rows, self.far(now, rows))
+            halted = stops(k, rows, self.distance(now, rows))
             depth[rows[halted]] = k
             rows = rows[~halted]
-            for some in self._pieces(rows):
+            for some in self._chunks(rows):
                 total[some] += now[some]
             if len(rows) == len(now):
                 now = sparse_times(self.diffusion, now, self.threads)
             elif len(rows):
                 now[rows] = sparse_times(self.diffusion[rows], now, self.threads)
             kept = int(degree[rows].sum())
-            macs = kept * job.features.f
+            macs = kept * task.features.f
             seconds = perf_counter() - began
-            hops.append(HopTrace(k, job.graph.num_edges, kept, 0, macs, job.dense_macs, 0, None, seconds))
-            if job.progress:
-                job.progress(k + 1, job.hops)
+            hops.append(HopTrace(k, task.graph.num_edges, kept, 0, macs, task.dense_macs, 0, None, seconds))
+            if task.progress:
+                task.progress(k + 1, task.hops)
         total *= ((1 - self.own) / np.maximum(depth, 1)).astype(np.float32)[:, None]
-        job.features.add_scaled(self.scale * np.where(depth == 0, 1, self.own).astype(np.float32), total)
+        task.features.add_scaled(self.scale * np.where(depth == 0, 1, self.own).astype(np.float32), total)
         return total, Trace(tuple(hops))
 
 
-def _depths(distances: NDArray[np.float64], degree: NDArray[np.int64], job: Job) -> NDArray[np.int64]:
-    """Hops of each node, by the one ε that removes the share asked for: first k below it, `hops` if there is none.
+def _depths(distances: NDArray[np.float64], degree: NDArray[np.int64], task: PropagationTask) -> NDArray[np.int64]:
+    """Hops of each node, by the one ε that meets the requested sparsity: first k below it, `hops` if there is none.
 
     K(v) > k iff the least of v's distances up to k is at least ε, so every (k, v) is a step of size d(v) at a known ε.
     """
     least = np.minimum.accumulate(distances, axis=0)
     order = np.argsort(-least, axis=None, kind="stable")
     work = np.cumsum(np.broadcast_to(degree, least.shape).ravel()[order])
-    budget = (1 - (job.edge_sparsity or 0.0)) * job.hops * job.graph.num_edges
+    budget = (1 - (task.edge_sparsity or 0.0)) * task.hops * task.graph.num_edges
     active = np.zeros(least.size, dtype=bool)
     active[order[: int(np.searchsorted(work, budget, side="right"))]] = True
     return np.asarray(active.reshape(least.shape).sum(axis=0))

@@ -1,20 +1,24 @@
-"""Random: edges and weights go by chance, each set once before training: what any cleverer choice has to beat.
+"""Random: edges and weights are removed uniformly at random, once before training: the baseline of any other choice.
 
-Differences from the authors' code: only edges between different nodes are drawn, so self-loops stay, and every weight matrix
-loses the share asked for, by one mask for the whole run, where they draw a new one every epoch and, in the second half, the
-complement of what is meant (right at .5 only).
+Differences from the authors' code: only edges between different nodes are drawn, so self-loops are kept, and every weight
+matrix loses the requested fraction, by one mask for the whole run, where they draw a new one every epoch and, in the second
+half, the complement of what is meant (right at .5 only).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from unifews.methods.contract import Stage
+from unifews.core.graph import Graph
+from unifews.methods.base import EdgeSelection, EdgeSelector, amount, num_kept
 from unifews.methods.registry import method
-from unifews.methods.stages import Asked, Training, Trains, left
+
+if TYPE_CHECKING:
+    from unifews.nn.masked import MaskedModel
 
 
 @method(
@@ -24,16 +28,26 @@ from unifews.methods.stages import Asked, Training, Trains, left
     paper="uniform sampling, the baseline of Liao et al., Unifews, ICML 2025",
 )
 @dataclass(frozen=True)
-class Random(Trains):
-    """No settings. All layers share one set of edges."""
+class Random(EdgeSelector):
+    """No settings. Sparsities are met to the entry."""
 
-    def stages(self, asked: Asked) -> Iterator[Stage]:
-        """Shares are met to the entry."""
+    stream: ClassVar[int] = 5
+
+    def select(
+        self, graph: Graph, *, x: Any = None, sparsity: float | None = None, keep: int | None = None, rng: np.random.Generator
+    ) -> EdgeSelection:
+        """Uniformly without replacement."""
+        return EdgeSelection(_drawn(graph.num_edges, amount(graph, sparsity, keep), rng))
+
+    def mask_weights(self, model: MaskedModel, sparsity: float, rng: np.random.Generator) -> None:
+        """Every matrix by itself."""
         import torch
 
-        thinned, rng = asked.thinned(), asked.generator(5)
-        for keep, share in ((thinned.keep, asked.edges), *((weight.keep, asked.weights) for weight in thinned.weights)):
-            chosen = np.zeros(keep.numel(), dtype=np.bool_)
-            chosen[rng.permutation(keep.numel())[: left(keep.numel(), share)]] = True
-            keep.copy_(torch.from_numpy(chosen).view_as(keep))
-        yield Training(thinned, asked.epochs)
+        for weight in model.weights:
+            weight.keep.copy_(torch.from_numpy(_drawn(weight.keep.numel(), sparsity, rng)).view_as(weight.keep))
+
+
+def _drawn(count: int, sparsity: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    chosen = np.zeros(count, dtype=np.bool_)
+    chosen[rng.permutation(count)[: num_kept(count, sparsity)]] = True
+    return chosen

@@ -1,7 +1,7 @@
-"""Which methods there are: those of this folder, found by scanning it, and those that installed packages offer.
+"""The known methods: those of this folder, found by scanning it, and those of installed packages.
 
-A method is a frozen dataclass, its fields being its settings, under ``@method(name, ...)``; adding one is adding a file. A
-package adds one by an entry point of the group ``unifews.methods`` that leads to such a class:
+A method is a frozen dataclass under ``@method(name, ...)`` that fulfils contracts of `unifews.methods.base`; its fields are its
+settings. A package adds one by an entry point of the group ``unifews.methods`` that names such a class:
 
     [project.entry-points."unifews.methods"]
     mine = "my_package.mine:Mine"
@@ -19,15 +19,15 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar
 
 from unifews import methods
+from unifews.core.config import from_text, split_text, to_text
 from unifews.errors import InputError, unknown_name
-from unifews.methods import settings
 
 GROUP = "unifews.methods"
 Prunes = Literal["edges", "weights", "depth"]
 Kind = TypeVar("Kind", bound=type[Any])
 
 _OWN: dict[str, type[Any]] = {}
-_LOCAL: dict[str, type[Any]] = {}  # of this process: a script's own, and those that packages brought
+_LOCAL: dict[str, type[Any]] = {}  # defined outside this folder: in scripts and in installed packages
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,22 @@ class Card:
     prunes: tuple[Prunes, ...]
     """``depth``: nodes stop taking part at different hops."""
     backbones: tuple[str, ...]
+    """Models it works on; the first is the default of `train` where the usual default is not among them."""
     paper: str
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of `train` that start from another value with this method."""
+    """Settings of `train` that have another default with this method."""
+    once: tuple[str, ...] = ()
+    """Settings of `train` that only this method has where features are propagated once."""
+    layers: tuple[str, ...] = ()
+    """Settings of `train` that only this method has where layers propagate."""
+    tasks: tuple[str, ...] = ("nodes",)
+    thresholds: bool = False
+    """Whether it takes thresholds where layers propagate."""
+    unpruned: bool = False
+    """Whether it can also run with nothing removed."""
 
-    def check(self, model: str, *, weights: bool) -> None:
-        """Refuse what this method cannot do, and name one that can."""
+    def check(self, model: str, *, weights: bool = False) -> None:
+        """Refuse a model, or pruning its weights, where this method cannot do it, naming methods that can."""
         if model not in self.backbones:
             raise InputError(
                 f"method {self.name!r} works on model={_either(self.backbones)}, not on {model!r}; for {model} take "
@@ -57,27 +67,29 @@ class Card:
 
 
 def method(
-    name: str,
-    *,
-    prunes: tuple[Prunes, ...],
-    backbones: tuple[str, ...],
-    paper: str,
-    defaults: Mapping[str, Any] | None = None,
+    name: str, *, prunes: tuple[Prunes, ...], backbones: tuple[str, ...], paper: str, **more: Any
 ) -> Callable[[Kind], Kind]:
-    """Make a frozen dataclass a method, found under `name`; above ``@dataclass``."""
+    """Register a frozen dataclass as the method `name`; goes above ``@dataclass``. Arguments: fields of `Card`."""
 
     def register(kind: Kind) -> Kind:
         if not is_dataclass(kind):
-            raise InputError(f"@method({name!r}) belongs above @dataclass(frozen=True), and {kind.__name__} is no dataclass.")
-        setattr(kind, "card", Card(name, prunes, backbones, paper, dict(defaults or {})))  # noqa: B010 - it declares none
-        (_OWN if kind.__module__.startswith(f"{methods.__name__}.") else _LOCAL)[name] = kind
+            raise InputError(
+                f"@method({name!r}) belongs above @dataclass(frozen=True), and {kind.__name__} is not a dataclass."
+            )
+        setattr(kind, "card", Card(name, prunes, backbones, paper, **more))  # noqa: B010 - the class declares none
+        if kind.__module__.startswith(f"{methods.__name__}."):
+            _OWN[name] = kind
+        else:
+            from unifews.methods.contract import upgraded
+
+            _LOCAL[name] = kind = upgraded(kind)
         return kind
 
     return register
 
 
 def names() -> list[str]:
-    """Every method that can be asked for, whether or not it can be loaded."""
+    """The names of all methods, whether or not they can be loaded."""
     return sorted({*_own(), *_offered(), *_LOCAL})
 
 
@@ -87,7 +99,7 @@ def find(name: str) -> type[Any]:
     if name in own:
         if name in offered or name in _LOCAL:
             whose = _whose(offered[name]) if name in offered else _LOCAL[name].__module__
-            raise InputError(f"method {name!r} is one of unifews, and {whose} has another of that name; it needs another name.")
+            raise InputError(f"method {name!r} is one of unifews, and {whose} has another of that name; rename that one.")
         return own[name]
     if name in offered:
         return _load(offered[name])
@@ -102,14 +114,13 @@ def resolve(wanted: Any) -> Any:
         if isinstance(getattr(wanted, "card", None), Card) and not isinstance(wanted, type):
             return wanted
         raise InputError(f"`method` is a name such as 'unifews' or 'ndls:epsilon=0.05', or a method itself; got {wanted!r}.")
-    name, given = settings.split_text(wanted)
-    return settings.build(find(name), name, given)
+    return from_text(find(split_text(wanted)[0]), wanted)
 
 
 def text_of(wanted: Any, *, full: bool = False) -> str:
-    """The one way to write this method: its name and the settings that differ from its defaults, or all of them."""
+    """The canonical text of a method: its name and the settings that differ from the defaults, or all of them."""
     found = resolve(wanted)
-    return settings.as_text(found.card.name, found, full=full)
+    return to_text(found.card.name, found, full=full)
 
 
 def settings_of(name: str) -> dict[str, Any]:
@@ -118,7 +129,7 @@ def settings_of(name: str) -> dict[str, Any]:
 
 
 def cards() -> tuple[list[Card], dict[str, str]]:
-    """The cards of all methods, and why those that cannot be loaded cannot."""
+    """The cards of all methods, and by name why others cannot be loaded."""
     good, bad = [], {}
     for name in names():
         try:
@@ -145,22 +156,21 @@ def _offered() -> dict[str, EntryPoint]:
 
 @cache
 def _offered_on(path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Read once for a path: it takes the files of all installed packages, and a grid of trainings asks a thousand times."""
+    """Cached by path: reading the entry points of all installed packages is slow, and a grid of trainings does it often."""
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def _load(point: EntryPoint) -> type[Any]:
     try:
         kind = point.load()
-    except Exception as error:  # a package of others may fail in any way
+    except Exception as error:  # code of another package may fail in any way
         raise InputError(
-            f"method {point.name!r} of {_whose(point)} cannot be loaded ({type(error).__name__}: {error}); mend it or "
-            f"uninstall it."
+            f"method {point.name!r} of {_whose(point)} cannot be loaded ({type(error).__name__}: {error}); fix or uninstall it."
         ) from error
     card = getattr(kind, "card", None)
     if not isinstance(card, Card) or card.name != point.name:
         raise InputError(
-            f"{point.value} of {_whose(point)} is no method {point.name!r}: it must lead to a class under "
+            f"{point.value} of {_whose(point)} is not a method {point.name!r}: it must name a class under "
             f"@method({point.name!r}, ...)."
         )
     return kind  # type: ignore[no-any-return]
@@ -175,4 +185,4 @@ def _able(can: Callable[[Card], bool]) -> tuple[str, ...]:
 
 
 def _either(options: tuple[str, ...]) -> str:
-    return " or ".join(map(repr, options)) or "none there is"
+    return " or ".join(map(repr, options)) or "none of the known methods"

@@ -1,15 +1,24 @@
-"""Unifews: an entry of a matrix product stays when its message is large enough; edges per hop, and weights."""
+"""Unifews: an entry of a matrix product is kept when its message is large enough; edges per hop, and weights."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from unifews.core.graph import Graph
-from unifews.core.schemes import Scheme
-from unifews.methods.registry import Card, method
+from unifews.core.schemes import Sgc
+from unifews.methods.base import PropagationTask, Propagator, Stage, Trainer, TrainingTask, WeightSchedule
+from unifews.methods.registry import method
 from unifews.propagation.api import propagate
+from unifews.propagation.basis import GRAM_LIMIT, MANY_AXES, VERY_WIDE
 from unifews.propagation.result import Propagated
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_MIN_COMPONENTS = 48  # of SGC: fewer carry too little information about many classes
+_INPUT_BASIS_LIMIT = 0.5  # largest sparsity that SGC reaches on the input basis without losing accuracy
 
 
 @method(
@@ -17,15 +26,88 @@ from unifews.propagation.result import Propagated
     prunes=("edges", "weights"),
     backbones=("appnp", "sgc", "mlp", "gcn", "gat", "sage", "gcnii", "gin"),
     paper="Liao et al., Unifews: You Need Fewer Operations for Efficient Graph Neural Networks, ICML 2025",
+    once=("skip", "entries", "basis", "rank", "inherit", "head"),
+    layers=("weight_ramp", "weight_feedback", "entries", "inherit", "budget", "absolute", "node_lock", "settle"),
+    tasks=("nodes", "links"),
+    thresholds=True,
+    unpruned=True,
 )
 @dataclass(frozen=True)
-class Unifews:
+class Unifews(Propagator, Trainer):
     """This library's own method. Its settings are those of `propagate`, `sparsify` and `train` themselves."""
 
-    card: ClassVar[Card]
+    random: ClassVar[bool] = False
 
-    def propagate(
-        self, graph: Graph, x: Any, scheme: str | Scheme = "sgc", *more: Any, seed: int = 42, **how: Any
-    ) -> Propagated:
-        """`unifews.propagate` with all its settings; nothing is random, so `seed` does not matter."""
-        return propagate(graph, x, scheme, *more, **how)
+    def check_propagation(self, task: PropagationTask) -> None:
+        """`propagate` checks its arguments itself."""
+
+    def check_training(self, task: TrainingTask) -> None:
+        """`sparsify` checks its arguments itself."""
+
+    def propagate(self, task: PropagationTask) -> Propagated:
+        """`unifews.propagate`."""
+        function, how = self.call(task)
+        return function(task.graph, task.x, **how, progress=task.progress)
+
+    def call(self, task: PropagationTask) -> tuple[Callable[..., Propagated], dict[str, Any]]:
+        """`unifews.propagate` with its basis and rank chosen."""
+        how = {name: getattr(task, name) for name in ("scheme", "hops", "r", "edge_sparsity", "threshold")}
+        basis, rank = _basis(task)
+        inherit = task.options.get("inherit", False) and bool(task.edge_sparsity or task.threshold)
+        return propagate, how | {
+            "entries": task.options.get("entries", "block"),
+            "basis": basis,
+            "rank": rank,
+            "inherit": inherit,
+        }
+
+    def stages(self, task: TrainingTask) -> Iterator[Stage]:
+        """One training of a model that prunes itself."""
+        from unifews.nn.sparsify import sparsify
+
+        amounts = ("edge_sparsity", "edge_threshold", "weight_sparsity", "weight_threshold")
+        settings = {name: getattr(task, name) for name in amounts}
+        settings |= {name: task.options[name] for name in ("entries", "inherit", "budget", "absolute") if name in task.options}
+        schedule = task.schedule
+        if schedule is None:
+            yield Stage(sparsify(task.model, **settings), task.epochs)
+        else:
+            model = sparsify(task.model, **settings, ramp=schedule.ramp_within(task.epochs), feedback=schedule.feedback)
+            yield _ScheduledStage(model, task.epochs, schedule)
+
+
+class _ScheduledStage(Stage):
+    """Weights are pruned by a schedule over the epochs, each of which is one step on the whole graph."""
+
+    def __init__(self, model: nn.Module, epochs: int, schedule: WeightSchedule) -> None:
+        super().__init__(model, epochs)
+        self.schedule = schedule
+
+    def before_step(self, step: int) -> None:
+        """Up to a fraction `settle` of the epochs removed weights may come back, later only more are removed; edges are always
+        decided from scratch, as in the authors' code (docs/adr/0023)."""
+        from unifews.nn.sparsify import set_schedule
+
+        set_schedule(self.model, "monotone-weights" if self.schedule.settles(step, self.epochs) else "regrow")
+
+    def counts(self, epoch: int) -> bool:
+        return self.schedule.reached(epoch, self.epochs)
+
+
+def _basis(task: PropagationTask) -> tuple[str, int | None]:
+    """The basis that is pruned in, and its rank; None leaves that to `propagate`, which keeps all of up to 1,024 components.
+
+    SGC retains nothing of a node's own features, and what lies outside the leading components of T X vanishes over the hops. So
+    it meets a sparsity by leaving components out and sends every message on the others. Where a sparsity leaves work for more
+    components of wide features than are searched for, the rest of the basis would be arbitrary: a head learns better from the
+    input basis, and nothing has to be found or rotated. SGC can do that only as long as most messages are kept (docs/adr/0011).
+    """
+    features, sparsity, wanted = task.x.shape[1], task.edge_sparsity, task.options.get("basis")
+    rank: int | None = task.options.get("rank")
+    if wanted in (None, "input") or rank is not None or not sparsity:
+        return "input" if wanted == "input" else "principal", rank
+    paid, fades = math.ceil(round((1 - sparsity) * features, 6)), task.scheme == Sgc(skip="diagonal")
+    if GRAM_LIMIT < features <= VERY_WIDE:
+        free = wanted == "auto" and task.options.get("head") != "coordinates" and paid > MANY_AXES
+        return "input" if free and (sparsity <= _INPUT_BASIS_LIMIT or not fades) else "principal", None
+    return "principal", min(features, max(_MIN_COMPONENTS, paid)) if fades and features <= GRAM_LIMIT else None

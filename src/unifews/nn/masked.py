@@ -1,7 +1,7 @@
-"""A model on some of the edges of its graph: how methods that decide by graph, not by message, take edges out.
+"""A model on a subset of the edges of its graph: how methods that decide by graph, not by message, remove edges.
 
-The model is called with the whole graph as ever. Its layers see the edges that stay as if there were no others (degrees, means
-and softmaxes are theirs alone), each with a factor where there are any; costs are told as shares of the whole graph's.
+The model is called with the complete graph as before. Its layers see the kept edges as if there were no others (degrees, means
+and softmaxes are theirs alone), each with a factor where there are any; costs are reported relative to the complete graph.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from unifews.core.graph import Graph
 from unifews.errors import GraphError, InputError
 from unifews.nn.convs import PrunedConv
 from unifews.nn.linear import PrunedWeight
 from unifews.nn.session import Session
 from unifews.nn.sparsify import set_schedule, sparsify
+from unifews.nn.trace import ConvTrace
 
-_LEAST = 1e-6  # a factor: below it an edge is as good as gone, and its logarithm, which attention adds, still a number
+_MIN_FACTOR = 1e-6  # negligible, while its logarithm, which attention adds, is still finite
 
 
-class Thinned(nn.Module):
-    """A sparsified model, the edges between different nodes that it was made on, and which of them it runs on.
+class MaskedModel(nn.Module):
+    """A sparsified model, the m edges between different nodes of its graph, and a mask on them.
 
-    Self-loops and edges that it has never seen are left as they are. Everything decided is a buffer or a parameter [m], so
-    it is saved, copied and restored with the weights that were trained under it.
+    Self-loops and edges of other graphs are kept. Masks and factors are buffers or parameters [m], so they are saved, copied
+    and restored with the weights that were trained under them.
     """
 
     keys: Tensor
@@ -36,19 +38,19 @@ class Thinned(nn.Module):
     keep: Tensor
     """bool [m]."""
     raw: Tensor | None
-    """What the factors are made of; of every edge, or of every group of them."""
+    """The factors before `sigmoid`, one for every edge or every group of edges; None: no factors."""
     group: Tensor | None
-    """int64 [m]: where in `raw` an edge finds its own; None: in order."""
+    """int64 [m]: the index in `raw` of each edge; None: in order."""
     probing: bool
-    """Whether training passes run on all edges, those that are gone by a hair."""
+    """Whether training passes run on all edges, the removed ones with a negligible factor."""
     probed: Tensor | None
-    """The factors of the last such pass [m]; their gradient tells of all edges whether they are missed."""
+    """The factors of the last such pass [m]; their gradient is that of all edges, removed ones included."""
 
     def __init__(self, model: nn.Module, edge_index: Tensor, num_nodes: int, requested: str, notes: Sequence[str] = ()) -> None:
-        """`model` is copied; `requested` and `notes` are words for its trace."""
+        """`model` is copied; `requested` and `notes` are for its trace."""
         super().__init__()
         self.model = sparsify(model, feedback=False)
-        set_schedule(self.model, "frozen")  # what goes is decided from outside
+        set_schedule(self.model, "frozen")  # the method decides
         self.session.requested, self.notes = requested, tuple(notes)
         sender, receiver = edge_index.long()
         between = sender != receiver
@@ -57,10 +59,10 @@ class Thinned(nn.Module):
         self.register_buffer("keep", torch.ones_like(self.keys, dtype=torch.bool))
         self.register_buffer("raw", None)
         self.register_buffer("group", None)
-        self.squash, self.probing, self.probed = False, False, None
+        self.sigmoid, self.probing, self.probed = False, False, None
         self.masks = nn.ParameterDict()
         self._placed: _Placed | None = None
-        self._weighed: tuple[tuple[object, ...], list[int], Tensor] | None = None
+        self._weight_cache: tuple[tuple[object, ...], list[int], Tensor] | None = None
 
     @property
     def session(self) -> Session:
@@ -75,22 +77,32 @@ class Thinned(nn.Module):
         return self.session.weights
 
     @property
+    def graph(self) -> Graph:
+        """The edges as a graph, in the order of `keep`."""
+        return Graph.from_edge_index(torch.stack(self.ends), int(self.nodes))
+
+    @property
     def ends(self) -> tuple[Tensor, Tensor]:
         """Senders and receivers of the edges."""
         return self.keys % self.nodes, self.keys // self.nodes
 
-    def give_factors(self, raw: Tensor, *, learnt: bool = True, squash: bool = False, group: Tensor | None = None) -> None:
-        """Every edge is sent by a factor of its own, or of its group: raw, or with `squash` 1 / (1 + exp(-raw)).
+    def set_factors(self, raw: Tensor, *, learnt: bool = True, sigmoid: bool = False, group: Tensor | None = None) -> None:
+        """Messages along an edge get a factor of its own or of its group: raw, or with `sigmoid` 1 / (1 + exp(-raw)).
 
-        `learnt`: they are parameters of the model; else a tensor that may have a gradient, but no optimiser finds it.
+        `learnt`: a parameter of the model; else a tensor that may have a gradient but is none of the optimizer's.
         """
-        self.squash, self.group = squash, group
+        self.sigmoid, self.group = sigmoid, group
         self.raw = nn.Parameter(raw) if learnt else raw
 
-    def give_masks(self, near: Sequence[Tensor]) -> None:
-        """Every weight gets a factor that is learnt, starting from these."""
-        for name, start in zip(self._names(), near, strict=True):
+    def set_masks(self, initial: Sequence[Tensor]) -> None:
+        """Every weight gets a learnt factor, starting from these matrices."""
+        for name, start in zip(self._names(), initial, strict=True):
             self.masks[name] = nn.Parameter(start)
+
+    def keep_weights(self, masks: Sequence[Tensor]) -> None:
+        """Set the mask of every weight matrix."""
+        for weight, keep in zip(self.weights, masks, strict=True):
+            weight.keep.copy_(keep)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         probing = self.probing and self.training and torch.is_grad_enabled()
@@ -103,30 +115,28 @@ class Thinned(nn.Module):
             out: Tensor = functional_call(self.model, self._masked(), args) if self.masks else self.model(*args)
         finally:
             session.factor = None
-        session.records = [
-            replace(
-                record, entries=placed.whole * record.width, dense_macs=placed.whole * record.width, edges=placed.whole,
-                notes=(*record.notes, *self.notes),
-            )
-            for record in session.records
-        ]  # fmt: skip
+        session.records = [self._of_whole_graph(record, placed.num_edges) for record in session.records]
         return out
 
+    def _of_whole_graph(self, record: ConvTrace, edges: int) -> ConvTrace:
+        """A layer's record with its costs relative to all edges of the call."""
+        unpruned = edges * record.width
+        return replace(record, entries=unpruned, dense_macs=unpruned, edges=edges, notes=(*record.notes, *self.notes))
+
     def thin(self, edge_index: Tensor, edge_weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """The graph that `model` inside sees of this one: fewer edges, and their weights; None = 1."""
+        """The graph that `self.model` is called with: the kept edges and their weights; None = 1."""
         placed = self._place(edge_index, int(self.nodes), False)
         return placed.edges, self._weight(placed, edge_weight, self.factor)
 
     def _weight(self, placed: _Placed, edge_weight: Tensor | None, factor: Tensor | None) -> Tensor | None:
-        """Of the edges that are used. Where it does not change it stays the same tensor, by which layers know what they need
-        not compute again."""
+        """Weights of the edges used. While nothing changes it is the same tensor, so that layers can reuse what they cached."""
         if factor is None and edge_weight is None:
             return None
-        settled = not any(value is not None and value.requires_grad for value in (factor, edge_weight))
+        is_constant = not any(value is not None and value.requires_grad for value in (factor, edge_weight))
         of = (placed, edge_weight, self.raw)
         versions = [-1 if value is None else value._version for value in (edge_weight, self.raw)]
-        if settled and self._weighed is not None:
-            before, then, found = self._weighed
+        if is_constant and self._weight_cache is not None:
+            before, then, found = self._weight_cache
             if then == versions and all(a is b for a, b in zip(before, of, strict=True)):
                 return found
         weight = None if edge_weight is None else edge_weight[placed.chosen]
@@ -134,54 +144,54 @@ class Thinned(nn.Module):
             own = torch.cat([factor, factor.new_ones(1)])[placed.at]
             weight = own if weight is None else weight * own
         assert weight is not None
-        self._weighed = (of, versions, weight) if settled else None
+        self._weight_cache = (of, versions, weight) if is_constant else None
         return weight
 
     @property
     def factor(self) -> Tensor | None:
-        """Of every edge, those that are gone included, [m]."""
+        """Of every edge, removed ones included, [m]."""
         if self.raw is None:
             return None
-        factor = self.raw.sigmoid() if self.squash else self.raw
-        return (factor if self.group is None else factor[self.group]).clamp(min=_LEAST)
+        factor = self.raw.sigmoid() if self.sigmoid else self.raw
+        return (factor if self.group is None else factor[self.group]).clamp(min=_MIN_FACTOR)
 
     def _probe(self) -> Tensor:
         factor = self.factor
-        whole = torch.ones(len(self.keys), device=self.keys.device) if factor is None else factor
-        self.probed = torch.where(self.keep, whole, _LEAST)
+        factor = torch.ones(len(self.keys), device=self.keys.device) if factor is None else factor
+        self.probed = torch.where(self.keep, factor, _MIN_FACTOR)
         if self.probed.requires_grad:
             self.probed.retain_grad()
         else:
             self.probed.requires_grad_()
         return self.probed
 
-    def _place(self, edge_index: Tensor, nodes: int, everything: bool) -> _Placed:
-        """Where the edges of a call are among ours, kept until either changes."""
-        key = (edge_index._version, self.keep._version, everything, nodes)
+    def _place(self, edge_index: Tensor, nodes: int, all_edges: bool) -> _Placed:
+        """The edges of a call among ours, cached until either changes."""
+        key = (edge_index._version, self.keep._version, all_edges, nodes)
         found = self._placed
         if found is not None and found.of is edge_index and found.keep is self.keep and found.key == key:
             return found
         if edge_index.layout != torch.strided or edge_index.ndim != 2:
-            raise GraphError("a model whose edges were chosen by a method takes edge_index [2, m]; convert the matrix.")
+            raise GraphError("a model whose edges were chosen by a method takes edge_index [2, m]; convert the sparse matrix.")
         if nodes != int(self.nodes):
             raise GraphError(f"the edges were chosen on a graph of {int(self.nodes):,} nodes; x has {nodes:,} rows.")
         sender, receiver = edge_index.long()
         wanted = receiver * nodes + sender
         at = torch.searchsorted(self.keys, wanted).clamp(max=max(len(self.keys) - 1, 0))
         ours = self.keys[at] == wanted if len(self.keys) else torch.zeros_like(wanted, dtype=torch.bool)
-        at = torch.where(ours, at, len(self.keys))  # self-loops and edges never seen: behind the last
-        chosen = torch.cat([self.keep | everything, self.keep.new_ones(1)])[at]
-        whole = int((sender != receiver).sum())
-        self._placed = _Placed(edge_index, self.keep, key, chosen, at[chosen], edge_index[:, chosen], whole)
+        at = torch.where(ours, at, len(self.keys))  # self-loops and edges of other graphs: behind the last
+        chosen = torch.cat([self.keep | all_edges, self.keep.new_ones(1)])[at]
+        count = int((sender != receiver).sum())
+        self._placed = _Placed(edge_index, self.keep, key, chosen, at[chosen], edge_index[:, chosen], count)
         return self._placed
 
     def _names(self) -> list[str]:
-        """Of the matrices, as a ParameterDict takes them."""
+        """Names of the matrices, as a ParameterDict takes them."""
         names = {id(value): name for name, value in self.model.named_parameters()}
         return [names[id(weight.matrix)].replace(".", "/") for weight in self.weights]
 
     def _masked(self) -> dict[str, Tensor]:
-        """Weights times their learnt masks, by the names they have in the model."""
+        """Weights times their learnt masks, by name in the model."""
         known = dict(self.model.named_parameters())
         return {(own := name.replace("/", ".")): known[own] * mask for name, mask in self.masks.items()}
 
@@ -193,7 +203,7 @@ class _Placed(NamedTuple):
     chosen: Tensor
     """bool: the edges of the call that are used."""
     at: Tensor
-    """Where their factors are."""
+    """Indices of their factors."""
     edges: Tensor
-    whole: int
+    num_edges: int
     """Edges of the call between different nodes."""

@@ -29,7 +29,7 @@ from unifews.propagation.planner import Plan, Requirements
 from unifews.propagation.result import Propagated
 from unifews.resources import Progress, parse_bytes, resident
 from unifews.storage.journal import array_identity
-from unifews.storage.pages import Pages
+from unifews.storage.pages import MappedPages
 
 
 def propagate(
@@ -184,7 +184,7 @@ def _out_of_core(
     progress: Progress | None,
 ) -> Propagated:
     """From files to a file; what is mapped of them counts as memory too, and is given back in time."""
-    graph, pages = op.diffusion.graph, Pages()
+    graph, pages = op.diffusion.graph, MappedPages()
     pages.add(graph.indptr, graph.indices, graph.weight, np.asanyarray(x) if not hasattr(x, "detach") else None)
     with pages.within(order.memory):
         needs, task, inputs = posed(op, x, budget, amounts, config, "`memory`", careful)

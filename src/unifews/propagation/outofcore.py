@@ -39,7 +39,7 @@ from unifews.storage import state_files
 from unifews.storage.atomic import check_place, sync
 from unifews.storage.journal import Journal, open_journal
 from unifews.storage.npy import open_array
-from unifews.storage.pages import Pages
+from unifews.storage.pages import MappedPages
 
 _OFTEN = 2.0  # seconds between notes of how far a pass over rows has come
 
@@ -62,7 +62,7 @@ def out_of_core(
     order: OutOfCoreOptions,
     task: dict[str, Any],
     inputs: Sequence[Path],
-    pages: Pages,
+    pages: MappedPages,
     progress: Progress | None,
 ) -> Propagated:
     """Propagate with no more memory than ordered; the embedding is a memory map of the file written.
@@ -97,7 +97,7 @@ def _planned(work: Journal, needs: Requirements, order: OutOfCoreOptions) -> Pla
         if chosen.memory + order.taken > 1.02 * order.memory:
             raise InputError(
                 f"the interrupted work in {work.folder} was planned for more than {format_bytes(order.memory)}. "
-                f"Give {format_bytes(1.02 * (chosen.memory + order.taken))}, or start over with again=True (--again)."
+                f"Give {format_bytes(1.02 * (chosen.memory + order.taken))}, or start over with again=True (--restart)."
             )
         work.check_disk(chosen.disk, "out-of-core propagation")
     if order.report:
@@ -108,7 +108,7 @@ def _planned(work: Journal, needs: Requirements, order: OutOfCoreOptions) -> Pla
 class _OutOfCoreRun:
     """One propagation on its way into a file."""
 
-    def __init__(self, work: Journal, needs: Requirements, chosen: Plan, pages: Pages, progress: Progress | None) -> None:
+    def __init__(self, work: Journal, needs: Requirements, chosen: Plan, pages: MappedPages, progress: Progress | None) -> None:
         self.work, self.needs, self.op, self.features = work, needs, needs.op, needs.features
         self.groups, self.outside, self.pages, self.progress = chosen.groups, chosen.outside, pages, progress
         self.steps = len(self.groups) * self.op.hops + 2

@@ -20,7 +20,7 @@ from unifews.nn.convs import PrunedConv
 from unifews.nn.convs.base import session_of
 from unifews.nn.convs.rgcn import PrunedStack
 from unifews.nn.linear import PrunedWeight
-from unifews.nn.masked import Thinned
+from unifews.nn.masked import MaskedModel
 from unifews.nn.sparsify import sparsify
 from unifews.serving import model_folder
 from unifews.serving.model_folder import TENSORS, TRAINING
@@ -54,7 +54,7 @@ def write(
 
 def _check(model: nn.Module) -> None:
     name = type(model).__name__
-    if any(isinstance(module, Thinned) for module in model.modules()):
+    if any(isinstance(module, MaskedModel) for module in model.modules()):
         raise InputError(
             "the edges of this model were selected by a method, which a folder cannot hold; save its `model`, and the graph "
             "that its `thin(...)` returns."

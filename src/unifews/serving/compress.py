@@ -208,8 +208,7 @@ def _called(model: nn.Module, call: Call | None, given: GivenGraph) -> Any:
         return model(given.x, edges)
     if call.takes_data:
         return model(data_of(given))
-    args, kwargs = call.arguments(given.x, given.edge_index, given.edge_weight)
-    return model(*args, **kwargs)
+    return call.apply(model, given.x, given.edge_index, given.edge_weight)
 
 
 def _has_hooks(model: nn.Module, session: Session | None) -> bool:

@@ -54,10 +54,10 @@ class ProgramEdges:
         self.graph = edge_index if isinstance(edge_index, Graph) else None
         self._of: dict[int, StepEdges] = {}
         self._sending: dict[int, LayerEdges] = {}
-        alive: Tensor | None = None
+        kept_before: Tensor | None = None
         for number, step in enumerate(program.steps, start=1):
             if step.op in GRAPH_OPS:
-                self._of[number], alive = self._step_edges(step, alive)
+                self._of[number], kept_before = self._step_edges(step, kept_before)
 
     def of_step(self, number: int) -> StepEdges:
         return self._of[number]
@@ -82,20 +82,20 @@ class ProgramEdges:
             edges = replace(edges, loop=(edges.loop != 0).float())
         return edges
 
-    def _step_edges(self, step: Step, alive: Tensor | None) -> tuple[StepEdges, Tensor | None]:
+    def _step_edges(self, step: Step, kept_before: Tensor | None) -> tuple[StepEdges, Tensor | None]:
         edges = self.all_edges(step)
         form = step.settings["form"]
         if form in ("all", "columns"):
-            return StepEdges(edges, None, True), alive
+            return StepEdges(edges, None, True), kept_before
         removed = step.tensor("removed")
         if removed is None or step.settings["nodes"] != self.num_nodes:
             return StepEdges(edges, None, False), None
         keep = ~torch.isin(edges.adjacency.keys, removed)
-        there = alive if step.settings["inherit"] else None
-        keep = keep if there is None else keep & there
-        if step.op == "diffuse" or there is None:
+        inherited = kept_before if step.settings["inherit"] else None
+        keep = keep if inherited is None else keep & inherited
+        if step.op == "diffuse" or inherited is None:
             return StepEdges(edges, keep, True), keep
-        return StepEdges(only(edges, there), keep[there], True), keep
+        return StepEdges(only(edges, inherited), keep[inherited], True), keep
 
 
 def edge_tensors(edge_index: Any, edge_weight: Any) -> tuple[Tensor, Tensor | None]:

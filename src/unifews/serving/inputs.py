@@ -129,15 +129,15 @@ class Call:
     takes_data: bool = False
     """Whether it takes one Data object instead."""
 
-    def arguments(self, x: Any, edge_index: Any, edge_weight: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Positional and keyword arguments; an edge_weight of None is left out."""
+    def apply(self, model: nn.Module, x: Any, edge_index: Any, edge_weight: Any = None) -> Any:
+        """Call a model with these inputs; an edge_weight of None is left out."""
         args: tuple[Any, ...] = (x, edge_index) if self.names is None else ()
         kwargs = {} if self.names is None else dict(zip(self.names, (x, edge_index), strict=True))
         if edge_weight is not None and self.weight == "*":
             args = (*args, edge_weight)
         elif edge_weight is not None:
             kwargs["edge_weight"] = edge_weight
-        return args, kwargs
+        return model(*args, **kwargs)
 
 
 def call_of(model: nn.Module, given: GivenGraph) -> tuple[Call, GivenGraph]:

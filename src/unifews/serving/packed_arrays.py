@@ -52,7 +52,7 @@ class Parts:
 
 
 def unpacked_all(
-    descriptions: dict[str, Any], prefix: str, arrays: Arrays, unpack: Callable[[Any, Parts], Unpacked]
+    descriptions: Json, prefix: str, arrays: Arrays, unpack: Callable[[Any, Parts], Unpacked]
 ) -> dict[str, Unpacked]:
     """All described arrays by name, removed from `arrays`; an error names the array."""
     found = {}

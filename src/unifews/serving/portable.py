@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from unifews.core.entry import BLOCK
-from unifews.serving.products import Weight
+from unifews.serving.products import Weight, bias_and_relu
 from unifews.serving.program import GRAPH_OPS, Program, Step
 from unifews.serving.rows import by_row
 
@@ -77,7 +77,7 @@ class PortableProgram(nn.Module):
             factor = edges.weight if there is None else edges.weight * there
             out, used = _sum_messages(step, given[0], factor, edges, columns)
             out = out + edges.loop[:, None] * given[0]
-            return _bias_and_relu(out, self._array(number, "bias"), step.settings["relu"]), used
+            return bias_and_relu(out, self._array(number, "bias"), step.settings["relu"]), used
         edges = _unweighted_edges(step, edge_index, given[0])
         edges = edges if there is None else EdgeEnds(edges.sender, edges.receiver, edges.weight * there, edges.loop)
         return self._attend(number, step, given, edges, columns)
@@ -259,8 +259,3 @@ def _scatter_add(to: Tensor, receiver: Tensor, rows: Tensor) -> Tensor:
     """
     place = receiver if rows.ndim == 1 else receiver[:, None].expand(rows.shape)
     return to.scatter_add(0, place, rows)
-
-
-def _bias_and_relu(out: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-    out = out if bias is None else out + bias
-    return out.relu() if relu else out

@@ -86,7 +86,7 @@ class Weight:
     def times(self, x: Tensor, bias: Tensor | None, *, relu: bool, out: Tensor | None = None) -> Tensor:
         """x Wᵀ + b, then ReLU if `relu`; x [rows, inputs] dense or sparse CSR. `out`: a buffer that may be used."""
         if x.layout == torch.sparse_csr:
-            return _finished(self._of_sparse(x), bias, relu)
+            return bias_and_relu(self._of_sparse(x), bias, relu)
         if self.multiplies_packed:
             out = torch.from_numpy(aligned(len(x), self.shape[0])) if out is None else out
             packed = dict(indptr=self.packed.indptr, indices=self.packed.indices, values=self.packed.values)
@@ -116,7 +116,7 @@ class Weight:
         return gather(self._table, of, x.values().float())[:, : self.shape[0]]
 
 
-def _finished(out: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+def bias_and_relu(out: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
     out = out if bias is None else out + bias
     return out.relu() if relu else out
 

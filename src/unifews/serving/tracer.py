@@ -63,15 +63,10 @@ def traced(
     if call.takes_data:
         result = builder.walk(*_with_data(model, inputs, given), kind)
     else:
-        result = builder.walk(_Outer(model, lambda m, *values: _called(m, call, *values)), inputs, kind)
+        result = builder.walk(_Outer(model, call.apply), inputs, kind)
     if result != len(builder.steps):  # the last step is the result
         builder.sum([result])
     return Program(features, tuple(builder.steps), weighted)
-
-
-def _called(model: nn.Module, call: Call, x: Any, edge_index: Any, edge_weight: Any = None) -> Any:
-    args, kwargs = call.arguments(x, edge_index, edge_weight)
-    return model(*args, **kwargs)
 
 
 def _with_data(model: nn.Module, inputs: Mapping[str, Placeholder], given: GivenGraph) -> tuple[_Outer, dict[str, Placeholder]]:
@@ -132,7 +127,7 @@ class Tracer(ProgramBuilder):
                         raise unsupported_input(name, f"reads data.{one.name}", one.name)
                 try:
                     known[node] = self._convert(outer, node, args, kwargs)
-                except (_Unknown, InvalidModel) as problem:
+                except (_UnsupportedOperation, InvalidModel) as problem:
                     raise InputError(
                         f"{name} {problem}{_place(node)}, and a frozen model has no step for that; write it with linear "
                         f"layers, activations, sums, products or concatenations of columns, or do it outside of the model."
@@ -149,37 +144,37 @@ class Tracer(ProgramBuilder):
                 return StepValue(self._conv(module, path, args, kwargs))
             x, *rest = [*args, *kwargs.values()] or [None]
             if any(one is not None for one in rest):
-                raise _Unknown(f"calls {path} with more than one argument")
+                raise _UnsupportedOperation(f"calls {path} with more than one argument")
             return StepValue(self._module(module, path, x))
         if node.target is getattr:
             if _is_value(args[0]):
-                raise _Unknown(f"reads .{args[1]} of a matrix")
+                raise _UnsupportedOperation(f"reads .{args[1]} of a matrix")
             return getattr(*args)
         name = str(node.target) if node.op == "call_method" else _name(node.target)
         if name is None:
-            raise _Unknown(f"calls {getattr(node.target, '__name__', node.target)}")
+            raise _UnsupportedOperation(f"calls {getattr(node.target, '__name__', node.target)}")
         if not any(_is_value(arg) for arg in _flat([*args, *kwargs.values()])):
-            # Constants among themselves: parameters, and what is made of them.
+            # Constants: parameters, and values computed from them.
             made = getattr(args[0], name)(*args[1:], **kwargs) if node.op == "call_method" else node.target(*args, **kwargs)  # type: ignore[operator]
             return made.detach() if isinstance(made, Tensor) else made
         convert = FUNCTIONS.get(name)
         if convert is None:
-            raise _Unknown(f"uses {name}(…)")
+            raise _UnsupportedOperation(f"uses {name}(…)")
         try:
             found = convert(self, *args, **kwargs)
-        except TypeError:  # arguments that the step has no place for
+        except TypeError:  # arguments that the step does not have
             found = None
         if found is None:
-            raise _Unknown(f"uses {name}(…) in a way that no step supports")
+            raise _UnsupportedOperation(f"uses {name}(…) in a way that no step supports")
         return found
 
     def _module(self, module: nn.Module, path: str, given: Any) -> int:
         if isinstance(module, JumpingKnowledge):
             if module.mode == "lstm" or not all(isinstance(value, StepValue) for value in given):
-                raise _Unknown(f"calls {path}, a JumpingKnowledge by {module.mode}")
+                raise _UnsupportedOperation(f"calls {path}, a JumpingKnowledge by {module.mode}")
             return self.add(module.mode, [value.number for value in given])
         if not isinstance(given, StepValue):
-            raise _Unknown(f"calls {path} with something that is not a matrix of the model")
+            raise _UnsupportedOperation(f"calls {path} with something that is not a matrix of the model")
         x = given.number
         if isinstance(module, _IDENTITY_MODULES):
             return x
@@ -189,19 +184,19 @@ class Tracer(ProgramBuilder):
             module = module.module
         if isinstance(module, nn.BatchNorm1d):
             if module.running_mean is None:
-                raise _Unknown(f"calls {path}, a BatchNorm without running statistics")
+                raise _UnsupportedOperation(f"calls {path}, a BatchNorm without running statistics")
             return self.affine(x, **batch_norm(module))
         if isinstance(module, nn.LayerNorm) or (isinstance(module, norms.LayerNorm) and module.mode == "node"):
             if isinstance(module, nn.LayerNorm) and tuple(module.normalized_shape) != (self.width(x),):
-                raise _Unknown(f"calls {path}, a LayerNorm over several axes")
+                raise _UnsupportedOperation(f"calls {path}, a LayerNorm over several axes")
             return self.add("layer_norm", [x], {"eps": float(module.eps)}, {"scale": module.weight, "shift": module.bias})
         if isinstance(module, norms.LayerNorm):
-            raise _Unknown(f"calls {path}, a LayerNorm over all nodes of a graph (mode='node' has a step)")
+            raise _UnsupportedOperation(f"calls {path}, a LayerNorm over all nodes of a graph (mode='node' is supported)")
         if isinstance(module, nn.Softmax | nn.LogSoftmax) and module.dim in LAST:
             return self.add("softmax", [x], {"log": isinstance(module, nn.LogSoftmax)})
         kind = ACTIVATIONS.get(type(module))
         if kind is None or (isinstance(module, nn.Softplus) and (module.beta, module.threshold) != (1, 20)):
-            raise _Unknown(f"calls {path}, a {type(module).__name__}")
+            raise _UnsupportedOperation(f"calls {path}, a {type(module).__name__}")
         if kind == "gelu" and module.approximate == "tanh":
             kind = "gelu_tanh"
         return self.activate(x, kind, getattr(module, SLOPES[kind][0]) if kind in SLOPES else 0.0)
@@ -225,7 +220,7 @@ class Tracer(ProgramBuilder):
                 )
             given[name] = given.get(name, StepValue(0)).number
         if given.get("edge_index") is not Given.EDGES or given.get("edge_weight") not in (None, Given.EDGE_WEIGHT):
-            raise _makes_edges(path)
+            raise _computed_edges(path)
         if given.get("size") is not None:
             raise InputError(f"{path} is called with a size; a frozen layer has one set of nodes.")
         made = freeze(self, conv, given)
@@ -234,7 +229,7 @@ class Tracer(ProgramBuilder):
     def _own(self, conv: PrunedConv, path: str, args: Any, kwargs: Any) -> int:
         """A layer that has no step runs with its own code."""
         if Given.EDGES not in _flat([*args, *kwargs.values()]):
-            raise _makes_edges(path)
+            raise _computed_edges(path)
         if conv not in self._layer_widths:
             raise InputError(
                 f"{path} is a {conv.stands_for.__name__} that does not return one row per node; it cannot be frozen."
@@ -243,14 +238,14 @@ class Tracer(ProgramBuilder):
         return self.add("layer", values, {"layer": layer})
 
 
-def _makes_edges(path: str) -> InputError:
+def _computed_edges(path: str) -> InputError:
     return InputError(
         f"{path} is called with edges that the model computes itself; a frozen model uses the edges that it is called with."
     )
 
 
-class _Unknown(Exception):
-    """An operation without a step."""
+class _UnsupportedOperation(Exception):
+    """An operation that has no step."""
 
 
 def _graph(outer: _Outer, inputs: Sequence[str], name: str) -> fx.Graph:

@@ -43,7 +43,7 @@ def opened(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def _check_count(path: Path, file: zipfile.ZipFile) -> None:
-    """As many members as the end of the archive says, which zipfile does not compare: a damaged length may hide some."""
+    """Compare the number of members with the end of the archive, which zipfile does not: a damaged length may hide some."""
     with path.open("rb") as raw:
         raw.seek(-_END.size - len(file.comment), 2)
         mark, count = _END.unpack(raw.read(_END.size))
@@ -52,7 +52,7 @@ def _check_count(path: Path, file: zipfile.ZipFile) -> None:
 
 
 class Archive(Mapping[str, NDArray[Any]]):
-    """The arrays of a `.npz` by name, each read when asked for."""
+    """The arrays of a `.npz` by name, each read when it is used."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -62,7 +62,7 @@ class Archive(Mapping[str, NDArray[Any]]):
                 name = info.filename.removesuffix(".npy")
                 if name in self._members:
                     raise FileFormatError(f"{path} is damaged: it holds two arrays called {name[:80]!r}.")
-                file.open(info).close()  # its place and name are as the archive's directory says
+                file.open(info).close()  # checks its position and name against the archive's directory
                 self._members[name] = info.filename
 
     def __contains__(self, name: object) -> bool:  # Mapping's own would read the array
@@ -141,7 +141,9 @@ def _mapped(path: Path, name: str, info: zipfile.ZipInfo) -> NDArray[Any]:
         file.seek(info.header_offset)
         local = file.read(_LOCAL.size)
         if len(local) < _LOCAL.size or local[:4] != b"PK\x03\x04":
-            raise FileFormatError(f"{called} is not where the archive says, so the file is damaged. Get it again.")
+            raise FileFormatError(
+                f"{called} is not where the archive's directory has it, so the file is damaged. Download or write it again."
+            )
         _, name_length, extra_length = _LOCAL.unpack(local)
         file.seek(name_length + extra_length, 1)
         begin = file.tell()

@@ -1,11 +1,11 @@
-"""Writing so that a reader sees the whole result or none of it.
+"""Atomic writes: a reader sees the complete result or none of it.
 
-The data goes to a temporary sibling `.name.<writer>.tmp`, is flushed to the disk, and then takes its place: a file is renamed,
-a folder is exchanged with the one that is there (`renameat2`), so that at every moment one of the two has the name. The sibling
-lives in the same folder because a rename is atomic only within one file system.
+Data are written to a temporary sibling `.name.<writer>.tmp` and flushed to the disk; then a file is renamed, and a folder is
+exchanged with the existing one (`renameat2`), so that at every moment one of the two has the name. The sibling is in the same
+folder because a rename is atomic only within one file system.
 
 Where folders cannot be exchanged, the old one is renamed to `.name.<writer>.old` first. If the process is killed before the new
-one has the name, `restore`, which readers and writers call, puts the old one back. The mark `<writer>` names the process that
+one has the name, `restore`, which readers and writers call, renames the old one back. `<writer>` identifies the process that
 made a sibling: siblings of processes that have ended are deleted by the next write to the same name.
 """
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 _TEMPORARY, _OLD = ".tmp", ".old"
 _MARK = re.compile(r"([0-9a-f]{8})-([0-9a-f]+)-([0-9a-f]+)-[0-9a-f]{6}|[0-9a-f]{8}")  # eight digits: releases before 0.2
 _ABANDONED = 86_400.0  # seconds without a change after which a sibling of another machine counts as left over
-_TRIES, _PAUSE = 20, 0.05  # of reading what is being replaced; seconds between looks at a folder that is away for a moment
+_TRIES, _PAUSE = 20, 0.05  # of reading a folder that is being replaced; seconds between checks of one that is moved
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 
@@ -70,12 +70,12 @@ def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 
 def put_folder(temporary: Path, path: Path, *, overwrite: bool = True) -> None:
-    """Flush a finished folder to the disk and move it to `path`, in the place of what is there; nothing is left of that."""
+    """Flush a finished folder to the disk and move it to `path`; what was there is deleted."""
     for file in temporary.rglob("*"):
         sync(file)
     sync(temporary)
     while not _placed(temporary, path, overwrite):
-        pass  # another process has put a folder there, or taken it away, between two calls to the system
+        pass  # another process has created or removed a folder there between two system calls
     sync(path.parent)
     shutil.rmtree(temporary, ignore_errors=True)  # what was there before, where the two were exchanged
 
@@ -165,7 +165,7 @@ def steady(folder: Path, read: Callable[[], T]) -> T:
             continue
         if _identity(folder) == before:
             return found
-    raise FileFormatError(f"{folder} is replaced by another process again and again; read it when that has ended.")
+    raise FileFormatError(f"{folder} is being replaced by another process; read it when that has ended.")
 
 
 def _identity(folder: Path) -> tuple[int, int, int] | None:
@@ -173,7 +173,7 @@ def _identity(folder: Path) -> tuple[int, int, int] | None:
         found = folder.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns  # numbers of deleted folders are given out anew
+    return found.st_dev, found.st_ino, found.st_mtime_ns  # inode numbers of deleted folders are reused
 
 
 def check_place(path: Path, overwrite: bool) -> None:
@@ -187,7 +187,7 @@ def check_place(path: Path, overwrite: bool) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An error of writing names `path`: the system's own says what is wrong, but of no file."""
+    """An error of writing names `path`: the system's own names no file."""
     try:
         yield
     except OSError as error:
@@ -203,7 +203,7 @@ def write_error(error: OSError, folder: Path) -> int | None:
         return error.errno
     if error.errno is not None or not _SHORT_WRITE.search(str(error)):
         return None
-    return errno.EFBIG if shutil.disk_usage(folder).free > 1 << 20 else errno.ENOSPC  # numpy does not tell which
+    return errno.EFBIG if shutil.disk_usage(folder).free > 1 << 20 else errno.ENOSPC  # numpy's error has no code
 
 
 def sync(path: Path) -> None:
@@ -224,16 +224,13 @@ def _sibling(path: Path, suffix: str) -> Path:
 
 
 def _siblings(path: Path) -> list[Path]:
-    """What writers to `path` have made beside it."""
+    """The temporary and old siblings of `path`."""
     start = f".{path.name}."
     try:
-        names = [each.name for each in path.parent.iterdir() if each.name.startswith(start)]
+        found = [each for each in path.parent.iterdir() if each.name.startswith(start) and each.suffix in (_TEMPORARY, _OLD)]
     except OSError:
         return []
-    return [
-        path.with_name(name) for name in names
-        if name.endswith((_TEMPORARY, _OLD)) and _MARK.fullmatch(name[len(start) : -len(_OLD)])
-    ]  # fmt: skip
+    return [each for each in found if _MARK.fullmatch(each.name[len(start) : -len(_OLD)])]
 
 
 def _delete_left_over(path: Path) -> None:
@@ -281,12 +278,12 @@ def _is_running(pid: int, started: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        pass  # somebody else's
+        pass  # a process of another user
     return _started(pid) in (started, None)
 
 
 def _started(pid: int) -> int | None:
-    """When a process was started, in ticks of the system's clock; -1 if it has ended, None where the system does not tell."""
+    """When a process was started, in ticks of the system's clock; -1 if it has ended, None if unknown."""
     try:
         state, *facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return -1 if state in "ZX" else int(facts[18])

@@ -231,7 +231,7 @@ def array_identity(name: str, array: NDArray[Any]) -> tuple[list[Path], Json]:
 
 def _check_same(out: Path, manifest: Json, wanted: Json) -> None:
     task = wanted["task"]
-    restart = f"or start over with again=True (--again), or by deleting {folder_of(out)}"
+    restart = f"or start over with again=True (--restart), or by deleting {folder_of(out)}"
     begun = manifest["task"]
     changed = [name for name in task if begun.get(name) != task[name]]
     if changed or begun.keys() != task.keys():
@@ -272,7 +272,7 @@ def _read(folder: Path) -> Json:
     if type(version) is int and version < KIND.version:  # its steps were recorded in another form
         raise FileFormatError(
             f"{folder} was left by an earlier release of unifews, whose unfinished work this one does not continue. Finish it "
-            f"with that release, or start over with again=True (--again), or by deleting {folder}."
+            f"with that release, or start over with again=True (--restart), or by deleting {folder}."
         )
     if type(version) is int and version > KIND.version:
         raise FileFormatError(f"{folder} has format version {version}, of a later release. Upgrade unifews, or delete it.")
@@ -285,7 +285,7 @@ def damaged(folder: Path) -> FileFormatError:
     """The error for a working folder whose manifest is not as it was written."""
     return FileFormatError(
         f"{folder}/{KIND.file} is damaged, so the interrupted work cannot continue. "
-        f"Start over with again=True (--again), or by deleting {folder}."
+        f"Start over with again=True (--restart), or by deleting {folder}."
     )
 
 

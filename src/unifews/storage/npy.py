@@ -48,7 +48,7 @@ class Header(NamedTuple):
 def open_array(path: str | PathLike[str]) -> NDArray[Any]:
     """The array in a `.npy` file as a read-only memory map: nothing is read until it is used.
 
-    The file must be exactly as long as its header says, so that a truncated file is an error here and not a bus error
+    The file must be exactly as long as its header announces, so that a truncated file is an error here and not a bus error
     later. Numbers (bool, integers, floats) and text can be read.
     """
     path = Path(path)
@@ -123,7 +123,7 @@ def read_header(file: IO[bytes], name: str) -> Header:
 def _parsed(text: str, name: str) -> tuple[tuple[int, ...], bool, Any]:
     """Shape, order and type of a header {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4)}."""
     try:
-        with warnings.catch_warnings():  # of escapes that Python does not know
+        with warnings.catch_warnings():  # about unknown escape sequences
             warnings.simplefilter("ignore")
             found = ast.literal_eval(re.sub(r"(\d)L\b", r"\1", text).strip())  # Python 2 wrote 3L
         descr, fortran, shape = (found[key] for key in ("descr", "fortran_order", "shape"))

@@ -1,7 +1,7 @@
-"""Reading files that may be damaged or hostile: whatever goes wrong is one error that names the file.
+"""Reading files that may be damaged or malicious: every failure is one error that names the file.
 
-`reading` turns what parsers raise on bad bytes into `FileFormatError`; `check_unpacked` and `UnpackedText` bound what a
-compressed file may take in memory.
+`reading` turns the exceptions of parsers into `FileFormatError`; `check_unpacked` and `UnpackedText` bound the memory that a
+compressed file may take.
 """
 
 from __future__ import annotations
@@ -23,24 +23,9 @@ from unifews.resources import available, format_bytes
 
 # What numpy, scipy, pyarrow, zipfile, gzip, json, tomllib and the standard parsers raise for bytes that are not what they
 # expect. ValueError includes JSONDecodeError, TOMLDecodeError and UnicodeError; EOFError and OSError the ends of gzip files.
-_PARSING = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    RuntimeError,
-    EOFError,
-    MemoryError,
-    SyntaxError,
-    OSError,
-    tokenize.TokenError,
-    csv.Error,
-    struct.error,
-    zlib.error,
-    zipfile.BadZipFile,
-    pickle.UnpicklingError,
-)
+_PYTHON = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, EOFError, MemoryError)
+_PARSER = (SyntaxError, tokenize.TokenError, csv.Error, struct.error, zlib.error, zipfile.BadZipFile, pickle.UnpicklingError)
+_PARSING = (*_PYTHON, *_PARSER, OSError)
 # An OSError without a number comes from a parser, and these from a position or a length that the file itself gave.
 _OF_THE_FILE = (None, errno.EINVAL, errno.ENOMEM, errno.EOVERFLOW)
 
@@ -65,7 +50,7 @@ def reading(path: Path | str, expected: str) -> Iterator[None]:
             raise
         if isinstance(error, MemoryError):
             raise FileFormatError(
-                f"{path} cannot be read as {expected}: it asks for more memory than there is, so it is damaged, or too large "
+                f"{path} cannot be read as {expected}: it needs more memory than there is, so it is damaged, or too large "
                 f"for this machine."
             ) from error
         reason = " ".join(str(error).split())[:200].rstrip(".")
@@ -76,7 +61,7 @@ def reading(path: Path | str, expected: str) -> Iterator[None]:
 
 
 def check_memory(path: Path | str, size: int, what: str) -> None:
-    """Refuse what a file asks for, `size` bytes, if this machine does not have that much memory to give."""
+    """An error if a file needs `size` bytes of memory and this machine has fewer available."""
     free = available()
     if size > free:
         raise FileFormatError(

@@ -14,14 +14,14 @@ from unifews.datasets.dataset import Dataset, Split
 from unifews.errors import InputError
 from unifews.training.fingerprint import fingerprint
 from unifews.training.ledger import Ledger
-from unifews.training.metrics import judge
+from unifews.training.metrics import evaluate
 from unifews.training.spec import TrainSpec
 
 if TYPE_CHECKING:
     from unifews.resources import Progress
     from unifews.training.api import Watch
-    from unifews.training.hands import Hands
-    from unifews.training.result import Run, SeedResult
+    from unifews.training.data_parallel import HeadTrainer
+    from unifews.training.result import SeedResult, TrainResult
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class TrainingJob:
         again: bool = False,
         progress: Progress | None = None,
         watch: Watch | None = None,
-        workers: Hands | None = None,
+        workers: HeadTrainer | None = None,
         wait: bool = True,
         waiting: Callable[[], None] = lambda: None,
-        trained: Callable[[Run], None] = lambda run: None,
+        trained: Callable[[TrainResult], None] = lambda run: None,
     ) -> Values:
         """The record of this run: from the ledger, unless `again`, else by training; `trained` is then called with the result.
 
@@ -90,11 +90,11 @@ class TrainingJob:
         again: bool = False,
         progress: Progress | None = None,
         watch: Watch | None = None,
-        workers: Hands | None = None,
-    ) -> Run:
+        workers: HeadTrainer | None = None,
+    ) -> TrainResult:
         """Train all seeds, except those that the ledger has from an interrupted or another run, unless `again`."""
         from unifews.training.api import run_job
-        from unifews.training.warm import warm_up, warm_up_layers
+        from unifews.training.result import warm_up, warm_up_layers
 
         warm_up()
         if self.spec.is_layered:
@@ -102,7 +102,7 @@ class TrainingJob:
         if ledger and again:
             ledger.drop_partial(self.id)
         known = [] if ledger is None or again else self.known_seeds(ledger)
-        return run_job(self, ledger, progress=progress, watch=watch, hands=workers, known=known)
+        return run_job(self, ledger, progress=progress, watch=watch, trainer=workers, known=known)
 
     def known_seeds(self, ledger: Ledger) -> list[SeedResult]:
         """Seeds of this run in records of the ledger, of runs with other seeds but the same settings, data and version.
@@ -112,6 +112,7 @@ class TrainingJob:
         from unifews.training.result import SeedResult
 
         spec = self.spec
+        one_draw = not spec.is_layered and spec.rule.random  # an embedding that depends on the first seed
         settings, wanted = spec.to_dict(), range(spec.seed, spec.seed + spec.seeds)
         found: dict[int, SeedResult] = {}
         for record in ledger.records():
@@ -123,8 +124,6 @@ class TrainingJob:
                 seeds = [SeedResult.of(values) for values in record["seeds"]]
             except (KeyError, TypeError, AttributeError, InputError):  # another format, or damaged
                 continue
-            # Other methods draw what they propagate once by the first seed.
-            one_draw = not spec.is_own and not spec.is_layered
             if record["id"] != other.id_of(self.data_id) or (one_draw and other.seed != spec.seed):
                 continue
             found |= {seed.seed: seed for seed in seeds if seed.seed in wanted and (seed.trace or not spec.is_layered)}
@@ -157,7 +156,7 @@ def check_split(data: Dataset, split: Split) -> None:
         raise InputError(f"{data.name} has a single training node; training needs at least 2.")
     for name, part in zip(split._fields, split, strict=True):
         try:
-            judge(data.about.metric, np.broadcast_to(np.float32(0), (len(part), data.num_classes)), data.y[part])
+            evaluate(data.about.metric, np.broadcast_to(np.float32(0), (len(part), data.num_classes)), data.y[part])
         except InputError as error:
             raise InputError(f"the {name} set of {data.name} cannot be evaluated: {error}") from error
     if not data.is_multilabel:

@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -18,18 +20,18 @@ from unifews.datasets.dataset import Split
 from unifews.errors import InputError
 from unifews.nn.decoupled import Mlp
 from unifews.nn.linear import PrunedWeight
-from unifews.training.hands import Hands, loss_of
-from unifews.training.metrics import judge
+from unifews.training.data_parallel import HeadTrainer, loss_of
+from unifews.training.metrics import evaluate
 from unifews.training.recipe import Recipe, WeightPruning
 from unifews.training.result import Fitted
 
-_ROWS = 16_384  # of a matrix that are scored at a time
-_RECOVERED = 0.95  # of the best score before the target was reached: from then on a score that stands still ends the training
+_CHUNK_ROWS = 16_384  # rows of a matrix that are scored together
+_RECOVERED = 0.95  # fraction of the best score before the target sparsity was reached; patience starts once it is reached again
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What there is to see while training goes on."""
+    """The state of a training after an epoch."""
 
     number: int
     of: int
@@ -55,21 +57,21 @@ def fit(
     pruning: WeightPruning | None = None,
     seed: int = 0,
     watch: Watch | None = None,
-    hands: Hands | None = None,
+    trainer: HeadTrainer | None = None,
 ) -> Fitted:
     """Train `model` on rows [n, f] and leave it at its best epoch.
 
-    The epoch is chosen by the validation score, equal scores by the validation loss. The test set is looked at once, at
-    the end. `seed` decides the order of the batches and the dropout; the caller seeds the initial weights. Torch's own
-    generator is left as it was found, and what `watch` draws from it changes nothing.
+    The epoch is chosen by the validation score, ties by the validation loss. The test set is evaluated once, at the end.
+    `seed` decides the order of the batches and the dropout; the caller seeds the initial weights. The state of torch's
+    generator is restored, and random numbers that `watch` draws change nothing.
     """
     with seeded(seed):
-        return _fit(model, rows, y, split, recipe, metric, pruning or WeightPruning(), watch, hands or Hands())
+        return _fit(model, rows, y, split, recipe, metric, pruning or WeightPruning(), watch, trainer or HeadTrainer())
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Torch's generator starts at `seed` inside, and is where it was afterwards. Everything here runs on the CPU."""
+    """Torch's generator starts at `seed` inside, and its state is restored afterwards. Everything here runs on the CPU."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
@@ -84,52 +86,54 @@ def _fit(
     metric: str,
     pruning: WeightPruning,
     watch: Watch | None,
-    hands: Hands,
+    trainer: HeadTrainer,
 ) -> Fitted:
     began = perf_counter()
     # Copies: labels may be a read-only memory map or of a narrower type, and torch takes neither.
     labels = torch.from_numpy(y.astype(np.int64 if y.ndim == 1 else np.float32))
     train, val, test = (torch.from_numpy(part.astype(np.int64)) for part in split)
-    val_here = hands.mine(val)
-    val_rows, val_labels = rows[val[val_here]], labels[val]
-    net = hands.stepping(model)
+    val_local = trainer.local(val)
+    val_rows, val_labels = rows[val[val_local]], labels[val]
+    net = trainer.wrap(model)
 
     def learn(number: int, optimizer: torch.optim.Optimizer) -> float:
-        return _epoch(model, net, rows, labels, train, optimizer, recipe, pruning, number, hands)
+        return _epoch(model, net, rows, labels, train, optimizer, recipe, pruning, number, trainer)
 
-    def look() -> tuple[float, float]:
-        scores = hands.all(predict(model, val_rows), val_here, len(val))
-        return judge(metric, scores.numpy(), y[split.val]), float(loss_of(scores, val_labels))
+    def validate() -> tuple[float, float]:
+        scores = trainer.gather(predict(model, val_rows), val_local, len(val))
+        return evaluate(metric, scores.numpy(), y[split.val]), float(loss_of(scores, val_labels))
 
-    best_epoch, epochs = climb(model, recipe, learn, look, counts=lambda i: pruning.reached(i, recipe.epochs), watch=watch)
+    best_epoch, epochs = train_epochs(
+        model, recipe, learn, validate, counts=lambda i: pruning.reached(i, recipe.epochs), watch=watch
+    )
 
     def scored(part: Tensor) -> float:
-        here = hands.mine(part)
-        return judge(metric, hands.all(predict(model, rows[part[here]]), here, len(part)).numpy(), y[part.numpy()])
+        local = trainer.local(part)
+        return evaluate(metric, trainer.gather(predict(model, rows[part[local]]), local, len(part)).numpy(), y[part.numpy()])
 
     at = [scored(part) for part in (train, val, test)]
     return Fitted(at[0], at[1], at[2], best_epoch, epochs, perf_counter() - began)
 
 
-def climb(
+def train_epochs(
     model: nn.Module,
     recipe: Recipe,
     learn: Callable[[int, torch.optim.Optimizer], float],
-    look: Callable[[], tuple[float, float]],
+    validate: Callable[[], tuple[float, float]],
     *,
     counts: Callable[[int], bool] = lambda number: True,
     lowers: Callable[[int], bool] = lambda number: True,
     ends: Callable[[int, float], bool] = lambda number, score: False,
     watch: Watch | None = None,
 ) -> tuple[int, int]:
-    """Epoch after epoch until validation no longer gets better; the model is left at its best one, settled.
+    """Train until the validation score no longer improves; the model is left at its best epoch, with its masks final.
 
-    `learn` trains epoch number 0, 1, … and gives its loss; `look` gives validation score and loss, by which, in this order,
-    the best of the epochs that count is chosen. Where epochs before them do not count, because weights are still being pruned,
-    patience, which ends the training and lowers the learning rate, starts with the first epoch that counts and has recovered:
-    its score is at least 0.95 times the best of those before. `lowers`: whether an epoch that is no better lowers the rate.
-    `ends` is asked after every epoch with its score, before `counts`, whether it is the last.
-    Returns the best epoch and how many there were.
+    `learn` trains epoch number 0, 1, … and returns its loss; `validate` returns validation score and loss, by which, in this
+    order, the best of the epochs that count is chosen. Where earlier epochs do not count, because weights are still being
+    pruned, patience, which ends the training and lowers the learning rate, starts with the first epoch that counts and has
+    recovered: its score is at least 0.95 times the best of those before. `lowers`: whether an epoch without an improvement
+    may lower the learning rate. `ends` is called after every epoch with its score, before `counts`: whether it is the last.
+    Returns the best epoch and the number of epochs.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay)
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
@@ -137,15 +141,15 @@ def climb(
     )
     pruned = [module for module in model.modules() if isinstance(module, PrunedWeight)]
     best, best_epoch = (-math.inf, -math.inf), -1
-    before, recovered = 0.0, -1  # the best score of epochs that do not count, and the first epoch that has come near it
+    before, recovered = 0.0, -1  # best score of epochs that do not count; first epoch that is near it again
     state: dict[str, Tensor] = {}
     for number in range(recipe.epochs):
         loss = learn(number, optimizer)
         if not math.isfinite(loss):
             raise InputError(
-                f"training went astray: the loss of epoch {number + 1} is {loss}. Lower `lr`, which is {recipe.lr:g}."
+                f"training diverged (the loss of epoch {number + 1} is {loss}); lower `lr`, which is {recipe.lr:g}."
             )
-        score, val_loss = look()
+        score, val_loss = validate()
         over, counted = ends(number, score), counts(number)
         if not counted:
             before = max(before, score)
@@ -179,33 +183,74 @@ def _epoch(
     recipe: Recipe,
     pruning: WeightPruning,
     number: int,
-    hands: Hands,
+    trainer: HeadTrainer,
 ) -> float:
     """All training rows once, in random order; the mean loss."""
     model.train()
     total = 0.0
     order = train[torch.randperm(len(train))]
-    # BatchNorm cannot do with a single row: what is left over joins the batch before it.
+    # BatchNorm needs two rows: a single remaining one joins the batch before it.
     batches = list(torch.split(order, recipe.batch))
     if len(batches) > 1 and len(batches[-1]) < 2:
         batches[-2:] = [torch.cat(batches[-2:])]
     for i, batch in enumerate(batches):
-        at = hands.mine(batch)
+        at = trainer.local(batch)
         x = rows[batch[at]]
         if i == 0 and pruning.active:
             for layer in model.linears():
                 layer.due = pruning.at(number, recipe.epochs)
                 layer.feedback = pruning.feedback and not layer.due["monotone"]
         optimizer.zero_grad(set_to_none=True)
-        loss = hands.loss(net, x, labels[batch[at]], at, len(batch))
+        loss = trainer.loss(net, x, labels[batch[at]], at, len(batch))
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         total += float(loss.detach()) * len(batch)
-    return hands.total(total) / len(order)
+    return trainer.total(total) / len(order)
 
 
 @torch.no_grad()
 def predict(model: nn.Module, rows: Tensor) -> Tensor:
-    """Scores of many rows, some at a time."""
+    """Scores of many rows, in chunks."""
     model.eval()
-    return torch.cat([model(part) for part in torch.split(rows, _ROWS)])
+    return torch.cat([model(part) for part in torch.split(rows, _CHUNK_ROWS)])
+
+
+class TensorBoard:
+    """A `watch` of `train` that writes loss, validation score and kept weights to `folder`/seed-42, …; use it in a `with`."""
+
+    def __init__(self, folder: Path, first_seed: int = 0) -> None:
+        """`first_seed`: the number of the first seed, by which the curves are named."""
+        self._writer_of = writer()
+        self.folder = folder
+        self.first = first_seed
+        self._open: tuple[int, Any] | None = None
+
+    def __call__(self, number: int, epoch: Epoch) -> None:
+        if self._open is None or self._open[0] != number:
+            self.close()
+            self._open = number, self._writer_of(str(self.folder / f"seed-{self.first + number}"))
+        events = self._open[1]
+        events.add_scalar("loss/train", epoch.loss, epoch.number)
+        events.add_scalar("score/validation", epoch.val, epoch.number)
+        events.add_scalar("weights/kept", epoch.kept / max(1, epoch.weights), epoch.number)
+        events.add_scalar("learning rate", epoch.lr, epoch.number)
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
+
+    def __enter__(self) -> TensorBoard:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        self.close()
+
+
+def writer() -> Any:
+    """torch's writer of event files; an error where TensorBoard is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise InputError("TensorBoard is not installed; pip install tensorboard, or leave out the log.") from error
+    return SummaryWriter

@@ -1,4 +1,4 @@
-"""How a classifier is judged, in percent."""
+"""Metrics of a classifier, in percent."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ Scores = NDArray[Any]
 
 
 def accuracy(scores: Scores, y: NDArray[Any]) -> float:
-    """Share of rows whose largest score is the label's; scores [rows, classes], y [rows]. Equals micro-F1."""
+    """Fraction of rows whose largest score is the label's; scores [rows, classes], y [rows]. Equals micro-F1."""
     if y.ndim != 1:
-        raise InputError("accuracy needs one class per row; labels in several columns are judged by 'f1' or 'auc'.")
+        raise InputError("accuracy needs one class per row; for labels in several columns take 'f1' or 'auc'.")
     return 100 * float((scores.argmax(1) == y).mean())
 
 
 def micro_f1(scores: Scores, y: NDArray[Any]) -> float:
-    """2·TP / (2·TP + FP + FN) over all labels together; a positive score is a yes. y [rows] or 0/1 [rows, labels]."""
+    """2·TP / (2·TP + FP + FN) over all labels together; a positive score predicts the label. y [rows] or 0/1 [rows, labels]."""
     if y.ndim == 1:
         return accuracy(scores, y)
-    said, true = scores > 0, y > 0
-    hits = np.count_nonzero(said & true)
-    together = np.count_nonzero(said) + np.count_nonzero(true)
+    predicted, true = scores > 0, y > 0
+    hits = np.count_nonzero(predicted & true)
+    together = np.count_nonzero(predicted) + np.count_nonzero(true)
     return 100 * 2 * hits / together if together else 100.0
 
 
 def roc_auc(scores: Scores, y: NDArray[Any]) -> float:
-    """The chance that a positive row scores above a negative one, ties counting half; mean over labels that have both.
+    """The probability that a positive row scores above a negative one, ties counting half; mean over labels that have both.
 
-    Two classes are judged by the difference of their scores.
+    Two classes are ranked by the difference of their scores.
     """
     if y.ndim == 1:
         if scores.shape[1] != 2:
@@ -56,7 +56,8 @@ METRICS = {"accuracy": accuracy, "f1": micro_f1, "auc": roc_auc}
 NAMES = {"accuracy": "accuracy", "f1": "micro-F1", "auc": "ROC-AUC"}
 
 
-def judge(metric: str, scores: Scores, y: NDArray[Any]) -> float:
+def evaluate(metric: str, scores: Scores, y: NDArray[Any]) -> float:
+    """The score by a metric's name."""
     if metric not in METRICS:
         raise unknown_name("metric", metric, METRICS)
     return METRICS[metric](scores, y)

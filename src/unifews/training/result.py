@@ -1,4 +1,4 @@
-"""What `train` returns: scores with their spread, the trace, the model, and the record for the ledger."""
+"""What `train` returns: scores and their spread, the trace, the model, and the record for the ledger."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from unifews import __version__
 from unifews.core.trace import Trace
+from unifews.deprecation import renamed_names
 from unifews.nn.trace import ModelTrace
 from unifews.training.metrics import NAMES
 from unifews.training.spec import TrainSpec
@@ -22,12 +23,14 @@ from unifews.training.spec import TrainSpec
 if TYPE_CHECKING:
     from torch.nn import Module
 
+    from unifews.datasets.dataset import Dataset
+
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """Scores in percent of the epoch that is best on validation, each set judged once, and how long it took to get there."""
+    """Scores in percent at the best epoch on validation, each set evaluated once, and the time that training took."""
 
     train: float
     val: float
@@ -39,17 +42,17 @@ class Fitted:
 
 @dataclass(frozen=True)
 class SeedResult(Fitted):
-    """What came of one seed."""
+    """The result of one seed."""
 
     seed: int
     kept: tuple[int, ...]
-    """Weights left in each layer."""
+    """Weights kept in each layer."""
     trace: ModelTrace | None = None
-    """Of the pass that was judged, where layers propagate: accuracy and cost belong together."""
+    """Of the evaluated pass, where layers propagate: accuracy and cost belong together."""
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> SeedResult:
-        """From what was written to a file."""
+        """From the values of `asdict`, as a file has them."""
         own = {item.name: values[item.name] for item in fields(cls) if item.name in values}
         trace = values.get("trace")
         return cls(**own | {"kept": tuple(values["kept"]), "trace": None if trace is None else ModelTrace.of(trace)})
@@ -60,12 +63,12 @@ class SeedResult(Fitted):
         trace = record.pop("trace")
         if trace is not None:
             record |= {"macs": trace.macs, "transform_macs": trace.transform_macs, "edge_sparsity": trace.edge_sparsity}
-            record["trace"] = _lists(asdict(trace))  # of which the trace of another run with this seed is made
+            record["trace"] = _lists(asdict(trace))  # for other runs with this seed
         return record
 
 
 def _lists(value: Any) -> Any:
-    """As it comes back from JSON."""
+    """Tuples as lists, as JSON returns them."""
     if isinstance(value, dict):
         return {name: _lists(part) for name, part in value.items()}
     return [_lists(part) for part in value] if isinstance(value, list | tuple) else value
@@ -90,7 +93,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainResult:
     """A finished training."""
 
     spec: TrainSpec
@@ -98,15 +101,15 @@ class Run:
     metric: str
     seeds: list[SeedResult]
     trace: Trace
-    """What was kept of the unpruned model's edge products and weights, and what it costs to classify all nodes."""
+    """The edge products and weights kept of the unpruned model's, and the cost of classifying all nodes."""
     head: tuple[int, ...]
-    """Weights that each layer of the head would have with none removed: fewer than the unpruned model's on fewer axes."""
+    """Weights of each layer of the head with none removed: fewer than the unpruned model's on fewer principal components."""
     dataset: dict[str, Any]
     propagate_seconds: float
-    """From features to what the head is fed, once for all seeds."""
+    """From features to the input of the head, once for all seeds."""
     model: Module | None = field(default=None, repr=False, compare=False)
-    """The model of the seed that is best on validation, among those trained by this call: seeds that were finished before
-    an interruption are known by their scores alone."""
+    """The model of the best seed on validation, among those trained by this call: of seeds finished before an interruption
+    only the scores are known."""
     finished: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     @property
@@ -116,7 +119,7 @@ class Run:
 
     @property
     def head_sparsity(self) -> float:
-        """Share of the head's own weights removed; `trace.weight_sparsity` is that of the unpruned model's."""
+        """Fraction of the head's own weights removed; `trace.weight_sparsity` is that of the unpruned model's."""
         return 1 - fmean(sum(seed.kept) for seed in self.seeds) / sum(self.head)
 
     @property
@@ -152,6 +155,18 @@ class Run:
         )
 
 
+def describe(data: Dataset) -> dict[str, Any]:
+    """The dataset's part of the record."""
+    return {
+        "name": data.name,
+        "source": data.about.source,
+        "nodes": data.num_nodes,
+        "edges": data.graph.num_edges,
+        "features": data.num_features,
+        "classes": data.num_classes,
+    }
+
+
 def versions() -> dict[str, str]:
     found = {"unifews": __version__, **({"commit": made} if (made := commit()) else {}), "python": platform.python_version()}
     for name in ("numpy", "scipy", "torch", "torch_geometric"):
@@ -170,10 +185,10 @@ def commit() -> str | None:
         return None
     try:
         command = ["git", "-C", str(home), "describe", "--always", "--dirty", "--exclude", "*"]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return told.stdout.strip() or None
+    return done.stdout.strip() or None
 
 
 def machine() -> dict[str, Any]:
@@ -186,7 +201,7 @@ def machine() -> dict[str, Any]:
 
 @cache
 def processor() -> str:
-    """Its architecture, and its model where the system tells."""
+    """Its architecture, and its model where the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -196,7 +211,7 @@ def processor() -> str:
 
 
 def machine_words(record: Mapping[str, Any]) -> str:
-    """The machine that a record was made on, in a line."""
+    """The machine that a record was made on, on one line."""
     machine = record["machine"]
     return f"{machine['system']} {machine['processor']}, {machine['cores']} cores, {machine['kernel']}"
 
@@ -204,3 +219,43 @@ def machine_words(record: Mapping[str, Any]) -> str:
 def version_words(record: Mapping[str, Any]) -> str:
     """What it was made with: "unifews 0.1.0, torch 2.13.0"."""
     return ", ".join(f"{name} {number}" for name, number in record["versions"].items())
+
+
+@cache
+def warm_up() -> None:
+    """Propagate and train something tiny, once per process, so that imports on first use are not part of a measured time."""
+    import numpy as np
+    import torch
+
+    from unifews.core.graph import Graph
+    from unifews.datasets.dataset import Split
+    from unifews.nn.decoupled import Mlp
+    from unifews.propagation import propagate
+    from unifews.training.loop import fit
+    from unifews.training.recipe import Recipe, WeightPruning
+
+    nodes = np.arange(12)
+    x = np.eye(12, 4, dtype=np.float32) + 1
+    propagate(Graph.from_edge_index(np.stack([nodes, (nodes + 1) % 12])).undirected(), x, hops=2, edge_sparsity=0.5).embedding  # noqa: B018
+    with torch.random.fork_rng(devices=[]):
+        head = Mlp(4, 2, width=2)
+        split = Split(nodes[:6], nodes[6:9], nodes[9:])
+        fit(head, torch.from_numpy(x), nodes % 2, split, Recipe(width=2, epochs=2), pruning=WeightPruning(0.5))
+
+
+@cache
+def warm_up_layers() -> None:
+    """The same for models whose layers propagate; imports PyG."""
+    import torch
+
+    from unifews.nn.models import build
+    from unifews.nn.sparsify import sparsify
+
+    with torch.random.fork_rng(devices=[]):
+        model = sparsify(build("gcn", 4, 2, width=4), edge_sparsity=0.5, weight_sparsity=0.5, ramp=1)
+        ends = torch.arange(12)
+        for _ in range(2):
+            model(torch.eye(12, 4) + 1, torch.stack([ends, (ends + 1) % 12])).sum().backward()
+
+
+__getattr__ = renamed_names(__name__, {"Run": f"{__name__}.TrainResult"})

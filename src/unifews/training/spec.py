@@ -54,34 +54,23 @@ class TrainSpec:
     """Settings that every training has; `of` builds the class for a model."""
 
     dataset: str = option(MISSING, "name or path of the dataset", group="Input")
-    model: str = option(
-        "appnp", "appnp, sgc, mlp (propagated once); gcn, gat, sage, gcnii, gin (in every layer)", group="Model"
-    )
-    method: str = option(
-        "unifews",
-        "pruning method, see unifews methods; settings as ndls:epsilon=0.05",
-        group="Pruning",
-        metavar="NAME[:SETTINGS]",
-    )
+    model: str = option("appnp", "decoupled: appnp, sgc, mlp; layered: gcn, gat, sage, gcnii, gin", group="Model")
+    method: str = option("unifews", "pruning method with its settings, see unifews methods", group="Pruning")
     edge_sparsity: float | None = same_option(Amounts, "edge_sparsity")
     edge_threshold: float | None = same_option(Amounts, "edge_threshold", le=None)  # all removed: nothing to learn from
     weight_sparsity: float | None = same_option(Amounts, "weight_sparsity")
     weight_threshold: float | None = same_option(Amounts, "weight_threshold", le=None)
     weight_ramp: int | None = option(
         None,
-        "epochs over which weight sparsity grows to its target (default: 15 per layer; gcn and the like: 3, at least 12)",
+        "epochs over which weight sparsity ramps up (default: by model and layers)",
         ge=1,
         group="Pruning",
         metavar="EPOCHS",
     )
     weight_feedback: bool = same_option(PruningConfig, "feedback")
     seeds: int = option(1, "number of random seeds", ge=1, group="Training", metavar="N")
-    seed: int = option(42, "first random seed; it decides split, initial weights, batches and dropout", ge=0, group="Training")
-    split: SplitKind | None = option(
-        None,
-        "50/25/25 by class and seed (stratified), or the dataset's own (stored) (default: the dataset's)",
-        group="Training",
-    )
+    seed: int = option(42, "random seed; the first one of several", ge=0, group="Training")
+    split: SplitKind | None = option(None, "50/25/25 by seed (stratified) or the dataset's own (stored)", group="Training")
     recipe: Recipe = field(default_factory=Recipe)
 
     layered: ClassVar[bool] = False
@@ -137,7 +126,7 @@ class TrainSpec:
 
     @property
     def prunes(self) -> bool:
-        return self.prunes_edges or self.pruning.active or not self.is_own
+        return self.prunes_edges or self.pruning.active or not self.rule.card.unpruned
 
     @property
     def pruning(self) -> WeightPruning:
@@ -148,7 +137,7 @@ class TrainSpec:
     def unpruned(self) -> TrainSpec:
         """The same run with nothing removed: all options of the group Pruning at their defaults."""
         plain = {found.name: found.default for found in options_of(self) if found.group == "Pruning" and not found.part}
-        reset = {name: getattr(type(self), name) for name in self.rule.card.defaults} if not self.is_own else {}
+        reset = {name: getattr(type(self), name) for name in self.rule.card.defaults}
         return replace(self, **plain | reset)
 
     def id(self, dataset: Dataset) -> str:
@@ -210,7 +199,7 @@ class DecoupledSpec(TrainSpec):
 
     weight_reference: Literal["unpruned", "head"] = option(
         "unpruned",
-        "weight sparsity is a fraction of the unpruned model's weights, or of the trained head's",
+        "weight sparsity is a fraction of the weights of the unpruned model, or of the head",
         group="Pruning",
         rare=True,
     )
@@ -223,7 +212,6 @@ class DecoupledSpec(TrainSpec):
         group="Model",
         metavar="KIND",
         rare=True,
-        of_unifews=True,
     )
     entries: Entries = same_option(PropagationConfig, "entries")
     basis: Literal["auto", "principal", "input"] = option(
@@ -232,10 +220,7 @@ class DecoupledSpec(TrainSpec):
     rank: int | None = same_option(PropagationConfig, "rank")
     inherit: bool = same_option(PropagationConfig, "inherit")
     head: Literal["auto", "embedding", "coordinates"] = option(
-        "auto",
-        "input of the head: the embedding, its principal components (coordinates), or these if there are any (auto)",
-        group="Pruning",
-        rare=True,
+        "auto", "input of the head: the embedding or its principal components (coordinates)", group="Pruning", rare=True
     )
     standardise: Literal["common", "column"] = option(
         "common",
@@ -294,13 +279,14 @@ class LayeredSpec(TrainSpec):
     unused_hyperparameters: ClassVar[tuple[str, ...]] = ("batch",)
 
     def _check_combination(self) -> None:
-        name = self.rule.card.name
-        if not self.is_own and (self.edge_threshold is not None or self.weight_threshold is not None):
+        card = self.rule.card
+        if not card.thresholds and (self.edge_threshold is not None or self.weight_threshold is not None):
             raise InputError(
-                f"method {name!r} has no threshold in layers; give edge_sparsity or weight_sparsity, or take method='unifews'."
+                f"method {card.name!r} has no threshold in layers; give edge_sparsity or weight_sparsity, or take "
+                f"method='unifews'."
             )
-        if self.predicts_links and not self.is_own:
-            raise InputError(f"method {name!r} classifies nodes; for task='links' take method='unifews'.", setting="task")
+        if self.task not in card.tasks:
+            raise InputError(f"method {card.name!r} classifies nodes; for task='links' take method='unifews'.", setting="task")
         if self.node_lock and (self.entries != "node" or self.predicts_links):
             raise InputError("node_lock needs entries='node' and task='nodes'.", setting="node_lock")
         if self.predicts_links and self.split is not None:
@@ -319,9 +305,10 @@ class LayeredSpec(TrainSpec):
         return replace(super().pruning, settle=self.settle)
 
     def _rules(self) -> Iterator[str]:
-        if self.is_own and self.weight_sparsity and self.budget == "macs":
+        mine = self.rule.card.layers
+        if "budget" in mine and self.weight_sparsity and self.budget == "macs":
             yield _WEIGHT_RULE
-        if self.is_own and self.prunes_edges and self.settle < 1:
+        if "settle" in mine and self.prunes_edges and self.settle < 1:
             yield _SETTLE
         yield from super()._rules()
 
@@ -354,17 +341,11 @@ def settings_of(model: str, method: str = TrainSpec.method) -> list[Option]:
 def _has(kind: type[TrainSpec], name: str, model: str, method: str) -> bool:
     """Whether a setting of this class has an effect on this model with this method."""
     owners = _owners(name) if kind.layered else ()
-    return (not owners or model in owners) and (method == TrainSpec.method or name not in _method_settings(kind))
-
-
-def _method_settings(kind: type[TrainSpec]) -> set[str]:
-    """Settings of method "unifews" only; other methods have their own, ``method="ndls:epsilon=0.05"``.
-
-    All methods share the amounts and, on a head, the schedule of weight pruning.
-    """
-    own = {found.name for found in options_of(kind) if found.group == "Pruning" or found.extra.get("of_unifews")}
-    shared = {"method", *(found.name for found in options_of(Amounts))}
-    return {name for name in own - shared if kind.layered or not name.startswith("weight_")}
+    if owners and model not in owners:
+        return False
+    cards = (registry.resolve(each).card for each in (TrainSpec.method, method))
+    default, own = (card.layers if kind.layered else card.once for card in cards)
+    return name not in default or name in own
 
 
 def _owners(name: str) -> tuple[str, ...]:

@@ -75,10 +75,19 @@ def test_sizes_of_columns(shape):
     torch.testing.assert_close(slow.float(), size, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("heads_, channels, columns, blocks", [
-    (8, 32, None, 16), (1, 7, None, 1), (4, 8, None, 2), (16, 3, None, 3), (3, 5, None, 1), (8, 32, [0, 1, 2, 200], 1),
-    (8, 32, list(range(20)), 2), (2, 40, list(range(50)), 4),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "heads_, channels, columns, blocks",
+    [
+        (8, 32, None, 16),
+        (1, 7, None, 1),
+        (4, 8, None, 2),
+        (16, 3, None, 3),
+        (3, 5, None, 1),
+        (8, 32, [0, 1, 2, 200], 1),
+        (8, 32, list(range(20)), 2),
+        (2, 40, list(range(50)), 4),
+    ],
+)
 def test_every_column_has_a_slot_in_a_lane_of_its_head(heads_, channels, columns, blocks):
     lanes = Lanes.of(heads_, channels, columns)
     assert len(lanes.slots) == 16 * blocks

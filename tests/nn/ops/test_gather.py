@@ -51,8 +51,15 @@ def test_gather_without_weights(shape):
     torch.testing.assert_close(ours, plain(x, edge_index, torch.ones(edge_index.shape[1])), rtol=1e-4, atol=1e-4)
 
 
-FEW = [(1, 1, 1, 0.5), (0, 5, 4, 0.3), (7, 30, 16, 0.0), (300, 64, 48, 0.1), (2_000, 256, 128, 0.05), (3_000, 130, 7, 0.02),
-       (900, 40, 200, 1.0)]  # fmt: skip
+FEW = [
+    (1, 1, 1, 0.5),
+    (0, 5, 4, 0.3),
+    (7, 30, 16, 0.0),
+    (300, 64, 48, 0.1),
+    (2_000, 256, 128, 0.05),
+    (3_000, 130, 7, 0.02),
+    (900, 40, 200, 1.0),
+]
 
 
 @pytest.mark.parametrize("shape", FEW)

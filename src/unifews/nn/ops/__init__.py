@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
@@ -38,10 +39,17 @@ def operator(name: str) -> Callable[[Callable[..., Any]], KernelOperator]:
     return lambda kernel: KernelOperator(name, kernel)
 
 
+def _array(tensor: Tensor) -> NDArray[Any]:
+    tensor = tensor.detach() if tensor.requires_grad else tensor
+    array: NDArray[Any] = (tensor if tensor.is_contiguous() else tensor.contiguous()).numpy()
+    return array
+
+
 def call_kernel(kernel: Callable[..., Any], outputs: Mapping[str, Tensor | None], **inputs: Any) -> Any:
     """Call a compiled kernel with tensors as NumPy arrays; inputs are made contiguous, outputs are written to in place."""
-    given = {
-        name: value.detach().contiguous().numpy() if isinstance(value, Tensor) else value for name, value in inputs.items()
-    }
-    written = {name: None if value is None else value.numpy() for name, value in outputs.items()}
-    return kernel(**given, **written, threads=threads_to_use(None))
+    for name, value in inputs.items():
+        if isinstance(value, Tensor):
+            inputs[name] = _array(value)
+    for name, value in outputs.items():
+        inputs[name] = value if value is None else value.numpy()
+    return kernel(**inputs, threads=threads_to_use(None))

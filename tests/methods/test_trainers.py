@@ -1,5 +1,4 @@
-"""Methods for models whose layers propagate, each on every model that it claims: what is removed, what it costs, and that it
-is learnt from and repeated; then what each of them is about."""
+"""The contract of `Trainer`, for every method and every model that it works on; then what each method does."""
 
 from __future__ import annotations
 
@@ -16,20 +15,19 @@ import unifews as uf
 from unifews.core.graph import Graph
 from unifews.errors import GraphError, InputError
 from unifews.methods import registry
+from unifews.methods.base import Trainer, TrainingTask, undirected_edges
 from unifews.methods.cgp import Cgp, _chosen
-from unifews.methods.contract import Iterative
 from unifews.methods.dspar import Dspar, sample
-from unifews.methods.gebt import Gebt, _Moves
+from unifews.methods.gebt import Gebt, _MaskDistance
 from unifews.methods.glt import Glt
 from unifews.methods.random import Random
-from unifews.methods.stages import Asked, Trains, pairs
-from unifews.nn.masked import Thinned
+from unifews.nn.masked import MaskedModel
 from unifews.nn.models import build
 from unifews.report.runs import label_of
 from unifews.training.spec import TrainSpec
 
-RIVALS = [name for name in CARDS if hasattr(registry.find(name), "prepare")]
-CLAIMS = [(name, model) for name in RIVALS for model in CARDS[name].backbones]
+TRAINERS = [name for name in CARDS if name != "unifews" and issubclass(registry.find(name), Trainer)]
+CLAIMS = [(name, model) for name in TRAINERS for model in CARDS[name].backbones]
 DATA = learnable()
 EDGES, N = DATA.graph.num_edges, DATA.num_nodes
 HOW = dict(width=16, epochs=40, patience=0, lr=1e-2, dropout=0.2)
@@ -42,6 +40,17 @@ class OnTensors:
         self.x = torch.from_numpy(data.x)
         self.edge_index = torch.from_numpy(data.graph.to_edge_index())
         self.edge_weight = None
+
+
+def stages_of(method, model, data=None, **wanted):
+    """The stages of a method, once it has accepted the task."""
+    return method.stages(TrainingTask.of(method, model, OnTensors() if data is None else data, **wanted))
+
+
+def pairs(model):
+    """The undirected edge of each edge, and the ends of those."""
+    group, ends = undirected_edges(*(part.numpy() for part in model.ends), N)
+    return torch.from_numpy(group), ends
 
 
 def plain(model="gcn", seed=641):
@@ -58,8 +67,8 @@ def shares(method):
 
 
 def test_the_five_are_there():
-    assert {"random", "dspar", "glt", "gebt", "cgp"} <= set(RIVALS)
-    assert all(isinstance(registry.resolve(name), Iterative) for name in RIVALS)
+    assert {"random", "dspar", "glt", "gebt", "cgp"} <= set(TRAINERS)
+    assert all(isinstance(registry.resolve(name), Trainer) for name in TRAINERS)
 
 
 @pytest.mark.parametrize("method, model", CLAIMS)
@@ -113,7 +122,7 @@ def test_self_loops_stay(method, model):
     assert run.trace.edge_sparsity == pytest.approx(0.9, abs=2 / EDGES)
 
 
-@pytest.mark.parametrize("method", RIVALS)
+@pytest.mark.parametrize("method", TRAINERS)
 def test_the_given_model_is_left_alone_and_other_seeds_remove_others(method):
     model, found = plain(), []
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -129,13 +138,14 @@ def _run(method, model, *, seed=659, epochs=8, data=None, **wanted):
     """Every stage of a method, trained by hand."""
     data = OnTensors() if data is None else data
     labels = torch.from_numpy(DATA.y)
-    for stage in method.prepare(model, data, epochs=epochs, seed=seed, **wanted):
+    for stage in stages_of(method, model, data, epochs=epochs, seed=seed, **wanted):
         optimizer = torch.optim.Adam(stage.model.parameters(), lr=1e-2)
         for epoch in range(stage.epochs):
             stage.model.train()
             optimizer.zero_grad()
+            stage.before_step(epoch)
             loss = torch.nn.functional.cross_entropy(stage.model(data.x, data.edge_index), labels)
-            more = stage.loss()
+            more = stage.penalty()
             (loss if more is None else loss + more).backward()
             optimizer.step()
             stage.after_step(epoch)
@@ -170,14 +180,14 @@ def test_the_record_says_it_all_and_an_interrupted_run_goes_on(tmp_path):
         ("cgp", dict(model="sage", edge_sparsity=0.5), "for sage take method='dspar' or 'random' or 'unifews'"),
         ("glt", dict(model="appnp", edge_sparsity=0.5), "not on 'appnp'"),
         ("dspar", dict(model="gcn", weight_sparsity=0.5), "method 'dspar' removes no weights"),
-        ("glt", dict(model="gcn"), "method 'glt' is not told how much to remove; give edge_sparsity or weight_sparsity"),
+        ("glt", dict(model="gcn"), "method 'glt' needs an amount to remove; give edge_sparsity or weight_sparsity"),
         ("random", dict(model="gcn", edge_sparsity=0.5, task="links"), "for task='links' take method='unifews'"),
-        ("random", dict(model="gcn", edge_threshold=0.5), "method 'random' has no threshold in layers, it removes a share"),
+        ("random", dict(model="gcn", edge_threshold=0.5), "method 'random' has no threshold in layers; give edge_sparsity"),
         ("cgp", dict(model="gcn", edge_sparsity=0.5, entries="node"), "`entries` belongs to method='unifews'"),
         ("glt", dict(model="gcn", edge_sparsity=0.5, epochs=5), "give epochs=9 or more, or fewer rounds"),
         ("gebt", dict(model="gcn", edge_sparsity=0.5, epochs=1), "give epochs=2 or more instead of 1"),
-        ("glt:rounds=0", dict(model="gcn", edge_sparsity=0.5), "`rounds` is a whole number, at least 1; got 0"),
-        ("cgp:until=1", dict(model="gcn", edge_sparsity=0.5), "`until` is a number from 0 to 0.95; got 1"),
+        ("glt:rounds=0", dict(model="gcn", edge_sparsity=0.5), "`rounds` must be an integer of at least 1; got 0"),
+        ("cgp:until=1", dict(model="gcn", edge_sparsity=0.5), "`until` must be a number in [0, 0.95]; got 1"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_told_before_training(method, settings, sentence):
@@ -187,26 +197,25 @@ def test_what_cannot_be_done_is_told_before_training(method, settings, sentence)
     assert sentence in str(error.value) and not seen
 
 
-def test_what_a_call_asks_for_is_checked_before_any_stage_is():
-    """With any method that says what it trains; one that does not is told so."""
+def test_a_task_is_checked_before_the_first_stage():
 
     @dataclass(frozen=True)
-    class Trained(Trains):
+    class Trained(Trainer):
         card = CARDS["dspar"]
 
     wrong = OnTensors()
     wrong.edge_index = torch.zeros(3, 4)
     with pytest.raises(InputError, match="removes no weights; leave weight_sparsity out"):
-        Trained().prepare(plain(), OnTensors(), weight_sparsity=0.5)
-    with pytest.raises(InputError, match="is not told how much to remove; give edge_sparsity, such as"):
-        Trained().prepare(plain(), OnTensors())
+        TrainingTask.of(Trained(), plain(), OnTensors(), weight_sparsity=0.5)
+    with pytest.raises(InputError, match="needs an amount to remove; give edge_sparsity, such as"):
+        TrainingTask.of(Trained(), plain(), OnTensors())
     with pytest.raises(GraphError, match=r"`edge_index` has shape \[3, 4\]"):
-        Trained().prepare(plain(), wrong, edge_sparsity=0.5)
-    with pytest.raises(TypeError, match="Trained has no `stages`"):
-        Trained().prepare(plain(), OnTensors(), edge_sparsity=0.5)
+        TrainingTask.of(Trained(), plain(), wrong, edge_sparsity=0.5)
+    with pytest.raises(NotImplementedError, match="Trained is a Trainer without `stages"):
+        stages_of(Trained(), plain(), edge_sparsity=0.5)
 
 
-@pytest.mark.parametrize("method", RIVALS)
+@pytest.mark.parametrize("method", TRAINERS)
 def test_a_graph_without_edges(method):
     alone = replace(DATA, graph=Graph.from_edge_index(np.stack([np.arange(N), np.arange(N)]), N))
     with pytest.raises(InputError, match="has no edges between different nodes"):
@@ -215,7 +224,7 @@ def test_a_graph_without_edges(method):
         assert uf.train(alone, "gcn", method, weight_sparsity=0.5, **HOW).trace.weight_sparsity == pytest.approx(0.5, abs=2e-3)
 
 
-@pytest.mark.parametrize("method", RIVALS)
+@pytest.mark.parametrize("method", TRAINERS)
 def test_weighted_and_directed_graphs_and_what_they_miss(method):
     weighted = replace(DATA, graph=Graph.from_scipy(DATA.graph.to_scipy() * 2.5))
     index = DATA.graph.to_edge_index()
@@ -231,19 +240,19 @@ def test_weighted_and_directed_graphs_and_what_they_miss(method):
     assert told == (run.trace.edge_sparsity == 0) == (method in ("dspar", "gebt"))
 
 
-# ----------------------------------------------------------------------------------------------------------------- thinned
+# ----------------------------------------------------------------------------------------------------------------- masked
 
 
-def test_a_thinned_model_is_the_model_on_fewer_edges():
+def test_a_masked_model_is_the_model_on_fewer_edges():
     """Degrees, means and softmaxes are those of the edges that stay."""
     given = OnTensors()
     for model in ("gcn", "gat", "sage", "gcnii", "gin"):
         network = plain(model).eval()
-        thinned = next(Random().prepare(network, given, edge_sparsity=0.5, seed=673)).model.eval()
-        sender, receiver = thinned.ends
-        left = torch.stack([sender, receiver])[:, thinned.keep]
+        masked = next(stages_of(Random(), network, given, edge_sparsity=0.5, seed=673)).model.eval()
+        sender, receiver = masked.ends
+        left = torch.stack([sender, receiver])[:, masked.keep]
         with torch.no_grad():
-            torch.testing.assert_close(thinned(given.x, given.edge_index), network(given.x, left), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(masked(given.x, given.edge_index), network(given.x, left), rtol=1e-4, atol=1e-5)
 
 
 def test_factors_are_edge_weights_and_have_a_gradient():
@@ -251,38 +260,38 @@ def test_factors_are_edge_weights_and_have_a_gradient():
     given = OnTensors()
     for model in ("gcn", "gcnii"):
         network = plain(model).eval()
-        thinned = Asked(CARDS["cgp"], network, given, 0.5, 0.0, epochs=1, seed=1).thinned().eval()
+        masked = TrainingTask(CARDS["cgp"], network, given, 0.5, epochs=1, seed=1).masked().eval()
         raw = torch.rand(EDGES, generator=torch.Generator().manual_seed(677)) + 0.5
-        thinned.give_factors(raw)
+        masked.set_factors(raw)
         weights = raw.clone().requires_grad_()
-        expected, found = network(given.x, torch.stack(thinned.ends), weights), thinned(given.x, given.edge_index)
+        expected, found = network(given.x, torch.stack(masked.ends), weights), masked(given.x, given.edge_index)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
         found.square().sum().backward()
         expected.square().sum().backward()
-        torch.testing.assert_close(thinned.raw.grad, weights.grad, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(masked.raw.grad, weights.grad, rtol=1e-3, atol=1e-4)
     network = plain("gat").eval()
-    thinned = Asked(CARDS["cgp"], network, given, 0.5, 0.0, epochs=1, seed=1).thinned().eval()
-    thinned.give_factors(torch.where(torch.arange(EDGES) % 3 == 0, 2.0, 1.0))
-    twice = torch.stack(thinned.ends)
+    masked = TrainingTask(CARDS["cgp"], network, given, 0.5, epochs=1, seed=1).masked().eval()
+    masked.set_factors(torch.where(torch.arange(EDGES) % 3 == 0, 2.0, 1.0))
+    twice = torch.stack(masked.ends)
     twice = torch.cat([twice, twice[:, ::3]], dim=1)
-    torch.testing.assert_close(thinned(given.x, given.edge_index), network(given.x, twice), rtol=1e-4, atol=1e-5)
-    thinned(given.x, given.edge_index).square().sum().backward()
-    assert float(thinned.raw.grad.abs().max()) > 0
+    torch.testing.assert_close(masked(given.x, given.edge_index), network(given.x, twice), rtol=1e-4, atol=1e-5)
+    masked(given.x, given.edge_index).square().sum().backward()
+    assert float(masked.raw.grad.abs().max()) > 0
 
 
-def test_a_thinned_model_on_another_graph():
+def test_a_masked_model_on_another_graph():
     """Edges that it has not seen stay; other nodes are refused."""
     given = OnTensors()
-    thinned = next(Random().prepare(plain(), given, edge_sparsity=0.5)).model.eval()
+    masked = next(stages_of(Random(), plain(), given, edge_sparsity=0.5)).model.eval()
     new = torch.tensor([[0, 1], [75, 76]])
-    assert not bool(torch.isin(new[1] * N + new[0], thinned.keys).any())
-    thinned(given.x, torch.cat([given.edge_index, new], dim=1))
-    assert uf.trace(thinned).hops[0].edges_kept == int(thinned.keep.sum()) + 2
-    assert uf.trace(thinned).hops[0].edges == EDGES + 2
+    assert not bool(torch.isin(new[1] * N + new[0], masked.keys).any())
+    masked(given.x, torch.cat([given.edge_index, new], dim=1))
+    assert uf.trace(masked).hops[0].edges_kept == int(masked.keep.sum()) + 2
+    assert uf.trace(masked).hops[0].edges == EDGES + 2
     with pytest.raises(GraphError, match=f"chosen on a graph of {N} nodes; x has {N - 1} rows"):
-        thinned(given.x[:-1], new)
+        masked(given.x[:-1], new)
     with pytest.raises(GraphError, match="takes edge_index"):
-        thinned(given.x, torch.eye(N).to_sparse())
+        masked(given.x, torch.eye(N).to_sparse())
 
 
 def test_the_graph_that_is_left_can_be_taken_away():
@@ -302,8 +311,8 @@ def test_the_graph_that_is_left_can_be_taken_away():
 
 def test_what_was_decided_is_saved_and_copied():
     given = OnTensors()
-    one = next(Random().prepare(plain(), given, edge_sparsity=0.5, weight_sparsity=0.5, seed=683)).model.eval()
-    two = next(Random().prepare(plain(), given, edge_sparsity=0.5, weight_sparsity=0.5, seed=691)).model.eval()
+    one = next(stages_of(Random(), plain(), given, edge_sparsity=0.5, weight_sparsity=0.5, seed=683)).model.eval()
+    two = next(stages_of(Random(), plain(), given, edge_sparsity=0.5, weight_sparsity=0.5, seed=691)).model.eval()
     assert not torch.equal(one(given.x, given.edge_index), two(given.x, given.edge_index))
     two.load_state_dict(one.state_dict())
     assert torch.equal(one(given.x, given.edge_index), two(given.x, given.edge_index))
@@ -329,14 +338,14 @@ def test_dspar_keeps_edges_between_nodes_of_few_neighbours_and_is_right_on_avera
 
 def test_dspar_removes_both_directions_and_sends_by_its_factors():
     given = OnTensors()
-    thinned = next(Dspar().prepare(plain(), given, edge_sparsity=0.7, seed=709)).model
-    group, ends = pairs(thinned)
+    masked = next(stages_of(Dspar(), plain(), given, edge_sparsity=0.7, seed=709)).model
+    group, ends = pairs(masked)
     assert ends.shape[1] == EDGES // 2 and bool((torch.bincount(group) == 2).all())
-    assert set(torch.bincount(group, weights=thinned.keep.double()).tolist()) == {0.0, 2.0}
-    assert bool((thinned.raw[thinned.keep] > 0).all()) and float(thinned.raw.mean()) == pytest.approx(1, abs=0.2)
-    assert next(Dspar(factors=False).prepare(plain(), given, edge_sparsity=0.7)).model.raw is None
+    assert set(torch.bincount(group, weights=masked.keep.double()).tolist()) == {0.0, 2.0}
+    assert bool((masked.raw[masked.keep] > 0).all()) and float(masked.raw.mean()) == pytest.approx(1, abs=0.2)
+    assert next(stages_of(Dspar(factors=False), plain(), given, edge_sparsity=0.7)).model.raw is None
     told = uf.train(DATA, "sage", "dspar", edge_sparsity=0.5, **HOW | {"epochs": 2}).trace.notes
-    assert any("no place for the factors" in note for note in told)
+    assert any("cannot use the factors" in note for note in told)
 
 
 def test_glt_rewinds_and_removes_more_every_round():
@@ -344,7 +353,7 @@ def test_glt_rewinds_and_removes_more_every_round():
     first = [module.weight.detach().clone() for module in network.modules() if hasattr(module, "in_channels") and
              hasattr(module, "weight")]  # fmt: skip
     method = Glt(rounds=3, search=0.6)
-    stages = method.prepare(network, OnTensors(), edge_sparsity=0.488, weight_sparsity=0.875, epochs=15)
+    stages = stages_of(method, network, OnTensors(), edge_sparsity=0.488, weight_sparsity=0.875, epochs=15)
     for number, stage in enumerate(stages):
         model = stage.model
         seen.append((stage.epochs, int(model.keep.sum()) / EDGES, model))
@@ -365,23 +374,23 @@ def test_glt_rewinds_and_removes_more_every_round():
 
 
 def test_glt_pulls_masks_towards_zero():
-    stage = next(Glt(edge_pull=0.5, weight_pull=0.25).prepare(plain(), OnTensors(), edge_sparsity=0.5, weight_sparsity=0.5))
+    stage = next(stages_of(Glt(edge_pull=0.5, weight_pull=0.25), plain(), OnTensors(), edge_sparsity=0.5, weight_sparsity=0.5))
     weights = sum(weight.matrix.numel() for weight in stage.model.weights)
-    loss = stage.loss()
+    loss = stage.penalty()
     assert loss.item() == pytest.approx(0.5 * EDGES + 0.25 * weights, rel=1e-4)
     loss.backward()
     assert bool((stage.model.raw.grad == 0.5).all())
-    alone = next(Glt().prepare(plain(), OnTensors(), edge_sparsity=0.5)).model
+    alone = next(stages_of(Glt(), plain(), OnTensors(), edge_sparsity=0.5)).model
     assert not len(alone.masks)  # what is not to be pruned has no mask
 
 
 def test_gebt_draws_its_ticket_when_masks_no_longer_move():
-    moves, mask = _Moves(), torch.zeros(10, dtype=torch.bool)
+    moves, mask = _MaskDistance(), torch.zeros(10, dtype=torch.bool)
     found = []
     for moved in (0, 4, 1, 0, 0, 0, 0):
         mask = mask.clone()
         mask[:moved] ^= True
-        found.append(moves.distance([mask]))
+        found.append(moves([mask]))
     assert found == [0, 1, 0.75, 0.75, 0.25, 0, 0]
 
     search, last = _run(Gebt(distance=2.0), plain(), edge_sparsity=0.5, weight_sparsity=0.5, epochs=30)
@@ -394,7 +403,7 @@ def test_gebt_draws_its_ticket_when_masks_no_longer_move():
 
 
 def test_gebt_trains_the_weights_that_the_ticket_was_drawn_with():
-    stages = Gebt().prepare(plain(), OnTensors(), edge_sparsity=0.5, weight_sparsity=0.5, epochs=6)
+    stages = stages_of(Gebt(), plain(), OnTensors(), edge_sparsity=0.5, weight_sparsity=0.5, epochs=6)
     search = next(stages)
     for weight in search.model.weights:
         weight.matrix.data.mul_(3)
@@ -419,7 +428,7 @@ def test_cgp_exchanges_what_it_keeps_for_what_is_missed():
 
 def test_cgp_removes_bit_by_bit_and_an_edge_may_come_back():
     method, given, labels = Cgp(every=4, until=0.5, rate=0.3), OnTensors(), torch.from_numpy(DATA.y)
-    stage = next(method.prepare(plain(), given, edge_sparsity=0.8, weight_sparsity=0.5, epochs=24, seed=719))
+    stage = next(stages_of(method, plain(), given, edge_sparsity=0.8, weight_sparsity=0.5, epochs=24, seed=719))
     kept, masks = [], []
     optimizer = torch.optim.Adam(stage.model.parameters(), lr=1e-2)
     for epoch in range(24):
@@ -439,7 +448,6 @@ def test_cgp_removes_bit_by_bit_and_an_edge_may_come_back():
 
 
 # ---------------------------------------------------------------------------------------------------------------- real
-
 
 
 @pytest.mark.data
@@ -463,6 +471,6 @@ def cora_mlp(cora):
     return uf.train(cora, "mlp", seed=727, width=64, epochs=30).accuracy.test
 
 
-def test_thinned_is_what_all_of_them_train():
-    for method in RIVALS:
-        assert isinstance(next(registry.resolve(method).prepare(plain(), OnTensors(), edge_sparsity=0.5)).model, Thinned)
+def test_masked_is_what_all_of_them_train():
+    for method in TRAINERS:
+        assert isinstance(next(stages_of(registry.resolve(method), plain(), OnTensors(), edge_sparsity=0.5)).model, MaskedModel)

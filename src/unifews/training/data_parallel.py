@@ -1,4 +1,4 @@
-"""Who trains a head: one process that has all rows. Several that each have some are in `unifews.distributed`."""
+"""Which process trains which rows of a head: here one process has all. `unifews.distributed.head` has the form of several."""
 
 from __future__ import annotations
 
@@ -10,41 +10,42 @@ from torch import Tensor, nn
 from unifews.nn.decoupled import Mlp
 
 
-class Hands:
-    """One process. Others answer the same questions for the rows that they have."""
+class HeadTrainer:
+    """One process with all rows. Subclasses have a range of the rows, and take the same steps."""
 
     is_first = True
-    """Whether this process keeps records."""
+    """Whether this process writes records."""
 
     def head(self, inputs: int, outputs: int, **shape: Any) -> Mlp:
+        """A new head with initial weights."""
         return Mlp(inputs, outputs, **shape)
 
     def standardise(self, head: Mlp, rows: Tensor, train: Tensor, *, per_column: bool) -> None:
         """Fit shift and scale on all training rows."""
         head.standardise(rows[train], per_column=per_column)
 
-    def stepping(self, head: Mlp) -> nn.Module:
-        """What is called with batches in training."""
+    def wrap(self, head: Mlp) -> nn.Module:
+        """The module that is called with batches in training."""
         return head
 
-    def mine(self, nodes: Tensor) -> Tensor | slice:
-        """Which of these nodes' rows are here, as positions."""
+    def local(self, nodes: Tensor) -> Tensor | slice:
+        """Positions of those nodes whose rows this process has."""
         return slice(None)
 
     def loss(self, net: nn.Module, x: Tensor, labels: Tensor, at: Tensor | slice, count: int) -> Tensor:
-        """The loss to step by, of a batch of `count` rows of which those at `at` are here."""
+        """The loss of a batch of `count` rows, of which this process has those at positions `at`."""
         return loss_of(net(x), labels)
 
     def total(self, losses: float) -> float:
-        """The losses of an epoch, each times the rows of its batch, added up over all processes."""
+        """The sum over processes of an epoch's losses, each times the rows of its batch."""
         return losses
 
-    def all(self, scores: Tensor, at: Tensor | slice, count: int) -> Tensor:
-        """The scores of `count` rows, of which those at `at` are here."""
+    def gather(self, scores: Tensor, at: Tensor | slice, count: int) -> Tensor:
+        """The scores of `count` rows, of which this process has those at positions `at`."""
         return scores
 
     def plain(self, head: Mlp) -> Mlp:
-        """The trained head as any process may use it."""
+        """The trained head, independent of this trainer."""
         return head
 
 
