@@ -5,7 +5,7 @@
     python benchmarks/iterative.py --models gcnii --layers 32 --datasets cora-lcc --seeds 1
 
 Everything goes through `unifews.train` with its defaults: full batch, width 512, stratified 50/25/25, seeds from 42. Trained
-and judged on the same pruned entries, but for the authors' form with its node lock, which judges with more edges than it
+and evaluated on the same pruned entries, except the authors' form with its node lock, evaluated with more edges than it
 counts in training. Finished runs are kept in --ledger and not repeated.
 """
 
