@@ -31,13 +31,14 @@ from typing import Any
 import numpy as np
 import torch
 from data import SMOKE, arguments, dataset
+from numpy.typing import NDArray
 from rich.console import Console
 
 import unifews as uf
 from unifews.datasets.dataset import Dataset
 from unifews.experiments.bench import interleave, ratio, summary
-from unifews.kernels import aligned, describe, threads_to_use
-from unifews.kernels.packed_weight import PackedWeight, sparse_linear, worth
+from unifews.kernels import aligned, describe, native, threads_to_use
+from unifews.kernels.packed_weight import PackedWeight, worth
 from unifews.nn.decoupled import DecoupledModel
 from unifews.nn.models import build
 from unifews.serving.portable import PortableProgram
@@ -152,11 +153,16 @@ def products(n: int, inputs: int, outputs: int, sparsity: float, threads: int) -
     weight = torch.randn(outputs, inputs, generator=made) * kept
     packed, rows, plain = PackedWeight.pack(weight.numpy()), x.numpy(), bias.numpy()
     theirs, ours = torch.empty(n, outputs), aligned(n, outputs)
+
+    def sparse_linear(out: NDArray[np.float32]) -> NDArray[np.float32]:
+        native.sparse_linear(rows, packed.indptr, packed.indices, packed.values, plain, out, False, threads)
+        return out
+
     contestants: dict[str, Callable[[], Any]] = {
         "torch": lambda: torch.nn.functional.linear(x, weight, bias),
-        "packed": lambda: sparse_linear(rows, packed, plain, threads=threads),
+        "packed": lambda: sparse_linear(aligned(n, outputs)),
         "torch, kept": lambda: torch.addmm(bias, x, weight.t(), out=theirs),
-        "packed, kept": lambda: sparse_linear(rows, packed, plain, threads=threads, out=ours),
+        "packed, kept": lambda: sparse_linear(ours),
     }
     np.testing.assert_allclose(contestants["packed"](), contestants["torch"]().numpy(), rtol=1e-3, atol=1e-3)
     return packed.density, contestants

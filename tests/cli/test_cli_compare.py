@@ -251,3 +251,16 @@ def test_the_time_left_in_words(seconds, words):
 
 def test_help_names_the_defaults():
     assert "[default: .3,.5,.8,.9]" in call("compare", "--help").out
+
+
+def test_figures_and_latex_of_a_comparison(tmp_path):
+    report = run_json("mine", *TWO, *SMALL, "--figures", "figures", "--latex", "table.tex")
+    stems = ("accuracy", "training-seconds")
+    assert report["files"] == [*(f"figures/{stem}.{suffix}" for stem in stems for suffix in ("svg", "pdf")), "table.tex"]
+    table = Path("table.tex").read_text(encoding="utf-8")
+    for sparsity in (0.5, 0.8):  # the best at each sparsity, and only that, is bold
+        rows = [line for line in table.splitlines() if f"& {sparsity} &" in line]
+        scores = [float(re.search(r"& (?:\\textbf\{)?(\d+\.\d)", line.partition(f"& {sparsity} ")[2])[1]) for line in rows]
+        bold = [score for line, score in zip(rows, scores, strict=True) if "textbf" in line]
+        assert len(rows) == 2 and bold == [max(scores)]
+    wrong("compare", "mine", *TWO, *SMALL, "--latex", "table.txt", says="must end in .tex")

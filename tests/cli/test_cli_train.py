@@ -251,7 +251,7 @@ class TestLayers:
             (["--model", "gcn", "--batch", 32], "trained on the whole graph at once"),
             (["--heads", 4], "--heads belongs to --model 'gat'"),
             (["--model", "sage", "--alpha", 0.1], "--alpha belongs to --model 'gcnii' or 'appnp'"),
-            (["--model", "gat", "--width", 10], "8 heads cannot share a width of 10 evenly"),
+            (["--model", "gat", "--width", 10], "8 heads do not divide a width of 10"),
             (["--model", "gcn", "--node-lock"], "--node-lock has no effect without --edge-sparsity"),
         ],
     )

@@ -160,7 +160,8 @@ def test_a_known_name_is_never_taken_for_a_path(places, monkeypatch):
 def test_counts_that_differ_from_the_record_are_an_error(places, monkeypatch, change, sentence):
     known(monkeypatch, replace(record_for(tiny(), **EVERYWHERE), **change))
     write_npz(places / "data" / "tiny.npz", tiny())
-    with pytest.raises(FileFormatError, match=rf"{sentence}.*corrupt, half-.*Delete .*tiny\.npz and load 'tiny' to fetch it again"):
+    again = rf"{sentence}.*corrupt, half-.*Delete .*tiny\.npz and load 'tiny' to fetch it again"
+    with pytest.raises(FileFormatError, match=again):
         uf.load_dataset("tiny")
     (places / "data" / "tiny.npz").unlink()
     monkeypatch.setattr(load, "fetch_pyg", lambda *_: tiny())

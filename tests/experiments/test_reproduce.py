@@ -506,7 +506,7 @@ def test_mistakes_are_told_before_anything_runs(tmp_path):
     (tmp_path / "file").write_text("")
     kept = ["--ledger", tmp_path / "runs"]
     wrong("reproduce", "hm", *kept, "--out", tmp_path / "file", says="is a file")
-    wrong("reproduce", "hm", *kept, "--out", tmp_path, "--jobs", 0, says="--jobs is a whole number of at least 1")
+    wrong("reproduce", "hm", *kept, "--out", tmp_path, "--jobs", 0, says="--jobs must be an integer of at least 1")
     wrong("reproduce", "hm", "--ledger", tmp_path / "file", "--out", tmp_path / "file" / "x", says="cannot use")
 
 

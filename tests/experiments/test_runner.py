@@ -214,7 +214,7 @@ class TestAnyCells:
 
     @pytest.mark.parametrize("jobs", [0, -1, 1.5, True])
     def test_jobs_are_a_whole_number(self, ledger, jobs):
-        with pytest.raises(InputError, match="`jobs` is a whole number"):
+        with pytest.raises(InputError, match="`jobs` must be an integer"):
             run_cells([Toy("a")], ledger, jobs=jobs)
 
 

@@ -179,6 +179,12 @@ def test_old_names_warn():
         assert result.Run is result.TrainResult
 
 
+@pytest.mark.parametrize("method, model", [("glt", "gcn"), ("ndls", "sgc"), ("agp", "appnp"), ("unifews", "appnp")])
+def test_the_default_model_is_one_that_the_method_works_on(method, model):
+    run = uf.train(DATA, method=method, edge_sparsity=0.3, **HOW | {"epochs": 8})
+    assert run.spec.model == model and run.spec.method == method
+
+
 # --------------------------------------------------------------------------------------------------------- unifews itself
 
 

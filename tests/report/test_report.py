@@ -392,7 +392,7 @@ class TestTheCommand:
         assert fine("report", runs).out == "wrote report.html: 1 run\n"
         assert "mine: accuracy, 1 run" in (runs.parent / "report.html").read_text(encoding="utf-8")
         told = json.loads(fine("report", runs / "ledger.jsonl", "--out", "other.html", "--json").out)
-        assert told == {"page": "other.html", "runs": 1, "exhibits": [], "skipped": []}
+        assert told == {"page": "other.html", "runs": 1, "exhibits": [], "skipped": [], "figures": [], "latex": None}
 
     def test_a_line_that_was_cut_off_is_told(self, runs):
         book = Ledger(runs)

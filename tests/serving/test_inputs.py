@@ -106,7 +106,7 @@ def test_basic_models_with_other_inputs(name):
     "norm, match",
     [
         ("BatchNorm", None),
-        ("LayerNorm", "over all nodes of a graph .mode='node' has a step"),
+        ("LayerNorm", "over all nodes of a graph .mode='node' is supported"),
         ("GraphNorm", "GraphNorm"),
         ("PairNorm", r"mean\("),
         ("InstanceNorm", "InstanceNorm|instance_norm"),

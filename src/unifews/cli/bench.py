@@ -17,7 +17,7 @@ _SIZES = ("tiny", "small", "arxiv", "products")
 app = command_group()
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(invoke_without_command=True, epilog="Example: unifews bench propagation")
 def bench(context: typer.Context) -> None:
     """Measure the kernels on this machine."""
     help_if_alone(context)

@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from unifews.cli import console
 from unifews.cli.errors import configure_process, resumable_runs
-from unifews.cli.options import PRUNING, AsJson, DatasetName, Jobs, Ledger, PaperForm, Seeds, configured, flag, out_flag
+from unifews.cli.options import (
+    PRUNING,
+    AsJson,
+    DatasetName,
+    Figures,
+    Jobs,
+    Latex,
+    Ledger,
+    PaperForm,
+    Seeds,
+    configured,
+    flag,
+    out_flag,
+)
 from unifews.cli.train import train_options
 from unifews.errors import InputError
 
@@ -44,6 +57,8 @@ def compare(
     ledger: Ledger = Path("runs"),
     jobs: Jobs = 1,
     out: Annotated[Path | None, out_flag("PAGE.html")] = None,
+    figures: Figures = None,
+    latex: Latex = None,
     as_json: AsJson = False,
     **given: Any,
 ) -> None:
@@ -56,8 +71,10 @@ def compare(
         console.check_page(out)
     from unifews.experiments.compare import compare as run
     from unifews.report import comparison
+    from unifews.report.latex import check_files, write_files
     from unifews.training import ledger as storage
 
+    check_files(figures, latex)
     sparsities = _sparsities(given.pop("edge_sparsity", _SPARSITIES))
     console.report_skipped(storage.Ledger(ledger))
     with resumable_runs(ledger), console.cells_progress("loading") as progress:
@@ -76,10 +93,13 @@ def compare(
     standing = comparison.Standing(found)
     if out is not None:
         comparison.write_page(standing, out)
+    files = write_files(standing, figures, latex)
     if as_json:
-        console.print_json(standing.to_dict() | {"ledger": str(ledger), "page": None if out is None else str(out)})
+        written = {"page": None if out is None else str(out), "files": [str(path) for path in files]}
+        console.print_json(standing.to_dict() | {"ledger": str(ledger), **written})
     else:
         _print_comparison(standing, ledger, out)
+        console.echo(*(f"wrote {path}" for path in files))
     for reason in comparison.failures(found):
         console.note(reason)
 

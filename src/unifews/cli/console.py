@@ -136,9 +136,7 @@ def status() -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def training_progress(
-    name: str, seed: int, seeds: int, first: str = "propagating"
-) -> Iterator[tuple[Progress | None, Watch | None]]:
+def training_progress(name: str, seed: int, seeds: int, first: str = "propagating") -> Iterator[tuple[Progress | None, Watch]]:
     """`progress` and `watch` of `train`: a bar, or a line per minute in a log. `first`: what precedes the first epoch."""
     with progress_bar(f"{name}: {first}") as update:
         show = update or _log_every_minute("epochs")
@@ -151,7 +149,7 @@ def training_progress(
 
 
 @contextmanager
-def cells_progress(text: str) -> Iterator[CellsProgress | None]:
+def cells_progress(text: str) -> Iterator[CellsProgress]:
     """`progress` of `run_cells`: a bar, or a line per minute in a log."""
     with progress_bar(text) as update:
         show = update or _log_every_minute("runs")
@@ -223,10 +221,10 @@ def check_output(
 
 def check_page(out: Path) -> None:
     """Fail early if an HTML page cannot be written; a file that is not such a page is not replaced."""
-    from unifews.report import page
+    from unifews.report.tables import check_file
 
     check_output(out, (".html",), overwrite=True)
-    page.check_page(out)
+    check_file(out)
 
 
 # -------------------------------------------------------------------------------------------------------------- workers

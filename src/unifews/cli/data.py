@@ -37,7 +37,7 @@ app = command_group()
 _SUMMARY_LIMIT = 200_000_000  # edges and features up to which a written dataset is summarised: about ten seconds
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(invoke_without_command=True, epilog="Example: unifews data list")
 def data(context: typer.Context) -> None:
     """List, inspect, fetch, convert and generate datasets."""
     help_if_alone(context)
@@ -66,21 +66,9 @@ def list_datasets(cache: Cache = None, as_json: AsJson = False) -> None:
 
 
 def _row(record: Record, places: DataFolders) -> console.Json:
+    names = ("name", "title", "nodes", "edges", "features", "classes", "metric", "split", "convention", "component")
     here = _local_path(record, places)
-    return {
-        "name": record.name,
-        "title": record.title,
-        "nodes": record.nodes,
-        "edges": record.edges,
-        "features": record.features,
-        "classes": record.classes,
-        "metric": record.metric,
-        "split": record.split,
-        "convention": record.convention,
-        "component": record.component,
-        "here": str(here) if here else None,
-        "from": _sources(record),
-    }
+    return {name: getattr(record, name) for name in names} | {"here": str(here) if here else None, "from": _sources(record)}
 
 
 def _local_path(record: Record, places: DataFolders) -> Path | None:

@@ -39,7 +39,7 @@ Exponent = Annotated[
 ]
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(invoke_without_command=True, epilog="Example: unifews data generate cora-like --out cora-like")
 def generate(context: typer.Context) -> None:
     """Generate a synthetic dataset."""
     help_if_alone(context)

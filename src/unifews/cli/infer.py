@@ -60,7 +60,6 @@ def infer(
     """
     configure_process()
     console.check_output(out, _SUFFIXES, overwrite=overwrite, inputs=[model, Path(data), *([features] if features else [])])
-    _check_parquet(out)
     if threads is not None and threads < 1:
         raise InputError(f"--threads must be at least 1; got {threads}.")
     named = None if nodes is None else _named_nodes(nodes)
@@ -101,13 +100,6 @@ class _Predictions(NamedTuple):
 
 
 # --------------------------------------------------------------------------------------------------------------- inputs
-
-
-def _check_parquet(out: Path) -> None:
-    from importlib.util import find_spec
-
-    if out.suffix == ".parquet" and find_spec("pyarrow") is None:
-        raise InputError('writing .parquet needs pyarrow; install it with pip install "unifews[parquet]", or write .csv.')
 
 
 def _named_nodes(text: str) -> NDArray[Any]:

@@ -11,16 +11,10 @@ def methods(as_json: AsJson = False) -> None:
     from unifews.methods import registry
 
     cards, broken = registry.cards()
-    rows: list[console.Json] = [
-        {
-            "name": card.name,
-            "prunes": list(card.prunes),
-            "backbones": list(card.backbones),
-            "paper": card.paper,
-            "settings": registry.settings_of(card.name),
-        }
-        for card in cards
-    ]
+    rows: list[console.Json] = []
+    for card in cards:
+        about = {"name": card.name, "prunes": list(card.prunes), "backbones": list(card.backbones), "paper": card.paper}
+        rows.append({**about, "settings": registry.settings_of(card.name)})
     if as_json:
         console.print_json({"methods": rows, "broken": broken})
         return

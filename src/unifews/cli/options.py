@@ -88,6 +88,8 @@ Jobs = Annotated[
 ]
 Overwrite = Annotated[bool, flag("--overwrite", help="Replace an existing result.")]
 AsJson = Annotated[bool, flag("--json", help="Print a report as JSON.")]
+Figures = Annotated[Path | None, flag("--figures", metavar="DIR", help="Write the figures as SVG and PDF.")]
+Latex = Annotated[Path | None, flag("--latex", metavar="FILE.tex", help="Write the tables as LaTeX.")]
 PaperForm = Annotated[
     bool, flag("--paper-form", panel=PRUNING, help="Prune as in the paper: whole edges, input features, nested.")
 ]

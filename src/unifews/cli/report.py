@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from unifews.cli import console
-from unifews.cli.options import AsJson, flag, out_flag
+from unifews.cli.options import AsJson, Figures, Latex, flag, out_flag
 
 
 def report(
@@ -16,6 +16,8 @@ def report(
         list[Path], typer.Argument(metavar="SOURCE...", help="Ledgers (files or folders) and folders of unifews reproduce.")
     ],
     out: Annotated[Path, out_flag("PAGE.html")] = Path("report.html"),
+    figures: Figures = None,
+    latex: Latex = None,
     title: Annotated[str, flag("--title", metavar="TEXT", help="Heading of the page.")] = "unifews: runs",
     as_json: AsJson = False,
 ) -> None:
@@ -26,17 +28,22 @@ def report(
     """
     console.check_page(out)
     from unifews.report.exhibits import gather
+    from unifews.report.latex import check_files, write_files
     from unifews.report.page import write_report
 
+    check_files(figures, latex)
     material = gather(sources)
     for path in material.ignored:
         console.note(f"{path} is neither a ledger nor an exhibit; it is ignored.")
     for ledger in material.ledgers:
         console.report_skipped(ledger)
     write_report(material, out, title)
+    files = write_files(material, figures, latex)
     if as_json:
         exhibits = [exhibit.id for exhibit in material.exhibits]
         skipped = [{"ledger": str(path), "line": line, "why": why} for path, (line, why) in material.skipped]
-        console.print_json({"page": str(out), "runs": len(material.records), "exhibits": exhibits, "skipped": skipped})
+        more = {"figures": [str(path) for path in files if path != latex], "latex": None if latex is None else str(latex)}
+        console.print_json({"page": str(out), "runs": len(material.records), "exhibits": exhibits, "skipped": skipped, **more})
     else:
-        console.echo(f"wrote {out}: {material}")
+        drawn = "" if figures is None else f"; {figures}: {len(files) - (latex is not None)} files"
+        console.echo(f"wrote {out}: {material}{drawn}{'' if latex is None else f'; {latex}'}")

@@ -79,7 +79,7 @@ class RunCache:
             )
 
     @contextmanager
-    def _progress(self, job: TrainingJob) -> Iterator[tuple[Progress | None, Watch | None]]:
+    def _progress(self, job: TrainingJob) -> Iterator[tuple[Progress | None, Watch]]:
         """The progress bar, and the log of learning curves if it is wanted."""
         spec, first = job.spec, "starting" if job.spec.is_layered else "propagating"
         with ExitStack() as stack:
@@ -117,10 +117,7 @@ def _kind(job: TrainingJob) -> str:
     return "sparsified" if job.spec.prunes else "unpruned"
 
 
-def _both(one: Watch | None, other: Watch) -> Watch:
-    if one is None:
-        return other
-
+def _both(one: Watch, other: Watch) -> Watch:
     def watch(number: int, epoch: Epoch) -> None:
         one(number, epoch)
         other(number, epoch)

@@ -228,8 +228,8 @@ def _check_save(folder: Path, spec: TrainSpec) -> None:
 
 def _prepare(settings: console.Json, embedding: Path | None) -> TrainingJob:
     """Load the dataset, with the embedding for features if there is one, and check the run on it."""
+    from unifews.core.checks import check_finite
     from unifews.datasets.load import load_dataset
-    from unifews.training.checks import check_finite
     from unifews.training.job import TrainingJob
 
     with console.progress_bar(f"loading {settings['dataset']}") as progress:

@@ -298,28 +298,36 @@ def compressed(kind: Any, data: NDArray[Any], indices: NDArray[Any], indptr: NDA
     return matrix
 
 
+def check_finite(name: str, x: Any) -> None:
+    """Refuse features of a dataset of this name, dense or scipy CSR, that float32 cannot represent."""
+    bad, row = not_finite(x)
+    if bad:
+        raise InputError(
+            f"the features of {name} hold {count(bad, 'NaN or infinite value')}, the first in row {row:,} (float32 ends at "
+            f"3.4e38); replace them first, for example with np.nan_to_num(x)."
+        )
+
+
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """An integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise InputError(f"`{name}` must be an integer of at least {least}; got {value!r}.", setting=name)
+    return int(value)
+
+
 def check_sparsity(name: str, value: float) -> float:
     """A fraction to remove, in [0, 1)."""
-    return _fraction(name, value, "the fraction to remove")
-
-
-def check_error(name: str, value: float) -> float:
-    """A relative error, in [0, 1)."""
-    return _fraction(name, value, "the largest relative error allowed")
+    if not _is_number(value) or not 0 <= value < 1:
+        percent = isinstance(value, int | float) and 1 < value < 100
+        hint = f" For {value:g} percent write {name}={value / 100:g}." if percent else ""
+        raise InputError(f"`{name}` is the fraction to remove and must lie in [0, 1); got {value!r}.{hint}", setting=name)
+    return float(value)
 
 
 def check_threshold(name: str, value: float) -> float:
     """A magnitude, 0 or more."""
     if not _is_number(value) or not value >= 0:
-        raise InputError(f"`{name}` is a magnitude and must be 0 or more; got {value!r}.")
-    return float(value)
-
-
-def _fraction(name: str, value: float, meaning: str) -> float:
-    if not _is_number(value) or not 0 <= value < 1:
-        percent = isinstance(value, int | float) and 1 < value < 100
-        hint = f" For {value:g} percent write {name}={value / 100:g}." if percent else ""
-        raise InputError(f"`{name}` is {meaning} and must be in [0, 1); got {value!r}.{hint}")
+        raise InputError(f"`{name}` is a magnitude and must be 0 or more; got {value!r}.", setting=name)
     return float(value)
 
 

@@ -83,9 +83,16 @@ def examine(
     faults, balance = [-1] * 5, 0
     for first in range(0, rows, step):
         *found, part = native.check_rows(
-            indptr=indptr, indices=indices, weight=weight, first=first, last=min(rows, first + step),
-            columns=rows if columns is None else columns, hashed=columns is None, key=_KEY, threads=threads_to_use(None),
-        )  # fmt: skip
+            indptr=indptr,
+            indices=indices,
+            weight=weight,
+            first=first,
+            last=min(rows, first + step),
+            columns=rows if columns is None else columns,
+            hashed=columns is None,
+            key=_KEY,
+            threads=threads_to_use(None),
+        )
         faults = [old if old >= 0 else new for old, new in zip(faults, found, strict=True)]
         balance += part
         if rows > step:

@@ -15,7 +15,7 @@ from unifews.core.csr import MAX_NODES, Examined
 from unifews.errors import FileFormatError, InputError
 from unifews.storage import journal
 from unifews.storage.atomic import atomic_folder, steady
-from unifews.storage.folder_format import FolderFormat
+from unifews.storage.folder_format import FolderFormat, Json
 from unifews.storage.npy import open_array, write_array
 
 SMALL = 64_000_000  # bytes up to which checksums are always compared: a few hundredths of a second
@@ -29,7 +29,7 @@ class Stored(NamedTuple):
     indptr: NDArray[np.int64]
     indices: NDArray[Any]
     weight: NDArray[np.float32] | None
-    meta: dict[str, Any]
+    meta: Json
 
 
 def write(folder: Path, stored: Stored, *, overwrite: bool = False) -> None:
@@ -53,7 +53,7 @@ def describe(place: Path, stored: Stored) -> None:
     KIND.write(place, {**stored.meta, "arrays": arrays})
 
 
-def described(path: Path, array: NDArray[Any]) -> dict[str, Any]:
+def described(path: Path, array: NDArray[Any]) -> Json:
     """The entry of a JSON file on the array in a `.npy` file, with the checksum of the file."""
     return {"dtype": array.dtype.name, "shape": list(array.shape), "bytes": path.stat().st_size, "sha256": checksum(path)}
 
@@ -129,11 +129,11 @@ def _unsound(folder: Path, stored: Stored, seen: Examined) -> FileFormatError:
     )
 
 
-def _meta(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _meta(folder: Path) -> tuple[Json, Json]:
     """What meta.json holds, and that with defaults for what folders of earlier releases lack."""
     journal.check_finished(folder, "graph")
     given = KIND.read(folder)
-    meta: dict[str, Any] = {"dropped_self_loops": 0, "merged_duplicates": 0, "arrays": {}} | given
+    meta: Json = {"dropped_self_loops": 0, "merged_duplicates": 0, "arrays": {}} | given
     counts = [meta.get(name) for name in ("num_nodes", "num_edges", "dropped_self_loops", "merged_duplicates")]
     whole = all(type(value) is int and 0 <= value < 2**63 for value in counts)
     if not whole or not 1 <= meta["num_nodes"] <= MAX_NODES or type(meta.get("weighted")) is not bool:

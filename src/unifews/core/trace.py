@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from unifews.resources import format_bytes
+from unifews.storage.folder_format import Json
 
 _SLOWER = 1.2  # times the unpruned run's estimated seconds, and
 _NOTICED = 0.1  # seconds: a pruned run that takes both longer is reported as slower
@@ -80,11 +80,15 @@ class Traffic:
         """Sent, of what unpruned hops send."""
         return sum(self.sent) / sum(self.unpruned) if sum(self.unpruned) else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
+        pairs = zip(self.sent, self.unpruned, strict=True)
         return {
-            "workers": self.workers, "sent_bytes": sum(self.sent), "unpruned_bytes": sum(self.unpruned), "share": self.share,
-            "hops": [{"sent_bytes": sent, "unpruned_bytes": all_} for sent, all_ in zip(self.sent, self.unpruned, strict=True)],
-        }  # fmt: skip
+            "workers": self.workers,
+            "sent_bytes": sum(self.sent),
+            "unpruned_bytes": sum(self.unpruned),
+            "share": self.share,
+            "hops": [{"sent_bytes": sent, "unpruned_bytes": unpruned} for sent, unpruned in pairs],
+        }
 
     def __str__(self) -> str:
         if self.workers == 1:
@@ -169,7 +173,7 @@ class Trace:
             f"({self.seconds:.2g} s, {whole:.2g} s); pruning saves operations here, not time"
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         return {
             "requested": self.requested,
             "edge_sparsity": self.edge_sparsity,
@@ -202,7 +206,7 @@ class Trace:
             **({} if self.traffic is None else {"traffic": self.traffic.to_dict()}),
         }
 
-    def _certified(self) -> dict[str, Any]:
+    def _certified(self) -> Json:
         bounds = {"error_bound": self.error_bound, "relative_error_bound": self.relative_error_bound}
         return {name: None if value is None or math.isinf(value) else value for name, value in bounds.items()}
 
@@ -215,7 +219,7 @@ class Trace:
             return f"error at most {self.error_bound:.3g}, more than the norm of the result"
         return f"error at most {self.error_bound:.3g}, {self.relative_error_bound:.3g} of the unpruned norm"
 
-    def _transformation(self) -> dict[str, Any]:
+    def _transformation(self) -> Json:
         return {
             "weight_sparsity": self.weight_sparsity,
             "transform_macs": self.transform_macs,

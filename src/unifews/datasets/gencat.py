@@ -428,9 +428,15 @@ def _rng(seed: int, stream: str) -> np.random.Generator:
 
 
 def _check(
-    nodes: int, edges: int | None, alpha: float, sigma: float,
-    features: int | None, classes: int | None, attributes: str, seed: int,
-) -> None:  # fmt: skip
+    nodes: int,
+    edges: int | None,
+    alpha: float,
+    sigma: float,
+    features: int | None,
+    classes: int | None,
+    attributes: str,
+    seed: int,
+) -> None:
     limits: list[tuple[bool, str, Any, str]] = [
         (10 <= nodes <= 2**31 - 1, "nodes", nodes, "be between 10 and 2^31 - 1"),
         (edges is None or edges >= 1, "edges", edges, "be at least 1, or None"),

@@ -47,15 +47,13 @@ def digest(dataset: Dataset) -> str:
 def by_content(dataset: Dataset) -> Dataset:
     """The dataset with its nodes sorted by a hash of label, places of nonzero features, and those of their neighbourhoods.
 
-    Whatever order they came in, the result is the same: nodes of equal hashes are alike.
+    The result does not depend on their order before: nodes of equal hashes are alike.
     """
     graph, x, y = dataset.graph, dataset.x, np.asarray(dataset.y, dtype="<i8")
     colour = np.array([_hash(y[u].tobytes(), x.indices[x.indptr[u] : x.indptr[u + 1]]) for u in range(len(y))], dtype=np.uint64)
     for _ in range(_ROUNDS):  # Weisfeiler and Leman's refinement
-        colour = np.array(
-            [_hash(own.tobytes(), np.sort(colour[graph.indices[graph.indptr[u] : graph.indptr[u + 1]]]))
-             for u, own in enumerate(colour)], dtype=np.uint64,
-        )  # fmt: skip
+        around = (np.sort(colour[graph.indices[graph.indptr[u] : graph.indptr[u + 1]]]) for u in range(len(y)))
+        colour = np.array([_hash(own.tobytes(), others) for own, others in zip(colour, around, strict=True)], dtype=np.uint64)
     order = np.argsort(colour, kind="stable")
     if np.array_equal(order, np.arange(len(order))):
         return dataset

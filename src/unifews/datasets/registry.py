@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from unifews.datasets.dataset import Metric, SplitKind
 from unifews.errors import UnifewsError, unknown_name
+from unifews.storage.folder_format import Json
 
 CONTENT = (
     "content"  # `Record.order`: nodes are sorted by their features and neighbours, because sources number them differently
@@ -81,7 +82,7 @@ class Record:
     """`CONTENT`, or the digest of the dataset in its known order (`node_order`); None: it has one source."""
 
 
-def _record(name: str, values: dict[str, Any]) -> Record:
+def _record(name: str, values: Json) -> Record:
     pyg, ogb = values.pop("pyg", None), values.pop("ogb", None)
     lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
     return Record(

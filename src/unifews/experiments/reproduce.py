@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from time import perf_counter
 
+from unifews.core.checks import check_count
 from unifews.datasets import registry
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.folder import is_dataset, save_dataset
@@ -32,7 +33,6 @@ from unifews.experiments.measurements import Measurement, kind_of
 from unifews.experiments.results import CellResult, Comparable, ExperimentResult
 from unifews.experiments.runner import Cell, Outcome, Progress, Status, run_cells, training_cells
 from unifews.resources import format_bytes, installed
-from unifews.training.checks import whole
 from unifews.training.ledger import Ledger
 
 Written = Callable[[ExperimentResult, list[Path]], None]
@@ -74,7 +74,7 @@ def reproduce(
     """
     if scale not in definitions.SCALES:
         raise unknown_name("scale", scale, definitions.SCALES)
-    jobs = whole("jobs", jobs, 1)
+    jobs = check_count("jobs", jobs)
     ledger.check()
     _check_out(out)
     experiments = [definitions.find(name) for name in dict.fromkeys(names or definitions.ids())]

@@ -21,12 +21,12 @@ from os import PathLike, fspath
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
+from unifews.core.checks import check_count
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.load import load_dataset
 from unifews.errors import InputError, UnifewsError
 from unifews.kernels import threads_to_use
 from unifews.resources import keep_freed
-from unifews.training.checks import whole
 from unifews.training.job import TrainingJob
 from unifews.training.ledger import Busy, Ledger
 from unifews.training.spec import TrainSpec
@@ -177,7 +177,7 @@ def run_cells(
     ``if __name__ == "__main__":``, as each process imports it. `later`: cost of the caller's work after this call, included in
     the remaining time.
     """
-    jobs = whole("jobs", jobs, 1)
+    jobs = check_count("jobs", jobs)
     ledger.check()
     given = iter(training_cells([cell for cell in cells if isinstance(cell, Mapping)]))
     wanted: list[Cell] = [next(given) if isinstance(cell, Mapping) else cell for cell in cells]

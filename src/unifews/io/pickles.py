@@ -159,10 +159,10 @@ def _dict_since(machine: _Machine) -> None:
 
 _Step = Callable[[_Machine, Any], Any]
 _PUSHED: _Step = lambda m, value: m.stack.append(value)  # noqa: E731
-_NUMBERS_AND_TEXT = (
-    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING",
-    "SHORT_BINSTRING", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8",
-)  # fmt: skip
+_NUMBERS_AND_TEXT = [
+    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING"),
+    *("SHORT_BINSTRING", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+]
 _STEPS: dict[str, _Step] = {
     **dict.fromkeys(_NUMBERS_AND_TEXT, _PUSHED),
     **dict.fromkeys(("PROTO", "FRAME", "STOP"), lambda m, _: None),

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.errors import InputError, ShapeError
-from unifews.kernels import LANES, aligned, native, threads_to_use
+from unifews.kernels import LANES, native
 
 Floats = NDArray[np.float32]
 Longs = NDArray[np.int64]
@@ -77,23 +77,8 @@ class PackedWeight:
         return len(self.values) / (self.shape[0] * self.shape[1])
 
 
-def sparse_linear(
-    x: Any, packed: PackedWeight, bias: Any = None, relu: bool = False, threads: int | None = None, out: Floats | None = None
-) -> Floats:
-    """W x + bias of every row of x [n, f_in], or the relu of it: float32 [n, f_out], the same bits for any `threads`.
-
-    `out` is a buffer for the result: allocating memory can take as long as the product.
-    """
-    rows = _matrix(x, "x", packed)
-    out = _output_buffer(len(rows), packed, out)
-    native.sparse_linear(
-        rows, packed.indptr, packed.indices, packed.values, _bias(bias, packed), out, relu, threads_to_use(threads)
-    )
-    return out
-
-
 def worth(n: int, f_in: int, f_out: int, density: float, *, packing: bool = False) -> bool:
-    """Whether `sparse_linear` of n rows is faster than the dense product, with this fraction of the weights kept.
+    """Whether the kernel `sparse_linear` of n rows is faster than the dense product, with this fraction of the weights kept.
 
     `packing`: include the time of packing the matrix for this product alone. The estimates are nanoseconds of one thread,
     measured on an AVX2 server against MKL, those of the dense product rounded down. They are constants, so that a model
@@ -117,54 +102,6 @@ def worth(n: int, f_in: int, f_out: int, density: float, *, packing: bool = Fals
     return packed * _PACE[native.level()] * MARGIN < dense
 
 
-def sparse_linear_gathered(
-    y: Any,
-    start: Longs,
-    end: Longs,
-    indices: NDArray[Any],
-    packed: PackedWeight,
-    *,
-    weight: Floats | None = None,
-    loop: Floats | None = None,
-    columns: Longs | None = None,
-    bias: Any = None,
-    relu: bool = False,
-    threads: int | None = None,
-    out: Floats | None = None,
-) -> Floats:
-    """`sparse_linear` of the rows loop[u] · y[u] + Σ_e w_e · y[v], which are not written to memory.
-
-    Row u receives along e = (v → u), v in ``indices[start[u]:end[u]]``; the sum is taken in `columns` only (None: all). The
-    edges are not checked, as in every kernel.
-    """
-    rows, threads = _matrix(y, "y", packed), threads_to_use(threads)
-    blocks = max(1, -(-(rows.shape[1] if columns is None else len(columns)) // LANES))
-    table = rows
-    if columns is not None or rows.shape[1] != blocks * LANES or rows.ctypes.data % 64:
-        table = aligned(len(rows), blocks * LANES)
-        native.pick_columns(rows, columns, blocks, table, threads)
-    out = _output_buffer(len(start), packed, out)
-    native.sparse_linear_gathered(
-        start,
-        end,
-        indices,
-        weight,
-        blocks,
-        columns,
-        table,
-        rows,
-        loop,
-        packed.indptr,
-        packed.indices,
-        packed.values,
-        _bias(bias, packed),
-        out,
-        relu,
-        threads,
-    )
-    return out
-
-
 def _flat(values: Any, name: str, kind: type) -> NDArray[Any]:
     array = np.asarray(values)
     if array.ndim != 1:
@@ -174,32 +111,3 @@ def _flat(values: Any, name: str, kind: type) -> NDArray[Any]:
     if kind is np.int32 and array.size and not 0 <= int(array.min()) <= int(array.max()) < 2**31:
         raise InputError(f"`{name}` run from {array.min():,} to {array.max():,}; inputs are counted from 0 and below 2^31.")
     return np.ascontiguousarray(array, dtype=kind)
-
-
-def _matrix(x: Any, name: str, packed: PackedWeight) -> Floats:
-    rows = np.ascontiguousarray(x, dtype=np.float32)
-    if rows.ndim != 2 or rows.shape[1] != packed.shape[1]:
-        raise ShapeError(
-            f"`{name}` has the shape {list(rows.shape)}, but the weights read {packed.shape[1]:,} inputs; "
-            f"it must be [n, {packed.shape[1]}]."
-        )
-    return rows
-
-
-def _output_buffer(n: int, packed: PackedWeight, out: Floats | None) -> Floats:
-    if out is None:
-        return aligned(n, packed.shape[0])
-    if out.shape != (n, packed.shape[0]) or out.dtype != np.float32 or not (out.flags.c_contiguous and out.flags.writeable):
-        raise ShapeError(
-            f"`out` is {out.dtype.name} {list(out.shape)}; it must be contiguous, writable float32 [{n}, {packed.shape[0]}]."
-        )
-    return out
-
-
-def _bias(bias: Any, packed: PackedWeight) -> Floats | None:
-    if bias is None:
-        return None
-    array = np.ascontiguousarray(bias, dtype=np.float32)
-    if array.shape != (packed.shape[0],):
-        raise ShapeError(f"`bias` has the shape {list(array.shape)}; {packed.shape[0]:,} outputs need one value each.")
-    return array

@@ -145,30 +145,6 @@ def sparse_linear(
         out[:, j] = np.maximum(total, np.float32(0)) if relu else total
 
 
-def sparse_linear_gathered(
-    start: Longs,
-    end: Longs,
-    edge_indices: NDArray[Any],
-    weight: Floats | None,
-    blocks: int,
-    columns: Longs | None,
-    table: Floats,
-    y: Floats,
-    loop: Floats | None,
-    indptr: Longs,
-    indices: NDArray[np.int32],
-    values: Floats,
-    bias: Floats | None,
-    out: Floats,
-    relu: bool,
-    threads: int = 1,
-) -> None:
-    """`sparse_linear` of the rows that `diffuse` makes, which the compiled one does not write to memory."""
-    rows = np.empty((len(start), y.shape[1]), dtype=np.float32)
-    diffuse(start, end, edge_indices, weight, blocks, columns, table, y, loop, rows)
-    sparse_linear(rows, indptr, indices, values, bias, out, relu)
-
-
 # -------------------------------------------------------------------------------------------------------------- pointwise
 
 

@@ -1,1 +1,1 @@
-"""Who decides what goes: one file per paper. Start at `registry`; `contract` says what a method has to offer."""
+"""Pruning methods, one file per paper: `base` has the contracts they fulfil, `registry` finds them by name."""

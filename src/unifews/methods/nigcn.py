@@ -116,9 +116,9 @@ class _Walks:
             # One of d(v) places, the last of which is the node itself.
             degree = graph.degree[at]
             place = (rng.random(at.shape, dtype=np.float32) * (degree + 1)).astype(np.int64)
-            stays = place >= degree
+            loops = place >= degree
             edge = np.minimum(graph.indptr[at] + place, graph.num_edges - 1)
-            moved = np.where(stays, at, graph.indices[edge]) if graph.num_edges else at
+            moved = np.where(loops, at, graph.indices[edge]) if graph.num_edges else at
             at = moved.astype(np.int32)
             over = step > length
             path.append(np.where(over[:, None], sources[:, None].astype(np.int32), at) if over.any() else at)
@@ -152,8 +152,8 @@ class _Walks:
         nodes = path[live].ravel()
         each = (self.weight[: len(path), None, None] * counts)[live].ravel()
         if self.is_dense:
-            whole = np.bincount(row * n + nodes, each, sources * n).reshape(sources, n)
-            return csr_array(whole.astype(np.float32))
+            dense = np.bincount(row * n + nodes, each, sources * n).reshape(sources, n)
+            return csr_array(dense.astype(np.float32))
         found = csr_array((each, (row, nodes)), shape=(sources, n))  # adds up nodes visited twice
         found.eliminate_zeros()
         return found.astype(np.float32)
@@ -215,7 +215,7 @@ class _Walks:
 
 
 def _limits(limit: float, nodes: Numbers, seed: int) -> NDArray[np.float64]:
-    """A whole number of nodes for each source, `limit` on average: an equal one would meet a share only roughly."""
+    """An integer number of nodes for each source, `limit` on average: one for all would meet a sparsity only roughly."""
     shift = np.random.default_rng((seed, 1)).random(int(nodes[-1]) + 1)[nodes] if len(nodes) else np.zeros(0)
     return np.floor(limit + shift)
 

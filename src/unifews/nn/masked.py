@@ -157,8 +157,8 @@ class MaskedModel(nn.Module):
 
     def _probe(self) -> Tensor:
         factor = self.factor
-        whole = torch.ones(len(self.keys), device=self.keys.device) if factor is None else factor
-        self.probed = torch.where(self.keep, whole, _MIN_FACTOR)
+        factor = torch.ones(len(self.keys), device=self.keys.device) if factor is None else factor
+        self.probed = torch.where(self.keep, factor, _MIN_FACTOR)
         if self.probed.requires_grad:
             self.probed.retain_grad()
         else:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unifews.experiments.compare import Comparison, Entry
 from unifews.report.figures import COLOURS, GREY, SYMBOLS, Axis, Mark, Plot, operations_axis, plot_html
-from unifews.report.page import document, put_page
+from unifews.report.page import document
 from unifews.report.runs import Gain, Row
-from unifews.report.tables import Shown, html_table, short, with_std
+from unifews.report.tables import Shown, html_table, put_file, short, with_std
 from unifews.training.metrics import NAMES
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def failures(found: Comparison) -> list[str]:
 
 def write_page(standing: Standing, path: Path) -> None:
     """Write the page atomically; only a page of unifews is replaced."""
-    put_page(page(standing), path)
+    put_file(path, page(standing).encode())
 
 
 def page(standing: Standing) -> str:

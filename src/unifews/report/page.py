@@ -15,8 +15,7 @@ from unifews.experiments.results import Cell, Exhibit, as_csv
 from unifews.report.exhibits import Material
 from unifews.report.figures import exhibit_plot, plot_html, runs_plot
 from unifews.report.runs import Gain, Record, Row, baseline_of, labels_of, prunes, published_score
-from unifews.report.tables import Shown, html_table, legend, run_table, short, with_spread, with_std
-from unifews.storage.atomic import atomic_file
+from unifews.report.tables import Shown, html_table, legend, put_file, run_table, short, with_spread, with_std
 from unifews.training.metrics import NAMES
 from unifews.training.result import machine_words, version_words, versions
 
@@ -30,29 +29,12 @@ _LISTED_SETTINGS = 4  # settings listed where labels do not identify runs, or as
 
 def write_page(records: Sequence[Record], path: Path, title: str, about: Sequence[str] = ()) -> None:
     """Write a page about runs atomically; only a page of unifews is replaced. `about`: paragraphs below the title."""
-    put_page(page(records, title, about), path)
+    put_file(path, page(records, title, about).encode())
 
 
 def write_report(material: Material, path: Path, title: str) -> None:
     """Write a page of everything that was gathered."""
-    put_page(report(material, title), path)
-
-
-def put_page(text: str, path: Path) -> None:
-    """Write a page that is given as text."""
-    check_page(path)
-    with atomic_file(path, overwrite=True) as file:
-        file.write(text.encode())
-
-
-def check_page(path: Path) -> None:
-    """Fail early if `write_page` may not write here."""
-    if path.is_dir():
-        raise InputError(f"cannot write {path}: it is a folder.")
-    if path.exists():
-        with path.open("rb") as file:
-            if GENERATOR.encode() not in file.read(1024):
-                raise InputError(f"{path} exists and is no page of unifews, so it is not replaced; give another name.")
+    put_file(path, report(material, title).encode())
 
 
 def page(records: Sequence[Record], title: str, about: Sequence[str] = ()) -> str:

@@ -6,10 +6,13 @@ import math
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from unifews.errors import InputError
 from unifews.experiments.results import Cell, as_csv, format_decimals, format_signed
 from unifews.report.runs import Gain, Record, Row, baseline_of, labels_of
+from unifews.storage.atomic import atomic_file
 from unifews.training.metrics import NAMES
 
 if TYPE_CHECKING:
@@ -219,3 +222,28 @@ def download(name: str, text: str) -> str:
     """A link that contains the file it downloads."""
     content = b64encode(text.encode()).decode()
     return f'<a download="{escape(name)}" href="data:text/csv;charset=utf-8;base64,{content}">CSV</a>'
+
+
+# ------------------------------------------------------------------------------------------------------------------ files
+
+
+_MARKS = (b'content="unifews"', b"<!-- unifews -->", b"% unifews\n", b"% Written by unifews.")  # in HTML, SVG, PDF and LaTeX
+
+
+def put_file(path: Path, content: bytes) -> None:
+    """Write a file atomically; an existing one is replaced only if unifews wrote it, which a mark in it states."""
+    check_file(path)
+    with atomic_file(path, overwrite=True) as file:
+        file.write(content)
+
+
+def check_file(path: Path) -> None:
+    """Fail early if `put_file` may not write here."""
+    if path.is_dir():
+        raise InputError(f"cannot write {path}: it is a folder.")
+    if path.exists():
+        with path.open("rb") as file:
+            start = file.read(1024)
+            if not any(mark in start for mark in _MARKS):
+                what = {".html": "page", ".tex": "LaTeX file"}.get(path.suffix, "file")
+                raise InputError(f"{path} exists and is no {what} of unifews, so it is not replaced; give another name.")

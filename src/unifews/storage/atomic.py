@@ -224,16 +224,13 @@ def _sibling(path: Path, suffix: str) -> Path:
 
 
 def _siblings(path: Path) -> list[Path]:
-    """What writers to `path` have made beside it."""
+    """The temporary and old siblings of `path`."""
     start = f".{path.name}."
     try:
-        names = [each.name for each in path.parent.iterdir() if each.name.startswith(start)]
+        found = [each for each in path.parent.iterdir() if each.name.startswith(start) and each.suffix in (_TEMPORARY, _OLD)]
     except OSError:
         return []
-    return [
-        path.with_name(name) for name in names
-        if name.endswith((_TEMPORARY, _OLD)) and _MARK.fullmatch(name[len(start) : -len(_OLD)])
-    ]  # fmt: skip
+    return [each for each in found if _MARK.fullmatch(each.name[len(start) : -len(_OLD)])]
 
 
 def _delete_left_over(path: Path) -> None:

@@ -23,24 +23,9 @@ from unifews.resources import available, format_bytes
 
 # What numpy, scipy, pyarrow, zipfile, gzip, json, tomllib and the standard parsers raise for bytes that are not what they
 # expect. ValueError includes JSONDecodeError, TOMLDecodeError and UnicodeError; EOFError and OSError the ends of gzip files.
-_PARSING = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    RuntimeError,
-    EOFError,
-    MemoryError,
-    SyntaxError,
-    OSError,
-    tokenize.TokenError,
-    csv.Error,
-    struct.error,
-    zlib.error,
-    zipfile.BadZipFile,
-    pickle.UnpicklingError,
-)
+_PYTHON = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, EOFError, MemoryError)
+_PARSER = (SyntaxError, tokenize.TokenError, csv.Error, struct.error, zlib.error, zipfile.BadZipFile, pickle.UnpicklingError)
+_PARSING = (*_PYTHON, *_PARSER, OSError)
 # An OSError without a number comes from a parser, and these from a position or a length that the file itself gave.
 _OF_THE_FILE = (None, errno.EINVAL, errno.ENOMEM, errno.EOVERFLOW)
 

@@ -14,6 +14,7 @@ from torch import nn
 from unifews.core.trace import Trace
 from unifews.datasets.dataset import Dataset, Split
 from unifews.datasets.load import load_dataset
+from unifews.deprecation import renamed_arguments
 from unifews.errors import FileFormatError
 from unifews.resources import Progress
 from unifews.training.data_parallel import HeadTrainer
@@ -28,6 +29,7 @@ Watch = Callable[[int, Epoch], None]
 """Called after every epoch with the number of the seed (0, 1, …) and the epoch."""
 
 
+@renamed_arguments(hands="trainer")
 def train(
     dataset: Dataset | str | PathLike[str],
     model: str | None = None,

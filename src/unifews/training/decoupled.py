@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unifews.core.checks import check_finite
 from unifews.core.trace import LayerTrace, Trace
 from unifews.datasets.dataset import Dataset, Split
 from unifews.methods.base import PropagationTask
@@ -17,7 +18,6 @@ from unifews.nn.decoupled import DecoupledModel, dense_rows
 from unifews.propagation import propagate
 from unifews.propagation.result import Propagated
 from unifews.resources import Progress
-from unifews.training.checks import check_finite
 from unifews.training.data_parallel import HeadTrainer
 from unifews.training.loop import Watch, fit, seeded
 from unifews.training.result import SeedResult

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from unifews.core.checks import check_finite
 from unifews.datasets.dataset import Dataset, Split
 from unifews.methods.base import Stage, TrainingTask
 from unifews.nn.decoupled import dense_rows
 from unifews.nn.models import build, own_settings
 from unifews.nn.sparsify import set_node_lock, trace
 from unifews.nn.trace import ModelTrace
-from unifews.training.checks import check_finite
 from unifews.training.data_parallel import loss_of
 from unifews.training.loop import Watch, seeded, train_epochs
 from unifews.training.metrics import evaluate

@@ -237,28 +237,20 @@ Plan make_plan(const SparseLinear& p) {
 
 // ---------------------------------------------------------------------------------------------------------------- rows
 
-// Where the rows of a tile are: in x, or in room of the thread's own when they are made or too narrow for a vector.
+// Where the rows of a tile are: in x, or copied to a buffer of the thread when they are too narrow for a vector.
 class Rows {
  public:
   explicit Rows(const SparseLinear& p) : p_(p), stride_((p.f_in + kLanes - 1) / kLanes * kLanes + kLanes) {
-    if (p.x && p.f_in >= 8) return;
+    if (p.f_in >= 8) return;
     own_ = room(stride_ * kTall);
     std::fill_n(start(own_), stride_ * kTall, 0.0f);
-    if (p.x) return;
-    sum_ = room(int64_t(p.made->blocks) * kLanes);
-    last_ = last_edge(p.made->edges);
-    const Edges& e = p.made->edges;
-    make_ = e.wide ? (e.weight ? diffuse_row<int64_t, true> : diffuse_row<int64_t, false>)
-                   : (e.weight ? diffuse_row<int32_t, true> : diffuse_row<int32_t, false>);
   }
 
   // `height` pointers, of which those past `rows` repeat the last.
   void point(int64_t first, int rows, int height, const float** row) {
     for (int r = 0; r < rows; r++) {
       row[r] = own_ ? start(own_) + r * stride_ : p_.x + (first + r) * p_.f_in;
-      if (make_)
-        make_(*p_.made, first + r, last_, start(sum_), start(own_) + r * stride_);
-      else if (own_)
+      if (own_)
         std::copy_n(p_.x + (first + r) * p_.f_in, p_.f_in, start(own_) + r * stride_);
     }
     for (int r = rows; r < height; r++) row[r] = row[rows - 1];
@@ -266,9 +258,8 @@ class Rows {
 
  private:
   const SparseLinear& p_;
-  int64_t stride_, last_ = 0;  // a line more than a power of two, so that rows do not compete for the same places in the cache
-  Room own_, sum_;
-  void (*make_)(const Diffuse&, int64_t, int64_t, float*, float*) = nullptr;
+  int64_t stride_;  // a line more than a power of two, so that rows do not compete for the same places in the cache
+  Room own_;
 };
 
 template <int kHeight>
@@ -280,7 +271,7 @@ void finish_tile(const SparseLinear& p, const float* sums, int64_t first, int ro
 // Of rows that are in x. A thread's next tile is most often the next one in x.
 Ahead look_ahead(const SparseLinear& p, const Plan& plan, int64_t chunk, int64_t first, int height) {
   const Group *group = plan.groups.data() + plan.group_start[chunk], *end = plan.groups.data() + plan.group_start[chunk + 1];
-  if (!p.x || group == end || first + height > p.n) return {nullptr, 0, 0};
+  if (group == end || first + height > p.n) return {nullptr, 0, 0};
   return {p.x + first * p.f_in + group->column, p.f_in, (end[-1].column + 8 - group->column + kLanes - 1) / kLanes};
 }
 

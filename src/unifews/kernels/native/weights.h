@@ -7,8 +7,7 @@ namespace unifews {
 // out[u] = W x[u] + bias, or relu of it, where most of W [f_out][f_in] is zero and the rest is listed row by row.
 struct SparseLinear {
   int64_t n, f_in, f_out;
-  const float* x;         // [n][f_in], or nullptr: rows are those `diffuse` makes
-  const Diffuse* made;    // read only without x; its `out` is not written
+  const float* x;         // [n][f_in]
   const int64_t* indptr;  // [f_out + 1]
   const int32_t* indices;
   const float* values;
