@@ -30,6 +30,7 @@ check: lint
 
 lint: $(VENV)/installed $(VENV)/tools
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 # In an environment of its own; without lint, since types of old stubs differ.

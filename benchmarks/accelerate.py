@@ -7,7 +7,7 @@ Evaluation is one forward pass without gradients, a training step a forward and 
 whole graph. While features stay the same tensor, the product of the first layer with them is made once, if that layer
 propagates before its weights; "new features" hands the accelerated model a copy of them each time, so that nothing is kept.
 PyG is given `edge_index`, as most code has it, and a torch.sparse CSR matrix, normalised beforehand, where its layers take one.
-Without the real graph (UNIFEWS_DATA) a generated one of the same size stands in.
+Without the real graph (UNIFEWS_DATA) a generated one of the same size is used.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MODELS: dict[str, Make] = {
 }
 
 
-def contestants(model: str, x: Tensor, y: Tensor, edges: Tensor, *, trains: bool) -> dict[str, Callable[[], Tensor]]:
+def candidates(model: str, x: Tensor, y: Tensor, edges: Tensor, *, trains: bool) -> dict[str, Callable[[], Tensor]]:
     """One evaluation or training step of each form of a model, all with the same weights."""
     classes = int(y.max()) + 1
     forms: dict[str, tuple[nn.Module, Tensor]] = {}
@@ -117,7 +117,7 @@ def main() -> None:
     console.print(f"{torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}")
     for model in options.models.split(","):
         for trains in (False, True):
-            runs = contestants(model, x, y, edges, trains=trains)
+            runs = candidates(model, x, y, edges, trains=trains)
             first = {name: run() for name, run in runs.items()}  # warm; all have the same weights still
             interleave(runs, 1)
             times = interleave(runs, options.trials)
@@ -126,10 +126,10 @@ def main() -> None:
             console.print(f"[bold]{model}[/], {what}: relative difference from PyG {error:.1e}")
             for name in runs:
                 against = [
-                    f"{value['median']:.1f}x ({value['low']:.1f} - {value['high']:.1f}) {rival.removeprefix('PyG, ')}"
-                    for rival in (PYG, CSR)
-                    if rival in times and name in (OURS, FRESH)
-                    for value in [ratio(times[rival], times[name])]
+                    f"{value['median']:.1f}x ({value['low']:.1f} - {value['high']:.1f}) {baseline.removeprefix('PyG, ')}"
+                    for baseline in (PYG, CSR)
+                    if baseline in times and name in (OURS, FRESH)
+                    for value in [ratio(times[baseline], times[name])]
                 ]
                 console.print(f"  {name:<26} {summary(times[name])['median']:7.3f} s   {'; '.join(against)}")
                 results.append({"model": model, "what": what, "case": name, "seconds": times[name], "error": error})

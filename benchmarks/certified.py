@@ -47,11 +47,18 @@ def measure(name: str, scheme: str, how: dict[str, float], trials: int) -> dict[
             for name in ("certified", "sampled")
         )
     return {
-        "name": name, "scheme": scheme, **how, "sparsity": out.trace.edge_sparsity, "error": error / norm,
-        "bound": out.relative_error_bound, "factor": out.error_bound / error if error else math.nan, "extra": extra,
-        "sampled": None if seen is None else seen.error_bound / error if error else math.nan, "extra_sampled": extra_sampled,
+        "name": name,
+        "scheme": scheme,
+        **how,
+        "sparsity": out.trace.edge_sparsity,
+        "error": error / norm,
+        "bound": out.relative_error_bound,
+        "factor": out.error_bound / error if error else math.nan,
+        "extra": extra,
+        "sampled": None if seen is None else seen.error_bound / error if error else math.nan,
+        "extra_sampled": extra_sampled,
         "notes": list(out.trace.notes),
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

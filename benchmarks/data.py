@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SMOKE = "smoke"  # --scale smoke, and the generated graph that it runs on
-GENERATED = (169_343, 2_315_598)  # nodes and directed edges of what stands in for arxiv
+GENERATED = (169_343, 2_315_598)  # nodes and directed edges of the generated substitute for arxiv
 COUNTS = {"cs", "physics"}  # raw word counts, binarised as PyG does
 
 

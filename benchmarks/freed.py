@@ -26,7 +26,7 @@ def one(name: str, model: str, epochs: int, is_kept: bool) -> dict[str, float]:
     from unifews.resources import keep_freed
 
     if is_kept and not keep_freed():
-        raise SystemExit("this system's allocator cannot be told to keep memory")
+        raise SystemExit("this system's allocator cannot be configured to keep memory")
     import unifews
 
     data = dataset(name)

@@ -46,9 +46,16 @@ from unifews.serving.portable import PortableProgram
 SHAPES = "512x512,128x256,256x40,1433x512,500x512"
 SPARSITIES = "0.5,0.7,0.9,0.95"
 TARGETS = {  # times as fast, or a share of the size
-    "512x512 .7": 1.2, "512x512 .9": 3.5, "512x512 .95": 6.0, "gcn, CSR": 4.0, "gcn, edge_index": 8.0, "head": 3.0,
-    "node, ms": 5.0, "node": 20.0, "size": 0.16,
-}  # fmt: skip
+    "512x512 .7": 1.2,
+    "512x512 .9": 3.5,
+    "512x512 .95": 6.0,
+    "gcn, CSR": 4.0,
+    "gcn, edge_index": 8.0,
+    "head": 3.0,
+    "node, ms": 5.0,
+    "node": 20.0,
+    "size": 0.16,
+}
 
 
 @dataclass
@@ -120,10 +127,10 @@ class Bench:
             uf.compress(make(), x, graph).save(place)
         return uf.load(place)
 
-    def race(self, contestants: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
+    def race(self, candidates: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
         with torch.no_grad():
-            interleave(contestants, 1)  # warm
-            return interleave(contestants, self.options.trials)
+            interleave(candidates, 1)  # warm
+            return interleave(candidates, self.options.trials)
 
     def say(self, what: str, value: dict[str, float], target: str, ours: list[float], theirs: list[float]) -> None:
         a, b = (summary(times)["median"] * 1e3 for times in (theirs, ours))
@@ -146,7 +153,7 @@ def _verdict(target: str, value: float, *, below: bool = False) -> str:
 
 
 def products(n: int, inputs: int, outputs: int, sparsity: float, threads: int) -> tuple[float, dict[str, Callable[[], Any]]]:
-    """The density, and the same product by every contestant."""
+    """The density, and the same product by every candidate."""
     made = torch.Generator().manual_seed(86_243)
     x, bias = torch.randn(n, inputs, generator=made), torch.randn(outputs, generator=made)
     kept = torch.rand(outputs, inputs, generator=made) >= sparsity
@@ -158,14 +165,14 @@ def products(n: int, inputs: int, outputs: int, sparsity: float, threads: int) -
         native.sparse_linear(rows, packed.indptr, packed.indices, packed.values, plain, out, False, threads)
         return out
 
-    contestants: dict[str, Callable[[], Any]] = {
+    candidates: dict[str, Callable[[], Any]] = {
         "torch": lambda: torch.nn.functional.linear(x, weight, bias),
         "packed": lambda: sparse_linear(aligned(n, outputs)),
         "torch, kept": lambda: torch.addmm(bias, x, weight.t(), out=theirs),
         "packed, kept": lambda: sparse_linear(ours),
     }
-    np.testing.assert_allclose(contestants["packed"](), contestants["torch"]().numpy(), rtol=1e-3, atol=1e-3)
-    return packed.density, contestants
+    np.testing.assert_allclose(candidates["packed"](), candidates["torch"]().numpy(), rtol=1e-3, atol=1e-3)
+    return packed.density, candidates
 
 
 def weight_products(bench: Bench) -> list[dict[str, Any]]:
@@ -174,8 +181,8 @@ def weight_products(bench: Bench) -> list[dict[str, Any]]:
     for shape in bench.options.shapes.split(","):
         inputs, outputs = map(int, shape.split("x"))
         for sparsity in map(float, bench.options.sparsities.split(",")):
-            density, contestants = products(n, inputs, outputs, sparsity, bench.threads)
-            times = bench.race(contestants)
+            density, candidates = products(n, inputs, outputs, sparsity, bench.threads)
+            times = bench.race(candidates)
             new, kept = ratio(times["torch"], times["packed"]), ratio(times["torch, kept"], times["packed, kept"])
             dense, few = (summary(times[name])["median"] * 1e3 for name in ("torch", "packed"))
             verdict = _verdict(f"{shape} {sparsity:g}".replace(" 0.", " ."), new["median"])
@@ -193,16 +200,18 @@ def weight_products(bench: Bench) -> list[dict[str, Any]]:
 def whole_model(bench: Bench) -> dict[str, Any]:
     fast, x, edges, matrix = bench.gcn, bench.x, bench.edge_index, bench.matrix
     by_matrix, by_index = bench.pyg(), bench.pyg()  # each keeps the normalisation of its own form of the edges
-    times = bench.race({
-        "compressed": lambda: fast(x, edges),
-        "PyG, CSR": lambda: by_matrix(x, matrix),
-        "PyG, edge_index": lambda: by_index(x, edges),
-    })  # fmt: skip
+    times = bench.race(
+        {
+            "compressed": lambda: fast(x, edges),
+            "PyG, CSR": lambda: by_matrix(x, matrix),
+            "PyG, edge_index": lambda: by_index(x, edges),
+        }
+    )
     kept, whole = fast.weights
     bench.console.print(f"[bold]gcn[/], {bench.data!r}, {fast.requested}; {kept:,} of {whole:,} weights")
-    for rival, target in (("PyG, CSR", "gcn, CSR"), ("PyG, edge_index", "gcn, edge_index")):
-        value = ratio(times[rival], times["compressed"])
-        bench.say(f"against {rival}", value, target, times["compressed"], times[rival])
+    for baseline, target in (("PyG, CSR", "gcn, CSR"), ("PyG, edge_index", "gcn, edge_index")):
+        value = ratio(times[baseline], times["compressed"])
+        bench.say(f"against {baseline}", value, target, times["compressed"], times[baseline])
     return {"seconds": times}
 
 
@@ -262,8 +271,12 @@ def size(bench: Bench) -> dict[str, Any]:
 
 
 ROWS: dict[str, Callable[[Bench], Any]] = {
-    "products": weight_products, "gcn": whole_model, "head": head, "node": single_nodes, "size": size
-}  # fmt: skip
+    "products": weight_products,
+    "gcn": whole_model,
+    "head": head,
+    "node": single_nodes,
+    "size": size,
+}
 
 
 def main() -> None:

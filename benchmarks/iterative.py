@@ -5,7 +5,7 @@
     python benchmarks/iterative.py --models gcnii --layers 32 --datasets cora-lcc --seeds 1
 
 Everything goes through `unifews.train` with its defaults: full batch, width 512, stratified 50/25/25, seeds from 42. Trained
-and judged on the same pruned entries, but for the authors' form with its node lock, which judges with more edges than it
+and evaluated on the same pruned entries, except the authors' form with its node lock, evaluated with more edges than it
 counts in training. Finished runs are kept in --ledger and not repeated.
 """
 
@@ -76,9 +76,7 @@ def main() -> None:
                 show(name, model, case, record, unpruned, ALLOWED.get(model, ALLOWED[""]).get(case))
 
 
-def show(
-    name: str, model: str, case: str, record: dict[str, Any], unpruned: dict[str, Any], allowed: float | None
-) -> None:  # fmt: skip
+def show(name: str, model: str, case: str, record: dict[str, Any], unpruned: dict[str, Any], allowed: float | None) -> None:
     scores, trace = record["scores"], record["trace"]
     gain = Gain.of(record, unpruned)
     verdict = "" if allowed is None else f"  {'holds' if gain.points >= -allowed else 'MISSES'} -{allowed}"

@@ -52,20 +52,20 @@ class Run:
         return sum(hop["seconds"] for hop in self.report["hops"])
 
 
-def command(*words: object) -> Run:
+def command(*arguments: object) -> Run:
     """Run `unifews …  --json`."""
-    return process([*UNIFEWS, *map(str, words), "--json"])
+    return process([*UNIFEWS, *map(str, arguments), "--json"])
 
 
-def process(words: list[str]) -> Run:
+def process(arguments: list[str]) -> Run:
     began = perf_counter()
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout and child.stderr
         out, error = child.stdout.read(), child.stderr.read()
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
-        raise SystemExit(f"{' '.join(words)}\n{error}")
+        raise SystemExit(f"{' '.join(arguments)}\n{error}")
     return Run(perf_counter() - began, usage.ru_maxrss * 1024, json.loads(out))
 
 
@@ -94,21 +94,33 @@ def grow(folder: Path, sizes: list[int], memory: str, scheme: str) -> list[dict[
         place, out = graph(folder, edges // DEGREE, edges, 32), folder / "p.npy"
         how = f"--memory={memory}", f"--scheme={scheme}", "--overwrite"
         pruned = propagate(place, out, f"--hops={HOPS}", "--edge-sparsity=.9", *how)
-        whole = propagate(place, out, "--hops=3", *how)
+        unpruned = propagate(place, out, "--hops=3", *how)
         out.unlink()
         macs = sum(hop["macs"] for hop in pruned.report["hops"])
         row = {
-            "edges": edges, "seconds": pruned.seconds, "peak": pruned.peak, "hop": pruned.hops / HOPS,
-            "unpruned_hop": whole.hops / 3, "unpruned_peak": whole.peak, "macs": macs, "scheme": scheme,
-            "removed": 1 - macs / (edges * 32 * HOPS), "ns_per_mac": 1e9 * pruned.hops / macs,
+            "edges": edges,
+            "seconds": pruned.seconds,
+            "peak": pruned.peak,
+            "hop": pruned.hops / HOPS,
+            "unpruned_hop": unpruned.hops / 3,
+            "unpruned_peak": unpruned.peak,
+            "macs": macs,
+            "scheme": scheme,
+            "removed": 1 - macs / (edges * 32 * HOPS),
+            "ns_per_mac": 1e9 * pruned.hops / macs,
             "whole_ns_per_mac": 1e9 * pruned.seconds / macs,
-        }  # fmt: skip
+        }
         rows.append(row)
         table.add_row(
-            f"{edges:,}", f"{edges // DEGREE:,}", f"{pruned.seconds:.0f} s", gigabytes(pruned.peak), f"{row['hop']:.2f} s",
-            f"{row['unpruned_hop']:.2f} s", f"{row['unpruned_hop'] / row['hop']:.1f}x",
+            f"{edges:,}",
+            f"{edges // DEGREE:,}",
+            f"{pruned.seconds:.0f} s",
+            gigabytes(pruned.peak),
+            f"{row['hop']:.2f} s",
+            f"{row['unpruned_hop']:.2f} s",
+            f"{row['unpruned_hop'] / row['hop']:.1f}x",
             f"{row['ns_per_mac']:.2f} ({row['whole_ns_per_mac']:.2f} with all else)",
-        )  # fmt: skip
+        )
         CONSOLE.print(table)
     return rows
 
@@ -131,8 +143,10 @@ def memory(folder: Path, size: tuple[int, int, int], trials: int) -> list[dict[s
     CONSOLE.print(table)
     ratios = [b.seconds / a.seconds for a, b in zip(*runs.values(), strict=True)]
     CONSOLE.print(f"{np.median(ratios):.2f} times the time ({min(ratios):.2f} - {max(ratios):.2f})")
-    return [{"what": name, "seconds": [run.seconds for run in each], "peak": [run.peak for run in each]}
-            for name, each in runs.items()]  # fmt: skip
+    return [
+        {"what": name, "seconds": [run.seconds for run in each], "peak": [run.peak for run in each]}
+        for name, each in runs.items()
+    ]
 
 
 def kill(folder: Path, edges: int, kills: int) -> list[dict[str, Any]]:
@@ -155,8 +169,8 @@ def kill(folder: Path, edges: int, kills: int) -> list[dict[str, Any]]:
         rest = propagate(place, killed, *how).seconds
         same = digest(killed) == digest(alone)
         rows.append({"killed_at": moment, "rest": rest, "same": same})
-        told = "the same bytes" if same else "OTHER BYTES"
-        CONSOLE.print(f"killed after {moment:.1f} s of {seconds:.1f} s; {rest:.1f} s more; {told}")
+        result = "the same bytes" if same else "OTHER BYTES"
+        CONSOLE.print(f"killed after {moment:.1f} s of {seconds:.1f} s; {rest:.1f} s more; {result}")
     for file in (alone, killed):
         file.unlink()
     return rows

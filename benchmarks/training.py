@@ -4,7 +4,7 @@ python benchmarks/training.py                          # GCN on the arxiv graph,
 python benchmarks/training.py --models gat --trials 3  # GATv2, 8 heads: PyG's own needs about 15 GB
 
 PyG gets its best form: normalisation cached (edge_index), or done beforehand (torch.sparse CSR). Without the real graph
-(UNIFEWS_DATA) a generated one of the same size stands in.
+(UNIFEWS_DATA) a generated one of the same size is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from unifews import sparsify, trace
 from unifews.experiments.bench import interleave, peak_bytes, ratio, summary
 
 HIDDEN, HEADS = 256, 8
-DROPOUT = 0.0  # as PyG's ready models; drawing 43 M random numbers would cost every contestant the same quarter second
+DROPOUT = 0.0  # as PyG's ready models; drawing 43 M random numbers would cost every candidate the same quarter second
 CASES = {
     "gcn": {
         "PyG, edge_index": ("index", None),
@@ -49,7 +49,7 @@ CASES = {
         "edge .8": ("index", {"edge_sparsity": 0.8}),
     },
 }
-RIVALS = ("PyG, edge_index", "PyG, torch.sparse CSR")
+BASELINES = ("PyG, edge_index", "PyG, torch.sparse CSR")
 
 
 class Gcn(nn.Module):
@@ -91,7 +91,7 @@ class Gcnii(nn.Module):
 MODELS: dict[str, type[nn.Module]] = {"gcn": Gcn, "gcnii": Gcnii, "gat": Gat}
 
 
-def contestant(model: str, form: str, how: dict[str, Any] | None, x: Tensor, y: Tensor, edges: Tensor) -> Callable[[], Any]:
+def candidate(model: str, form: str, how: dict[str, Any] | None, x: Tensor, y: Tensor, edges: Tensor) -> Callable[[], Any]:
     """One epoch of this case as a function."""
     torch.manual_seed(0)
     classes = int(y.max()) + 1
@@ -124,7 +124,7 @@ def contestant(model: str, form: str, how: dict[str, Any] | None, x: Tensor, y: 
 def memory(scale: str, model: str, case: str) -> int:
     """Peak bytes of the third epoch beyond graph, features and model: a fresh process each, so that none hides another."""
     _, x, y, edges = arxiv(scale)
-    epoch = contestant(model, *CASES[model][case], x, y, edges)  # type: ignore[misc]
+    epoch = candidate(model, *CASES[model][case], x, y, edges)  # type: ignore[misc]
     epoch()
     return peak_bytes(epoch) or 0
 
@@ -151,21 +151,21 @@ def main() -> None:
             command = [sys.executable, __file__, "--scale", options.scale, "--memory-of", model, name]
             peaks[name] = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         label, x, y, edges = arxiv(options.scale)
-        runs = {name: contestant(model, *how, x, y, edges) for name, how in cases.items()}  # type: ignore[misc]
+        runs = {name: candidate(model, *how, x, y, edges) for name, how in cases.items()}  # type: ignore[misc]
         interleave(runs, 2)  # warm
         times = interleave(runs, options.trials)
         console.print(f"[bold]{model}[/] on {label}: one epoch, full batch, hidden {HIDDEN}")
         for name, run in runs.items():
             against = [
-                f"{value['median']:.2f}x ({value['low']:.2f} - {value['high']:.2f}) {rival}"
-                for rival in RIVALS
-                if rival in times and rival != name
-                for value in [ratio(times[rival], times[name])]
+                f"{value['median']:.2f}x ({value['low']:.2f} - {value['high']:.2f}) {baseline}"
+                for baseline in BASELINES
+                if baseline in times and baseline != name
+                for value in [ratio(times[baseline], times[name])]
             ]
             seen = trace(run.net) if cases[name][1] else None  # type: ignore[attr-defined]
             kept = f", {seen.edge_sparsity:.1%} of edge and {seen.weight_sparsity:.1%} of weights removed" if seen else ""
             console.print(f"  {name:<24} {summary(times[name])['median']:7.3f} s  {peaks[name] / 2**20:7,.0f} MiB{kept}")
-            for line in against if name not in RIVALS else []:
+            for line in against if name not in BASELINES else []:
                 console.print(f"      {line}")
             results.append({"model": model, "case": name, "seconds": times[name], "peak": peaks[name]})
     if options.json:

@@ -46,5 +46,9 @@ def wrong(*arguments, says):
 def spawn(*arguments, cwd=None, **environment):
     return subprocess.run(
         [sys.executable, "-m", "unifews", *map(str, arguments)],
-        capture_output=True, text=True, timeout=120, cwd=cwd, env={**os.environ, **environment},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        env={**os.environ, **environment},
+    )

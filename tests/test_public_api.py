@@ -74,9 +74,18 @@ def test_propagate_takes_what_the_design_says():
     defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
     assert list(parameters)[:5] == ["graph", "x", "scheme", "hops", "r"]
     expected = dict(
-        scheme="appnp", r=0.5, edge_sparsity=None, threshold=None, relative_threshold=None, entries="block",
-        basis="principal", rank=None, inherit=False, progress=None, threads=None,
-    )  # fmt: skip
+        scheme="appnp",
+        r=0.5,
+        edge_sparsity=None,
+        threshold=None,
+        relative_threshold=None,
+        entries="block",
+        basis="principal",
+        rank=None,
+        inherit=False,
+        progress=None,
+        threads=None,
+    )
     assert {name: defaults[name] for name in expected} == expected
     for name in ("embedding", "coordinates", "basis"):
         assert isinstance(getattr(unifews.Propagated, name), property)

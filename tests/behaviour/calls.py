@@ -236,9 +236,35 @@ def commands(place: Path) -> Values:
     uf.save_dataset(DATA, place / "d")
     said = {
         "convert": run("data", "convert", "-e", place / "e.csv", "-o", place / "g", "--nodes", N, "--json"),
-        "propagate": run("propagate", place / "g", "-x", place / "x.npy", "-o", place / "p.npy", "--hops", 3,
-                         "--edge-sparsity", 0.5, "--json"),
-        "train": run("train", place / "d", "--model", "gcn", "--epochs", 2, "--width", 8, "--seeds", 1, "--edge-sparsity", 0.5,
-                     "--ledger", place / "runs", "--json"),
-    }  # fmt: skip
+        "propagate": run(
+            "propagate",
+            place / "g",
+            "-x",
+            place / "x.npy",
+            "-o",
+            place / "p.npy",
+            "--hops",
+            3,
+            "--edge-sparsity",
+            0.5,
+            "--json",
+        ),
+        "train": run(
+            "train",
+            place / "d",
+            "--model",
+            "gcn",
+            "--epochs",
+            2,
+            "--width",
+            8,
+            "--seeds",
+            1,
+            "--edge-sparsity",
+            0.5,
+            "--ledger",
+            place / "runs",
+            "--json",
+        ),
+    }
     return flat(said) | {"p": np.load(place / "p.npy")} | files(place / "g")

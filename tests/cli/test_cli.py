@@ -592,10 +592,13 @@ class TestProcess:
             "cli.app('propagate graph -x wide.npy -o p.npy --hops 50000'.split())\n"
         )
         process = subprocess.Popen(
-            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
             # A job in the background ignores the signal, and would hand that down.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )  # fmt: skip
+        )
         try:
             assert process.stdout.readline() == "ready\n"
             process.send_signal(signal.SIGINT)

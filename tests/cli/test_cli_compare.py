@@ -83,9 +83,7 @@ class TestTheLibrary:
     def test_baselines_that_propagate_once_are_shown_by_their_own_settings_too(self):
         own = uf.compare(DATA, "appnp", edge_sparsity=[0.5], hops=3, **SETTINGS)
         entries = [(entry.method, entry.edge_sparsity) for entry in own.entries]
-        assert entries == [
-            ("unifews", 0.5), ("agp", 0.5), ("unifews-push", 0.5), ("agp", None), ("unifews-push", None)
-        ]  # fmt: skip
+        assert entries == [("unifews", 0.5), ("agp", 0.5), ("unifews-push", 0.5), ("agp", None), ("unifews-push", None)]
 
     def test_the_paper_s_form_is_one_option_away(self):
         both = uf.compare(DATA, methods="unifews", edge_sparsity=0.5, paper_form=True, **SETTINGS)
@@ -172,8 +170,11 @@ class TestTheCommand:
     def test_json_has_records_and_differences(self):
         report = run_json("mine", *TWO, *SMALL, "--out", "page.html")
         assert [(e["method"], e["edge_sparsity"]) for e in report["compared"]] == [
-            ("unifews", 0.5), ("random", 0.5), ("unifews", 0.8), ("random", 0.8)
-        ]  # fmt: skip
+            ("unifews", 0.5),
+            ("random", 0.5),
+            ("unifews", 0.8),
+            ("random", 0.8),
+        ]
         entry = report["compared"][1]
         points = entry["record"]["scores"]["test"] - report["unpruned"]["scores"]["test"]
         assert entry["against_unpruned"]["points"] == pytest.approx(points)
@@ -182,9 +183,10 @@ class TestTheCommand:
     def test_a_command_that_was_killed_goes_on(self):
         arguments = ["compare", "mine", *TWO, "--width", 8, "--epochs", 200, "--seeds", 3]
         process = subprocess.Popen(
-            [sys.executable, "-m", "unifews", *map(str, arguments)], stderr=subprocess.DEVNULL,
+            [sys.executable, "-m", "unifews", *map(str, arguments)],
+            stderr=subprocess.DEVNULL,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
-        )  # fmt: skip
+        )
         ledger, end = Ledger("runs"), time.monotonic() + 300
         while not ledger.records() and time.monotonic() < end:
             time.sleep(0.01)
@@ -242,9 +244,7 @@ class TestMistakes:
         wrong("compare", "mine", "--out", "page.html", says="no page of unifews")
 
 
-@pytest.mark.parametrize(
-    "seconds, words", [(None, ""), (0, ""), (3, "3 s"), (600, "10 min"), (9000, "2.5 h")]
-)  # fmt: skip
+@pytest.mark.parametrize("seconds, words", [(None, ""), (0, ""), (3, "3 s"), (600, "10 min"), (9000, "2.5 h")])
 def test_the_time_left_in_words(seconds, words):
     assert words in console.time_left(seconds) and bool(words) == bool(console.time_left(seconds))
 

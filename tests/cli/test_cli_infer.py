@@ -162,16 +162,19 @@ class TestMistakes:
         says = ["wide has 13 features, but model was trained on 12"]
         wrong("infer", "model", "wide", "--out", "p.csv", says=says)
 
-    @pytest.mark.parametrize("nodes, says", [
-        ("1,300", "--nodes names 300, but mine has nodes 0 to 299"),
-        ("-1", "--nodes names -1, but mine has nodes 0 to 299"),
-        ("1;2", "--nodes 1;2 is neither node numbers, as in 1,5,7, nor a file"),
-        ("1,", "neither node numbers"),
-        ("9" * 30, "larger than any node number"),
-        ("words.txt", "nodes are integers"),
-        ("two.txt", "has 2 columns"),
-        ("short.npy", "has 3 flags, but mine has 300 nodes"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "nodes, says",
+        [
+            ("1,300", "--nodes names 300, but mine has nodes 0 to 299"),
+            ("-1", "--nodes names -1, but mine has nodes 0 to 299"),
+            ("1;2", "--nodes 1;2 is neither node numbers, as in 1,5,7, nor a file"),
+            ("1,", "neither node numbers"),
+            ("9" * 30, "larger than any node number"),
+            ("words.txt", "nodes are integers"),
+            ("two.txt", "has 2 columns"),
+            ("short.npy", "has 3 flags, but mine has 300 nodes"),
+        ],
+    )
     def test_nodes(self, nodes, says):
         Path("words.txt").write_text("one\ntwo\n")
         Path("two.txt").write_text("1,2\n3,4\n")

@@ -229,7 +229,7 @@ def test_two_processes_with_one_ledger_train_every_run_once():
             "you tried to allocate 64 bytes",
         ),
     ],
-)  # fmt: skip
+)
 def test_memory_that_is_not_there_is_no_bug(monkeypatch, error, says):
     def fail(path):
         raise error

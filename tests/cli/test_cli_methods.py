@@ -32,9 +32,12 @@ def test_as_json():
     printed = json.loads(fine("methods", "--json").out)
     rows = {row["name"]: row for row in printed["methods"]}
     assert rows["agp"] == {
-        "name": "agp", "prunes": ["edges"], "backbones": ["sgc", "appnp"], "paper": registry.find("agp").card.paper,
+        "name": "agp",
+        "prunes": ["edges"],
+        "backbones": ["sgc", "appnp"],
+        "paper": registry.find("agp").card.paper,
         "settings": {"rmax": 1e-7, "compat": False},
-    }  # fmt: skip
+    }
     assert set(rows) == set(registry.names()) and printed["broken"] == {}
 
 

@@ -218,9 +218,7 @@ def test_too_little_disk_is_told_before_anything_is_written(monkeypatch):
     Path("e.csv").write_text(lines())
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**6, 10**6, 1_000))
     for name in ("e.npy", "e.csv", "e.npz"):
-        with pytest.raises(
-            InputError, match=r"of disk while it runs, and .* has 1.0 kB free: [67].* kB more are needed there"
-        ):
+        with pytest.raises(InputError, match=r"of disk while it runs, and .* has 1.0 kB free: [67].* kB more are needed there"):
             convert_edges(name, "g")
     with pytest.raises(InputError, match=r"takes about 16 kB of disk while it runs"):  # 8 of them to unpack it
         convert_edges("packed.npz", "g")
@@ -336,7 +334,7 @@ def test_a_changed_input_is_told(begun):
     Path("e.csv").write_text(lines() + "0,1\n")
     with pytest.raises(InputError, match=r"e.csv has changed since the work on g was interrupted.*--restart"):
         convert_edges("e.csv", "g")
-    convert_edges("e.csv", "g", again=True)
+    convert_edges("e.csv", "g", restart=True)
     assert_same("g", in_memory(np.concatenate([EDGES, [[0], [1]]], axis=1)))
 
 
@@ -374,7 +372,7 @@ def test_interrupted_while_clearing_up(begun, monkeypatch):
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(shutil, "rmtree", stop)
-        convert_edges("e.csv", "g", again=True)
+        convert_edges("e.csv", "g", restart=True)
     convert_edges("e.csv", "g")
     assert_same("g", in_memory())
 
@@ -564,7 +562,7 @@ def test_other_arguments_of_a_generator_that_was_interrupted(monkeypatch):
     stopped(monkeypatch, 2, lambda tell: write_powerlaw("p", 100, 400, progress=tell))
     with pytest.raises(InputError, match="the interrupted work on p was begun with seed 907 and not 3"):
         write_powerlaw("p", 100, 400, seed=3)
-    assert write_powerlaw("p", 100, 400, seed=3, again=True).num_nodes == 100
+    assert write_powerlaw("p", 100, 400, seed=3, restart=True).num_nodes == 100
 
 
 @in_proc

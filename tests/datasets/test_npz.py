@@ -34,9 +34,15 @@ def test_ten_masks_are_ten_splits(tmp_path):
         for part, nodes in enumerate(split):
             masks[part, i, nodes] = 1
     np.savez(
-        tmp_path / "a.npz", indptr=dataset.graph.indptr, indices=dataset.graph.indices, x=dataset.x, y=dataset.y,
-        train_masks=masks[0], val_masks=masks[1], test_masks=masks[2],
-    )  # fmt: skip
+        tmp_path / "a.npz",
+        indptr=dataset.graph.indptr,
+        indices=dataset.graph.indices,
+        x=dataset.x,
+        y=dataset.y,
+        train_masks=masks[0],
+        val_masks=masks[1],
+        test_masks=masks[2],
+    )
     assert_same(read_npz(tmp_path / "a.npz"), dataset)
 
 
@@ -71,10 +77,17 @@ def test_a_file_of_the_gnn_benchmark(tmp_path):
     adjacency = csr_array((np.ones(upper.shape[1] + 1), ([*upper[1], 3], [*upper[0], 3])), shape=(24, 24))
     np.savez(
         tmp_path / "a.npz",
-        adj_data=adjacency.data, adj_indices=adjacency.indices, adj_indptr=adjacency.indptr, adj_shape=adjacency.shape,
-        attr_data=dataset.x.data, attr_indices=dataset.x.indices, attr_indptr=dataset.x.indptr, attr_shape=dataset.x.shape,
-        labels=dataset.y, node_names=np.array([object()]),
-    )  # fmt: skip
+        adj_data=adjacency.data,
+        adj_indices=adjacency.indices,
+        adj_indptr=adjacency.indptr,
+        adj_shape=adjacency.shape,
+        attr_data=dataset.x.data,
+        attr_indices=dataset.x.indices,
+        attr_indptr=dataset.x.indptr,
+        attr_shape=dataset.x.shape,
+        labels=dataset.y,
+        node_names=np.array([object()]),
+    )
     assert_same(read_npz(tmp_path / "a.npz"), dataset)
 
 

@@ -68,10 +68,17 @@ def test_pyg_s_processing_gives_what_the_files_hold(tmp_path, monkeypatch, reach
 
     def download(self):
         np.savez(
-            Path(self.raw_dir, Path(record.file).name), labels=dataset.y,
-            adj_data=adjacency.data, adj_indices=adjacency.indices, adj_indptr=adjacency.indptr, adj_shape=adjacency.shape,
-            attr_data=x.data, attr_indices=x.indices, attr_indptr=x.indptr, attr_shape=x.shape,
-        )  # fmt: skip
+            Path(self.raw_dir, Path(record.file).name),
+            labels=dataset.y,
+            adj_data=adjacency.data,
+            adj_indices=adjacency.indices,
+            adj_indptr=adjacency.indptr,
+            adj_shape=adjacency.shape,
+            attr_data=x.data,
+            attr_indices=x.indices,
+            attr_indptr=x.indptr,
+            attr_shape=x.shape,
+        )
 
     monkeypatch.setattr(getattr(datasets, record.pyg.kind), "download", download)
     fetched = conform(fetch_pyg(record.pyg, name, tmp_path), record, "PyG")

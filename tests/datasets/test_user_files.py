@@ -84,9 +84,12 @@ class TestGraph:
         text("edges.csv", ["0,1", "1,0", "2,2", "3,3", "3,4", "3,4", "3,4"])
         labels = text("y.txt", [0, 1, -1, 1, 0, -1, 0, 1])
         assert read(labels=labels).about.notes == (
-            "2 self-loops dropped", "2 copies of an edge merged", "1 reverse edge added", "2 unlabelled nodes",
+            "2 self-loops dropped",
+            "2 copies of an edge merged",
+            "1 reverse edge added",
+            "2 unlabelled nodes",
             "4 isolated nodes",
-        )  # fmt: skip
+        )
 
     def test_every_format_of_edges_gives_the_same_graph(self):
         text("edges.tsv.gz", [f"{a}\t{b}" for a, b in EDGES.T])

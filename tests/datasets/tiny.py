@@ -44,9 +44,16 @@ def known(monkeypatch, record):
 
 def write_npz(path, dataset):
     """The file of docs/FORMAT.md."""
-    x = {"x": dataset.x} if isinstance(dataset.x, np.ndarray) else {
-        "x_indptr": dataset.x.indptr, "x_indices": dataset.x.indices, "x_data": dataset.x.data, "x_shape": dataset.x.shape,
-    }  # fmt: skip
+    x = (
+        {"x": dataset.x}
+        if isinstance(dataset.x, np.ndarray)
+        else {
+            "x_indptr": dataset.x.indptr,
+            "x_indices": dataset.x.indices,
+            "x_data": dataset.x.data,
+            "x_shape": dataset.x.shape,
+        }
+    )
     splits = {f"{part}_idx": nodes for split in dataset.splits[:1] for part, nodes in split._asdict().items()}
     np.savez(path, indptr=dataset.graph.indptr, indices=dataset.graph.indices, y=dataset.y, **x, **splits)
 

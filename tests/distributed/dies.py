@@ -33,8 +33,16 @@ def main(folder, rank):
 
         x = np.load("x.npy", mmap_mode="r")
         propagate(
-            Graph.open("plain"), x, out=out, hops=5, edge_sparsity=0.8, threads=1, partition=way, progress=look, careful=True
-        )  # fmt: skip
+            Graph.open("plain"),
+            x,
+            out=out,
+            hops=5,
+            edge_sparsity=0.8,
+            threads=1,
+            partition=way,
+            progress=look,
+            checkpoint_every_hop=True,
+        )
         Path(f"steps {way} {rank}").write_text(" ".join(map(str, steps)))
 
 

@@ -35,11 +35,9 @@ CASES = {
     "nodes input": ("plain", dict(FIVE, threshold=0.01, basis="input", deflate=True, partition="nodes")),
     "nodes anyhow": ("plain", dict(FIVE, edge_sparsity=0.8, partition="parts.npy")),
     "nodes wide": ("wide", dict(FIVE, edge_sparsity=0.8, partition="nodes")),
-    "nodes growing": (
-        "plain", dict(scheme=Appnp(skip="identity+loop"), hops=60, threshold=0.5, threads=1, partition="nodes")
-    ),
+    "nodes growing": ("plain", dict(scheme=Appnp(skip="identity+loop"), hops=60, threshold=0.5, threads=1, partition="nodes")),
     "nodes growing unpruned": ("plain", dict(scheme=Sgc(skip="identity+loop"), hops=60, threads=1, partition="nodes")),
-}  # fmt: skip
+}
 MISTAKES = {
     "hops": lambda rank: dict(hops=5 + rank),
     "x": lambda rank: dict(x=np.load("x.npy") + rank),

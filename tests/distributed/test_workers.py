@@ -181,10 +181,10 @@ def test_one_worker_alone(folder, monkeypatch, tmp_path):
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            uf.distributed.propagate(graph, x, hops=5, threads=1, out=out, careful=True, progress=stop, **how)
+            uf.distributed.propagate(graph, x, hops=5, threads=1, out=out, checkpoint_every_hop=True, progress=stop, **how)
         with pytest.raises(InputError, match="begun with hops 5 and not 6"):
             uf.distributed.propagate(graph, x, hops=6, threads=1, out=out, **how)
-        uf.distributed.propagate(graph, x, hops=5, threads=1, out=out, careful=True, progress=stop, **how)
+        uf.distributed.propagate(graph, x, hops=5, threads=1, out=out, checkpoint_every_hop=True, progress=stop, **how)
         assert steps[4] == 5
         if name.startswith("columns"):
             assert out.read_bytes() == Path(f"{name}.npy").read_bytes()

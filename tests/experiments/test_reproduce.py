@@ -20,6 +20,7 @@ from unifews.experiments.measurements import Measurement, certified, distance, h
 from unifews.experiments.reproduce import SourceDataset
 from unifews.experiments.results import OF_TRAININGS, CellResult, ExperimentResult, printed_edges, quantity, value
 from unifews.report.exhibits import read_exhibit
+from unifews.training.job import TrainingJob
 from unifews.training.ledger import Ledger
 from unifews.training.spec import TrainSpec
 
@@ -340,7 +341,7 @@ def test_what_the_ledger_holds_is_not_run_again_and_tables_come_from_it(quick, t
     names = ["tab:dataset", "lay"]
     first = reproduce.reproduce(names, ledger=ledger, out=tmp_path / "one")
     lines = len(ledger.records())
-    monkeypatch.setattr("unifews.training.api.train", lambda *a, **k: pytest.fail("trained twice"))
+    monkeypatch.setattr(TrainingJob, "train", lambda *a, **k: pytest.fail("trained twice"))
     again = reproduce.reproduce(names, ledger=ledger, out=tmp_path / "two")
     assert len(ledger.records()) == lines
     assert [each.rows() for each in first] == [each.rows() for each in again]
@@ -348,9 +349,7 @@ def test_what_the_ledger_holds_is_not_run_again_and_tables_come_from_it(quick, t
 
 
 def test_an_interrupted_call_goes_on_and_has_written_what_was_complete(quick, tmp_path, monkeypatch):
-    from unifews.training import api
-
-    train, calls = api.train, []
+    train, calls = TrainingJob.train, []
 
     def stopped(*args, **settings):
         calls.append(settings)
@@ -358,12 +357,12 @@ def test_an_interrupted_call_goes_on_and_has_written_what_was_complete(quick, tm
             raise KeyboardInterrupt
         return train(*args, **settings)
 
-    monkeypatch.setattr(api, "train", stopped)
+    monkeypatch.setattr(TrainingJob, "train", stopped)
     ledger, out = Ledger(tmp_path / "runs"), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         reproduce.reproduce(["tab:dataset", "lay"], ledger=ledger, out=out)
     assert (out / "tab_dataset.md").exists() and not (out / "lay.md").exists()
-    monkeypatch.setattr(api, "train", train)
+    monkeypatch.setattr(TrainingJob, "train", train)
     done = len(ledger.records())
     told = reproduce.reproduce(["tab:dataset", "lay"], ledger=ledger, out=out)
     assert len(ledger.records()) == done + len(told[1].runs) - 1
@@ -412,7 +411,7 @@ def test_graphs_too_large_to_be_here_are_generated_at_a_stated_size(tmp_path, mo
     monkeypatch.setattr(reproduce, "_is_present", lambda name: False)
     monkeypatch.setitem(reproduce._FRACTIONS, "products", {"smoke": 1 / 20_000})
     found = reproduce.find_dataset("products", "smoke", tmp_path)
-    assert found.comparable == "none" and "generated: 122 nodes" in found.label and "stands in" in found.note
+    assert found.comparable == "none" and "generated: 122 nodes" in found.label and "replaces" in found.note
     data = reproduce.training_cells([{"dataset": found.source, "model": "mlp"}])[0]
     assert data.spec.dataset == "products-generated-122"
     with pytest.raises(MissingFileError, match="papers100m is not on this machine"):

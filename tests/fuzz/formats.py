@@ -334,9 +334,7 @@ FORMATS: dict[str, Callable[[], Format]] = {
     "convert-npz": lambda: _converted(
         "e.npz", lambda path: np.savez(path, edge_index=_EDGES, edge_weight=_WEIGHT, num_nodes=np.array(N))
     ),
-    "convert-npz-compressed": lambda: _converted(
-        "e.npz", lambda path: np.savez_compressed(path, row=_EDGES[0], col=_EDGES[1])
-    ),
+    "convert-npz-compressed": lambda: _converted("e.npz", lambda path: np.savez_compressed(path, row=_EDGES[0], col=_EDGES[1])),
     "features-npy": _features,
     "tables": _tables,
     "planetoid": _planetoid,

@@ -14,10 +14,51 @@ from pathlib import PurePath
 Files = dict[str, bytes]  # contents by path within a folder
 
 ODD = (
-    None, True, False, 0, 1, -1, 2, 3, 7, 1.5, -0.0, 1e300, 2**31, 2**40, 2**63, 10**40, "", "x", "linear", "gat", "cat", "sum",
-    "dense", "mask", "rows", "sorted", "floats", "flags", "edges", "block", [], [0], [0, 0], [1, 2, 3], {}, {"as": "dense"},
-    {"name": "appnp"}, [[[]]], "\x00", "é" * 99, float("nan"), float("inf"), "../x", "/etc/passwd",
-)  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    2,
+    3,
+    7,
+    1.5,
+    -0.0,
+    1e300,
+    2**31,
+    2**40,
+    2**63,
+    10**40,
+    "",
+    "x",
+    "linear",
+    "gat",
+    "cat",
+    "sum",
+    "dense",
+    "mask",
+    "rows",
+    "sorted",
+    "floats",
+    "flags",
+    "edges",
+    "block",
+    [],
+    [0],
+    [0, 0],
+    [1, 2, 3],
+    {},
+    {"as": "dense"},
+    {"name": "appnp"},
+    [[[]]],
+    "\x00",
+    "é" * 99,
+    float("nan"),
+    float("inf"),
+    "../x",
+    "/etc/passwd",
+)
 NUMBERS = (
     "0",
     "-1",
@@ -119,8 +160,20 @@ def array(data: bytes, rng) -> bytes:
     if what < 0.35:
         header = text(header.rstrip(), rng)
     elif what < 0.5:
-        old, new = rng.choice([(b"<", b">"), (b"False", b"True"), (b"'shape'", b"'shap'"), (b"<f4", b"|O"), (b"i8", b"f8"),
-                               (b"(", b"(((("), (b",)", b""), (b"}", b""), (b"<", b"<M"), (b"4", b"0")])  # fmt: skip
+        old, new = rng.choice(
+            [
+                (b"<", b">"),
+                (b"False", b"True"),
+                (b"'shape'", b"'shap'"),
+                (b"<f4", b"|O"),
+                (b"i8", b"f8"),
+                (b"(", b"(((("),
+                (b",)", b""),
+                (b"}", b""),
+                (b"<", b"<M"),
+                (b"4", b"0"),
+            ]
+        )
         header = header.rstrip().replace(old, new, 1)
     elif values:
         pattern = rng.choice(PATTERNS)

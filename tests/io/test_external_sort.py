@@ -194,7 +194,7 @@ def test_what_something_else_wrote_is_not_gone_on_with(tmp_path, monkeypatch):
     file.write_bytes(bytes(len(file.read_bytes())))
     with pytest.raises(FileFormatError, match=r"keys has changed since.*--restart"), open_journal(tmp_path / "g", {}) as work:
         build(work, "graph", source, Memory(10**9, 1, 800))
-    with open_journal(tmp_path / "g", {}, again=True) as work:
+    with open_journal(tmp_path / "g", {}, restart=True) as work:
         assert_same(build(work, "graph", source, Memory(10**9, 1, 800)), in_memory(source.edges, None, None, False), tmp_path)
 
 

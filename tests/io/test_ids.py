@@ -186,8 +186,12 @@ INTEGER = st.integers(-(2**63), 2**63 - 1)
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.one_of(*(st.lists(st.tuples(kind, kind), min_size=1, max_size=30) for kind in (NAME, INTEGER))), st.booleans(),
-       st.sampled_from([",", ";", "\t"]), st.sampled_from(["\n", "\r\n"]))  # fmt: skip
+@given(
+    st.one_of(*(st.lists(st.tuples(kind, kind), min_size=1, max_size=30) for kind in (NAME, INTEGER))),
+    st.booleans(),
+    st.sampled_from([",", ";", "\t"]),
+    st.sampled_from(["\n", "\r\n"]),
+)
 def test_any_list(tmp_path_factory, pairs, undirected, mark, end):
     os.chdir(tmp_path_factory.mktemp("any"))
     source, target = (list(column) for column in zip(*pairs, strict=True))
@@ -493,7 +497,7 @@ def test_tables_that_do_not_name_their_nodes():
                 Path(files[name]).write_text(text)
         given = {name: change[name] if "." in change.get(name, "")[:6] else file for name, file in files.items()}
         with pytest.raises((InputError, FileFormatError), match=sentence):
-            convert_dataset("e.csv", given["x"], given["y"], "d", split=given["s"], ids=True, again=True)
+            convert_dataset("e.csv", given["x"], given["y"], "d", split=given["s"], ids=True, restart=True)
     for name, text in good.items():
         Path(files[name]).write_text(text)
-    assert convert_dataset("e.csv", "x.csv", "y.csv", "d", split="s.csv", ids=True, again=True).num_nodes == 3
+    assert convert_dataset("e.csv", "x.csv", "y.csv", "d", split="s.csv", ids=True, restart=True).num_nodes == 3

@@ -14,8 +14,12 @@ from unifews.io.graphs import read_graph
 from unifews.io.text_blocks import MAX_LINE, blocks, opened
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=6), max_size=8),
-       st.sampled_from(["\n", "\r\n", "\r"]), st.booleans(), st.integers(1, 9))  # fmt: skip
+@given(
+    st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=6), max_size=8),
+    st.sampled_from(["\n", "\r\n", "\r"]),
+    st.booleans(),
+    st.integers(1, 9),
+)
 def test_any_line_end_and_any_size_of_a_block(tmp_path_factory, lines, end, bom, size):
     path = tmp_path_factory.mktemp("any") / "a.txt"
     path.write_bytes((b"\xef\xbb\xbf" if bom else b"") + "".join(line + end for line in lines).encode())

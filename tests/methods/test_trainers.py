@@ -189,7 +189,7 @@ def test_the_record_says_it_all_and_an_interrupted_run_goes_on(tmp_path):
         ("glt:rounds=0", dict(model="gcn", edge_sparsity=0.5), "`rounds` must be an integer of at least 1; got 0"),
         ("cgp:until=1", dict(model="gcn", edge_sparsity=0.5), "`until` must be a number in [0, 0.95]; got 1"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_done_is_told_before_training(method, settings, sentence):
     seen = []
     with pytest.raises(InputError) as error:
@@ -350,8 +350,11 @@ def test_dspar_removes_both_directions_and_sends_by_its_factors():
 
 def test_glt_rewinds_and_removes_more_every_round():
     network, seen = plain(), []
-    first = [module.weight.detach().clone() for module in network.modules() if hasattr(module, "in_channels") and
-             hasattr(module, "weight")]  # fmt: skip
+    first = [
+        module.weight.detach().clone()
+        for module in network.modules()
+        if hasattr(module, "in_channels") and hasattr(module, "weight")
+    ]
     method = Glt(rounds=3, search=0.6)
     stages = stages_of(method, network, OnTensors(), edge_sparsity=0.488, weight_sparsity=0.875, epochs=15)
     for number, stage in enumerate(stages):

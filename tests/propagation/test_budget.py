@@ -46,9 +46,12 @@ def test_without_focus_the_same_share_goes_at_every_hop(seed, sparsity, hops):
 
 
 @given(
-    seed=st.integers(0, 2**32 - 1), sparsity=st.floats(0.1, 0.9), hops=st.integers(2, 20), shrink=st.floats(0.5, 1),
+    seed=st.integers(0, 2**32 - 1),
+    sparsity=st.floats(0.1, 0.9),
+    hops=st.integers(2, 20),
+    shrink=st.floats(0.5, 1),
     focus=st.floats(0, 1),
-)  # fmt: skip
+)
 def test_the_mean_over_hops_is_met_whatever_the_focus(seed, sparsity, hops, shrink, focus):
     rng = np.random.default_rng(seed)
     budget = Target(sparsity, hops, shrink ** np.arange(1, hops + 1), focus=focus)

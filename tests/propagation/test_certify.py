@@ -58,9 +58,15 @@ def some_threshold(graph, x, scheme, r, share, **common):
 
 @settings(max_examples=120)
 @given(
-    problem=problems(), scheme=SCHEMES, r=RS, entries=ENTRIES, inherit=st.booleans(), deflate=st.booleans(), share=SHARES,
+    problem=problems(),
+    scheme=SCHEMES,
+    r=RS,
+    entries=ENTRIES,
+    inherit=st.booleans(),
+    deflate=st.booleans(),
+    share=SHARES,
     certify=CERTIFY,
-)  # fmt: skip
+)
 def test_the_bound_holds_on_the_input_axes(problem, scheme, r, entries, inherit, deflate, share, certify):
     a, x, _ = problem
     common = dict(entries=entries, inherit=inherit, deflate=deflate and bool(x.any()), basis="input")
@@ -74,10 +80,19 @@ def test_the_bound_holds_on_the_input_axes(problem, scheme, r, entries, inherit,
 
 @settings(max_examples=120)
 @given(
-    seed=st.integers(0, 2**32 - 1), scheme=SCHEMES, r=RS, entries=ENTRIES, inherit=st.booleans(), deflate=st.booleans(),
-    share=SHARES, rank=st.sampled_from([None, 40, 17, 1]), directed=st.booleans(), weighted=st.booleans(), sparse=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+    scheme=SCHEMES,
+    r=RS,
+    entries=ENTRIES,
+    inherit=st.booleans(),
+    deflate=st.booleans(),
+    share=SHARES,
+    rank=st.sampled_from([None, 40, 17, 1]),
+    directed=st.booleans(),
+    weighted=st.booleans(),
+    sparse=st.booleans(),
     certify=CERTIFY,
-)  # fmt: skip
+)
 def test_the_bound_holds_on_principal_axes_and_for_those_left_out(
     seed, scheme, r, entries, inherit, deflate, share, rank, directed, weighted, sparse, certify
 ):
@@ -94,10 +109,15 @@ def test_the_bound_holds_on_principal_axes_and_for_those_left_out(
 
 @settings(max_examples=60)
 @given(
-    problem=problems(), scheme=SCHEMES, r=RS, entries=ENTRIES, basis=st.sampled_from(["principal", "input"]),
-    inherit=st.booleans(), certify=CERTIFY,
+    problem=problems(),
+    scheme=SCHEMES,
+    r=RS,
+    entries=ENTRIES,
+    basis=st.sampled_from(["principal", "input"]),
+    inherit=st.booleans(),
+    certify=CERTIFY,
     how=st.sampled_from([{"edge_sparsity": 0.5}, {"edge_sparsity": 0.95}, {"relative_threshold": 0.8}, {"rank": 1}, {}]),
-)  # fmt: skip
+)
 def test_the_bound_holds_however_thresholds_are_chosen(problem, scheme, r, entries, basis, inherit, certify, how):
     a, x, _ = problem
     assume(not ("rank" in how and basis == "input"))
@@ -109,9 +129,14 @@ def test_the_bound_holds_however_thresholds_are_chosen(problem, scheme, r, entri
 
 @settings(max_examples=100)
 @given(
-    problem=problems(most=25), scheme=SCHEMES, r=RS, entries=ENTRIES, basis=st.sampled_from(["principal", "input"]),
-    inherit=st.booleans(), epsilon=st.sampled_from([0.0, 0.01, 0.1, 0.5, 0.9]),
-)  # fmt: skip
+    problem=problems(most=25),
+    scheme=SCHEMES,
+    r=RS,
+    entries=ENTRIES,
+    basis=st.sampled_from(["principal", "input"]),
+    inherit=st.booleans(),
+    epsilon=st.sampled_from([0.0, 0.01, 0.1, 0.5, 0.9]),
+)
 def test_a_largest_error_is_never_exceeded(problem, scheme, r, entries, basis, inherit, epsilon):
     a, x, _ = problem
     out = propagate(graph_of(a), x, scheme, HOPS, r, max_error=epsilon, entries=entries, basis=basis, inherit=inherit)
@@ -335,9 +360,17 @@ def test_weights_that_would_fill_the_memory_are_refused(generated, monkeypatch):
 
 # The loosest factor at half of the products removed, APPNP and SGC.
 LOOSEST = {
-    "cora-lcc": (10, 15), "citeseer": (10, 10), "pubmed": (10, 40), "photo": (15, 40), "actor": (30, 50),
-    "chameleon-filtered": (20, 100), "cornell": (20, 100), "texas": (20, 150), "wisconsin": (20, 120), "minesweeper": (10, 10),
-}  # fmt: skip
+    "cora-lcc": (10, 15),
+    "citeseer": (10, 10),
+    "pubmed": (10, 40),
+    "photo": (15, 40),
+    "actor": (30, 50),
+    "chameleon-filtered": (20, 100),
+    "cornell": (20, 100),
+    "texas": (20, 150),
+    "wisconsin": (20, 120),
+    "minesweeper": (10, 10),
+}
 
 
 @pytest.fixture(scope="module", params=LOOSEST)

@@ -100,8 +100,10 @@ def test_the_result_is_that_of_memory(folder, by_block, monkeypatch, how, megaby
     assert np.array_equal(got.embedding, expected.embedding) and got.exponent == expected.exponent
     assert counted(got.trace) == counted(expected.trace)
     assert (got.trace.rank, got.trace.basis_macs, got.trace.requested) == (
-        expected.trace.rank, expected.trace.basis_macs, expected.trace.requested,
-    )  # fmt: skip
+        expected.trace.rank,
+        expected.trace.basis_macs,
+        expected.trace.requested,
+    )
     assert sorted(file.name for file in folder.iterdir()) == ["graph", "p.npy", "x.npy"]
 
 
@@ -201,7 +203,7 @@ def told(self, **done):
 
 outofcore.Journal.record = told
 how = eval(sys.argv[1])
-propagate(Graph.open("graph"), np.load("x.npy", mmap_mode="r"), out="p.npy", memory="2MB", careful=True, **how)
+propagate(Graph.open("graph"), np.load("x.npy", mmap_mode="r"), out="p.npy", memory="2MB", checkpoint_every_hop=True, **how)
 """
 
 
@@ -228,7 +230,7 @@ def killed(how, step):
 
 @pytest.mark.parametrize("careful, following", [(True, 6), (False, 3)])
 @pytest.mark.parametrize("how", [dict(hops=6, edge_sparsity=0.5), dict(hops=6)], ids=["pruned", "unpruned"])
-def test_who_is_careful_loses_one_hop_at_most(folder, by_block, monkeypatch, how, careful, following):
+def test_a_checkpoint_at_every_hop_loses_one_at_most(folder, by_block, monkeypatch, how, careful, following):
     monkeypatch.setattr(checkpoint, "_WORTH", 1e9)  # of itself, it keeps the first hop alone
     steps, (graph, x) = [], mapped()
 
@@ -237,16 +239,16 @@ def test_who_is_careful_loses_one_hop_at_most(folder, by_block, monkeypatch, how
         if len(steps) == 5:  # after the first step, which is laying out, and four hops
             raise KeyboardInterrupt
 
-    how = how | dict(out="p.npy", memory="9MB", careful=careful, progress=stop)
+    how = how | dict(out="p.npy", memory="9MB", checkpoint_every_hop=careful, progress=stop)
     with pytest.raises(KeyboardInterrupt):
         propagate(graph, x, **how)
     propagate(graph, x, **how)
     assert steps[:7] == [1, 2, 3, 4, 5, 1, following]
 
 
-def test_there_is_nothing_to_be_careful_about_in_memory():
-    with pytest.raises(InputError, match="`careful` is about propagating through files"):
-        propagate(DATA.graph, DATA.x, careful=True)
+def test_there_are_no_checkpoints_in_memory():
+    with pytest.raises(InputError, match="`checkpoint_every_hop` needs out-of-core propagation"):
+        propagate(DATA.graph, DATA.x, checkpoint_every_hop=True)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +319,7 @@ def test_a_changed_input_and_other_options_are_told(folder, by_block):
     np.save("x.npy", changed)
     with pytest.raises(InputError, match=r"x.npy has changed since the work on p.npy was interrupted"):
         propagate(*mapped(), **call, **MANY)
-    propagate(*mapped(), **call, again=True, **MANY)
+    propagate(*mapped(), **call, restart=True, **MANY)
     assert not Path("p.npy.work").exists()
 
 
@@ -379,7 +381,7 @@ def test_one_number_changed_in_the_manifest_is_told(folder, by_block):
     file.write_text(json.dumps(manifest))
     with pytest.raises(FileFormatError, match=r"manifest.json is damaged.*--restart"):
         propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
-    propagate(*mapped(), out="p.npy", memory="2MB", again=True, **MANY)
+    propagate(*mapped(), out="p.npy", memory="2MB", restart=True, **MANY)
 
 
 def test_a_small_disk_is_told_before(folder, by_block, monkeypatch):

@@ -43,9 +43,14 @@ def generated():
 
 @settings(max_examples=150)
 @given(
-    problem=problems(), scheme=SCHEMES, r=RS, entries=ENTRIES, inherit=st.booleans(), deflate=st.booleans(),
+    problem=problems(),
+    scheme=SCHEMES,
+    r=RS,
+    entries=ENTRIES,
+    inherit=st.booleans(),
+    deflate=st.booleans(),
     share=st.sampled_from([0.0, 0.2, 0.5, 0.8, 0.97]),
-)  # fmt: skip
+)
 def test_a_threshold_means_what_the_definition_says(problem, scheme, r, entries, inherit, deflate, share):
     a, x, _ = problem
     deflate = deflate and bool(x.any())
@@ -82,9 +87,16 @@ def test_a_relative_threshold_is_a_multiple_of_the_mean_message(problem, scheme,
 
 @settings(max_examples=80)
 @given(
-    seed=st.integers(0, 2**32 - 1), scheme=SCHEMES, r=RS, entries=ENTRIES, inherit=st.booleans(), deflate=st.booleans(),
-    share=st.sampled_from([0.3, 0.6, 0.9]), rank=st.sampled_from([None, 40, 17, 1]), weighted=st.booleans(),
-)  # fmt: skip
+    seed=st.integers(0, 2**32 - 1),
+    scheme=SCHEMES,
+    r=RS,
+    entries=ENTRIES,
+    inherit=st.booleans(),
+    deflate=st.booleans(),
+    share=st.sampled_from([0.3, 0.6, 0.9]),
+    rank=st.sampled_from([None, 40, 17, 1]),
+    weighted=st.booleans(),
+)
 def test_on_principal_axes_the_definition_holds_in_the_coordinates(
     seed, scheme, r, entries, inherit, deflate, share, rank, weighted
 ):
@@ -658,12 +670,16 @@ class TestManyHops:
     @pytest.mark.parametrize(
         "how",
         [
-            {"edge_sparsity": 0.5}, {"edge_sparsity": 0.9, "inherit": True}, {"edge_sparsity": 0.5, "entries": "node"},
+            {"edge_sparsity": 0.5},
+            {"edge_sparsity": 0.9, "inherit": True},
+            {"edge_sparsity": 0.5, "entries": "node"},
             {"edge_sparsity": 0.5, "entries": "feature", "basis": "input", "deflate": True, "every_hop": True},
-            {"deflate": True, "every_hop": True}, {"rank": 3, "edge_sparsity": 0.5}, {"threshold": 0.1, "certify": True},
+            {"deflate": True, "every_hop": True},
+            {"rank": 3, "edge_sparsity": 0.5},
+            {"threshold": 0.1, "certify": True},
         ],
         ids=str,
-    )  # fmt: skip
+    )
     def test_an_identity_skip_gives_what_it_gives_unpruned(self, problem, hops, how):
         graph, x = problem
         whole, out = uf.propagate(graph, x, "sgc", hops), uf.propagate(graph, x, "sgc", hops, **how)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from things import got, put
 
 from unifews.errors import FileFormatError, InputError, UnifewsError
 from unifews.storage import atomic, journal
 from unifews.storage.journal import open_journal
+from unifews.storage.npy import open_array
+from unifews.storage.state_files import AppendedFiles
 
 TASK = {"task": "test", "hops": 3}
 DONE = {
@@ -37,7 +40,7 @@ def resumed(**how):
 
 
 def test_what_was_kept_comes_back(begun):
-    assert resumed() == json.loads(json.dumps(DONE)) and resumed(again=True) == dict.fromkeys(DONE)
+    assert resumed() == json.loads(json.dumps(DONE)) and resumed(restart=True) == dict.fromkeys(DONE)
 
 
 def changes(value, path=()):
@@ -88,9 +91,9 @@ def test_a_manifest_that_is_none_is_one_clear_error(begun, text):
 def test_a_manifest_of_an_earlier_release_says_what_to_do(begun):
     before = {name: value for name, value in begun.items() if name != "sha256"} | {"version": 1}
     Path("out.work/manifest.json").write_text(json.dumps(before))
-    with pytest.raises(FileFormatError, match=r"earlier release .* again=True \(--restart\), or by deleting out.work"):
+    with pytest.raises(FileFormatError, match=r"earlier release .* restart=True \(--restart\), or by deleting out.work"):
         resumed()
-    assert resumed(again=True) == dict.fromkeys(DONE)
+    assert resumed(restart=True) == dict.fromkeys(DONE)
 
 
 @pytest.mark.parametrize("way", ["exchange", "renames"])
@@ -140,3 +143,36 @@ def test_two_processes_do_not_work_in_one_folder(begun):
         pytest.raises(InputError, match=r"another process is working in out.work"),
     ):
         resumed()
+
+
+@pytest.mark.parametrize("stop", range(6))
+def test_appending_continues_where_it_was_recorded(tmp_path, monkeypatch, stop):
+    """Whatever item the process stops at, before or after it was written, the next call ends with the same bytes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(journal, "SAVE_INTERVAL", 0)
+
+    def run(until):
+        with open_journal(Path("out"), TASK) as work:
+            state = work.get("rows") or {"done": 0, "files": {}}
+            files = AppendedFiles(work.folder, state["files"])
+            files.restore(["x.npy", "tail"])
+            if "x.npy" not in files.recorded:
+                files.create("x.npy", np.int64, (5,))
+
+            def append(item):
+                files.append("x.npy", np.array([item]))
+                if item == until:
+                    raise KeyboardInterrupt
+                files.append("tail", np.array([-item]))
+                state["done"] += 1
+
+            work.append_resumably("rows", state, range(state["done"], 5), append)
+            return open_array(work.folder / "x.npy").tolist(), files.read("tail", np.int64).tolist()
+
+    if stop < 5:
+        with pytest.raises(KeyboardInterrupt):
+            run(stop)
+    assert run(None) == ([0, 1, 2, 3, 4], [0, -1, -2, -3, -4])
+    Path("out.work/x.npy").write_bytes(Path("out.work/x.npy").read_bytes()[:-1] + b"x")
+    with pytest.raises(FileFormatError, match=r"x.npy has changed since the interrupted call"):
+        run(None)

@@ -21,11 +21,16 @@ def written(path, header, data=bytes(24), version=(1, 0)):
 @pytest.mark.parametrize(
     "array",
     [
-        np.arange(6.0).reshape(2, 3), np.asfortranarray(np.arange(6).reshape(2, 3)), np.array(5), np.empty((0, 4), np.float16),
-        np.array([True, False]), np.array(["a", "bc"]), np.arange(3, dtype=">i4"),
+        np.arange(6.0).reshape(2, 3),
+        np.asfortranarray(np.arange(6).reshape(2, 3)),
+        np.array(5),
+        np.empty((0, 4), np.float16),
+        np.array([True, False]),
+        np.array(["a", "bc"]),
+        np.arange(3, dtype=">i4"),
     ],
     ids=lambda array: f"{array.dtype}{list(array.shape)}",
-)  # fmt: skip
+)
 def test_what_numpy_saves_is_opened(tmp_path, array):
     np.save(tmp_path / "a.npy", array)
     found = open_array(tmp_path / "a.npy")

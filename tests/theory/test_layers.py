@@ -37,9 +37,12 @@ def test_the_bound_is_never_below_the_error_of_three_pruned_layers(problem, r, r
         own_whole, own_sparse = (whole, sparse) if residual else (0, 0)
         whole, sparse = relu(t @ whole @ weights + own_whole), relu(p @ (weights - gone) + own_sparse)
         certificate.layer(
-            weight_norm=float(np.linalg.norm(weights, 2)), removed_edges=float(np.linalg.norm(lost)), removed_weights=by_rule,
-            diffusion_norm=norm, skip_norm=float(residual),
-        )  # fmt: skip
+            weight_norm=float(np.linalg.norm(weights, 2)),
+            removed_edges=float(np.linalg.norm(lost)),
+            removed_weights=by_rule,
+            diffusion_norm=norm,
+            skip_norm=float(residual),
+        )
         assert np.linalg.norm(sparse - whole) <= certificate.bound * (1 + 1e-9) + 1e-9
 
 

@@ -34,11 +34,8 @@ def test_a_step_is_half_the_gradient_of_the_objective():
     diffusion = uf.Diffusion(random_graph(rng, 8))
     x, p, b, c = rng.standard_normal(8), rng.standard_normal(8), 0.3, 2.5
     gradient = np.array(
-        [
-            (objective(diffusion, x, p + 1e-6 * e, c) - objective(diffusion, x, p - 1e-6 * e, c)) / 2e-6
-            for e in np.eye(8)
-        ]
-    )  # fmt: skip
+        [(objective(diffusion, x, p + 1e-6 * e, c) - objective(diffusion, x, p - 1e-6 * e, c)) / 2e-6 for e in np.eye(8)]
+    )
     np.testing.assert_allclose(step(diffusion, p, x, b, c), p - b / 2 * gradient, atol=1e-7)
 
 

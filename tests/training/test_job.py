@@ -54,7 +54,7 @@ def test_a_record_comes_from_training_once_and_from_the_ledger_after(calls, tmp_
     assert calls == {"specs": 1, "splits": 2, "fingerprints": 1}
     seen.clear()
     assert job.record(ledger, watch=lambda number, epoch: seen.append(number)) == record and not seen
-    assert job.record(ledger, again=True, watch=lambda number, epoch: seen.append(number))["id"] == job.id and seen
+    assert job.record(ledger, restart=True, watch=lambda number, epoch: seen.append(number))["id"] == job.id and seen
     assert calls == {"specs": 1, "splits": 2, "fingerprints": 1}
 
 

@@ -206,7 +206,7 @@ def test_lines_are_json(tmp_path):
         ('{"id": "b", "measurement": "c", "values": {"s": "1"}}', "has '1' in `values.s`, which is a number or null"),
         ('{"id": "b", "measurement": "c", "values": {}, "curves": {"a": {"x": 1}}}', "has 1 in `curves.a.x`, which is a list"),
     ],
-)  # fmt: skip
+)
 def test_a_line_that_holds_no_record_is_skipped_and_told(tmp_path, line, why):
     path = tmp_path / "runs.jsonl"
     path.write_text(f'{{"id": "a"}}\n{line}\n{{"id": "c"}}\n')
@@ -288,7 +288,7 @@ def test_a_record_that_is_there_is_taken_unless_wanted_again(tmp_path):
     for _ in range(2):
         assert book.once("a", mine(book)) == record("a", by="me")
     assert len(book.records()) == 1
-    book.once("a", mine(book), again=True)
+    book.once("a", mine(book), restart=True)
     assert len(book.records()) == 2
     with pytest.raises(ZeroDivisionError):
         book.once("c", lambda: 1 // 0)

@@ -196,9 +196,14 @@ def scored(scores, *, ramp, patience, plateau=15):
     model, rates, given = torch.nn.Linear(1, 1), [], iter(scores)
     recipe = Recipe(epochs=len(scores), patience=patience, plateau=plateau)
     best, epochs = train_epochs(
-        model, recipe, lambda number, optimizer: 0.0, lambda: (next(given), 1.0), counts=lambda number: number >= ramp,
-        lowers=lambda number: number >= ramp, watch=lambda epoch: rates.append(epoch.lr),
-    )  # fmt: skip
+        model,
+        recipe,
+        lambda number, optimizer: 0.0,
+        lambda: (next(given), 1.0),
+        counts=lambda number: number >= ramp,
+        lowers=lambda number: number >= ramp,
+        watch=lambda epoch: rates.append(epoch.lr),
+    )
     return best, epochs, rates
 
 

@@ -18,8 +18,11 @@ few = st.integers(-2, 2).map(float)  # few values: many ties
 
 def tables(columns):
     rows = st.integers(1, 12)
-    return rows.flatmap(lambda n: st.tuples(arrays(np.float32, (n, columns), elements=few), arrays(np.uint8, (n, columns),
-                                            elements=st.integers(0, 1))))  # fmt: skip
+    return rows.flatmap(
+        lambda n: st.tuples(
+            arrays(np.float32, (n, columns), elements=few), arrays(np.uint8, (n, columns), elements=st.integers(0, 1))
+        )
+    )
 
 
 def pairwise_auc(score, positive):

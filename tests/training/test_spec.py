@@ -18,17 +18,41 @@ from unifews.training.spec import PAPER, DecoupledSpec, LayeredSpec, TrainSpec, 
 
 DATA = small()
 OTHER = dict(
-    dataset="other", model="sgc", edge_sparsity=0.5, edge_threshold=0.1, weight_sparsity=0.5, weight_threshold=0.1,
-    weight_reference="head", weight_ramp=5, weight_feedback=False, seeds=3, seed=7, split="stored", hops=3, alpha=0.2, r=0.4,
-    skip="identity", entries="node", basis="input", rank=4, inherit=True, head="embedding", standardise="column",
-)  # fmt: skip
+    dataset="other",
+    model="sgc",
+    edge_sparsity=0.5,
+    edge_threshold=0.1,
+    weight_sparsity=0.5,
+    weight_threshold=0.1,
+    weight_reference="head",
+    weight_ramp=5,
+    weight_feedback=False,
+    seeds=3,
+    seed=7,
+    split="stored",
+    hops=3,
+    alpha=0.2,
+    r=0.4,
+    skip="identity",
+    entries="node",
+    basis="input",
+    rank=4,
+    inherit=True,
+    head="embedding",
+    standardise="column",
+)
 LAYERED = dict(
-    model="gcnii", entries="node", inherit=False, alpha=0.2, theta=0.3, task="links", budget="layers", absolute=True,
+    model="gcnii",
+    entries="node",
+    inherit=False,
+    alpha=0.2,
+    theta=0.3,
+    task="links",
+    budget="layers",
+    absolute=True,
     settle=0.4,
-)  # fmt: skip
-RECIPE = dict(
-    width=8, layers=3, dropout=0.1, batch=64, epochs=9, patience=4, lr=0.5, weight_decay=0.25, plateau=2
-)  # fmt: skip
+)
+RECIPE = dict(width=8, layers=3, dropout=0.1, batch=64, epochs=9, patience=4, lr=0.5, weight_decay=0.25, plateau=2)
 
 
 def test_every_setting_has_its_alternative_here():
@@ -268,7 +292,7 @@ def test_what_is_no_run_file(tmp_path, content):
         ("edge_sparsities", 0.5, "Did you mean 'edge_sparsity'?"),
         ("epoch", 3, "Did you mean 'epochs'?"),
     ],
-)  # fmt: skip
+)
 def test_values_that_cannot_work(name, value, sentence):
     with pytest.raises(InputError) as error:
         TrainSpec.of({"dataset": "small", name: value})

@@ -170,7 +170,7 @@ def convert(
     num_nodes: Annotated[str | None, NUM_NODES] = None,
     memory: Memory = None,
     overwrite: Overwrite = False,
-    again: Restart = False,
+    restart: Restart = False,
     as_json: AsJson = False,
 ) -> None:
     """Convert files to a dataset, or edges alone to a graph; check them and report what was repaired.
@@ -185,7 +185,7 @@ def convert(
     after an interruption the same command resumes.
     """
     how: console.Json = {"undirected": undirected is not False, "ids": ids, "memory": memory, "overwrite": overwrite}
-    how["again"] = again
+    how["restart"] = restart
     if features is None and labels is None:
         if split or name is not None:
             raise InputError("--split-file and --name belong to a dataset; add --features and --labels.")
@@ -230,7 +230,11 @@ def _convert_dataset(
 
     check_folder(out, how["overwrite"])
     edges, features, labels = files
-    if len(edges) == 1 and edges[0].is_file() and not (how["memory"] or how["again"] or how["ids"] or folder_of(out).exists()):
+    if (
+        len(edges) == 1
+        and edges[0].is_file()
+        and not (how["memory"] or how["restart"] or how["ids"] or folder_of(out).exists())
+    ):
         with console.status() as show:
             show("reading")
             dataset = read_dataset(edges[0], features, labels, **about, undirected=how["undirected"])

@@ -59,7 +59,7 @@ def powerlaw(
     seed: Seed = 907,
     memory: Memory = None,
     overwrite: Overwrite = False,
-    again: Restart = False,
+    restart: Restart = False,
     as_json: AsJson = False,
 ) -> None:
     """Generate a graph with power-law degrees, communities and dense features.
@@ -82,7 +82,7 @@ def powerlaw(
             seed=seed,
             memory=memory,
             overwrite=overwrite,
-            again=again,
+            restart=restart,
             progress=progress,
         )
     report_dataset(dataset, out, as_json)

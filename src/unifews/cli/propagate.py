@@ -85,8 +85,8 @@ def propagate(
     groups: Annotated[int | None, _GROUPS] = None,
     threads: Threads = None,
     memory: Memory = None,
-    again: Restart = False,
-    careful: Annotated[bool, _EVERY_HOP] = False,
+    restart: Restart = False,
+    checkpoint_every_hop: Annotated[bool, _EVERY_HOP] = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
     **given: Any,
@@ -109,7 +109,7 @@ def propagate(
             chosen, hops, r = _scheme(scheme, tail, given)
             amounts, config = _pruning(given)
             _check_combinations(amounts, config, coordinates, memory, undirected)
-            if (careful or again) and not files:
+            if (checkpoint_every_hop or restart) and not files:
                 raise InputError("--restart and --checkpoint-every-hop need --memory, or workers started by torchrun.")
             # An interrupted call may have moved its result in place already.
             targets = [out, out.with_suffix(".basis.npy")] if coordinates else [out]
@@ -118,7 +118,7 @@ def propagate(
                 console.check_output(target, (".npy",), overwrite=replaces, inputs=(graph, features or graph))
             g, x = _load(graph, features, undirected, memory is not None)
         if files:
-            how |= {"out": out, "overwrite": overwrite, "again": again, "careful": careful}
+            how |= {"out": out, "overwrite": overwrite, "restart": restart, "checkpoint_every_hop": checkpoint_every_hop}
         if memory is not None:
             how |= {"memory": memory, "plan": lambda plan: console.note(f"plan: {plan}.")}
         with console.progress("propagating") as progress, resumable(out) if files else nullcontext():

@@ -70,7 +70,7 @@ class RunCache:
         with resumable_runs(self.folder) if self.ledger else nullcontext(), self._progress(job) as (progress, watch):
             return job.record(
                 ledger,
-                again=restart,
+                restart=restart,
                 progress=progress,
                 watch=watch if self.is_first else None,
                 workers=self.trainer,

@@ -15,6 +15,7 @@ from unifews.datasets.dataset import Dataset
 from unifews.datasets.folder import check_replaceable, fill, open_dataset, save_dataset
 from unifews.datasets.ogb import is_ogb, raw_edges
 from unifews.datasets.user_files import assemble, does_not_fit, read_dataset, read_features, read_identified, split_files
+from unifews.deprecation import renamed_arguments
 from unifews.errors import GraphError, InputError, MissingFileError
 from unifews.io.convert import build_graph, build_numbered, check_ids_given, convert_files, is_compressed, move_ids
 from unifews.io.edge_lists import TABLES, kind_of
@@ -28,6 +29,7 @@ from unifews.storage.journal import Journal, open_journal
 File = str | PathLike[str]
 
 
+@renamed_arguments(again="restart")
 def convert_edges(
     edges: File | Sequence[File],
     out: File,
@@ -37,7 +39,7 @@ def convert_edges(
     ids: bool = False,
     memory: str | int | None = None,
     overwrite: bool = False,
-    again: bool = False,
+    restart: bool = False,
     progress: StageProgress | None = None,
 ) -> Graph:
     """The graph of an edge list that may be larger than memory, written as the folder `out` and opened from there.
@@ -52,7 +54,7 @@ def convert_edges(
 
     Copies of an edge merge, weights add up, self-loops are dropped, as in `Graph.from_edge_index`, and the arrays are the same.
     It takes 8 bytes of disk per directed edge while it runs, 12 with weights, up to 40 more per line with `ids`, in
-    `<out>.work`. An interrupted call is continued by the next one with the same arguments, unless `again` starts over;
+    `<out>.work`. An interrupted call is continued by the next one with the same arguments, unless `restart` is given;
     `progress(stage, done, total)` is called as it advances.
     """
     files, nodes = resolved(edges)
@@ -64,11 +66,12 @@ def convert_edges(
         ids=ids,
         memory=memory,
         overwrite=overwrite,
-        again=again,
+        restart=restart,
         progress=progress,
     )
 
 
+@renamed_arguments(again="restart")
 def convert_dataset(
     edges: File | Sequence[File],
     features: File,
@@ -81,7 +84,7 @@ def convert_dataset(
     ids: bool = False,
     memory: str | int | None = None,
     overwrite: bool = False,
-    again: bool = False,
+    restart: bool = False,
     progress: StageProgress | None = None,
 ) -> Dataset:
     """The dataset of these files (`read_dataset`) with a graph that may be larger than memory, written as the folder `out`.
@@ -103,7 +106,7 @@ def convert_dataset(
         if not file.is_file():
             raise MissingFileError(f"there is no file {file}.")
     task = {"task": "convert_dataset", "undirected": undirected, "name": name, "ids": ids}
-    with open_journal(target, task, [*files, x_file, y_file, *parts], again=again) as journal:
+    with open_journal(target, task, [*files, x_file, y_file, *parts], restart=restart) as journal:
         if not journal.is_published(target):
             check_place(target, overwrite)
             x, known = _build(journal, files, x_file, undirected, ids, memory, progress)

@@ -24,6 +24,7 @@ from unifews.datasets import powerlaw
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.folder import check_replaceable, fill, open_dataset
 from unifews.datasets.powerlaw import FeatureModel, PowerLawModel
+from unifews.deprecation import renamed_arguments
 from unifews.io.edge_lists import EdgeList
 from unifews.io.edge_sources import JoinedEdges
 from unifews.io.external_sort import EdgeSource, build
@@ -37,6 +38,7 @@ _PER_NODE = 12  # bytes: the order, and topics or labels with what they are made
 _DRAWING = 80_000_000  # bytes of a few chunks of edges while they are drawn
 
 
+@renamed_arguments(again="restart")
 def write_powerlaw(
     out: str | PathLike[str],
     num_nodes: int,
@@ -50,14 +52,14 @@ def write_powerlaw(
     seed: int = 907,
     memory: str | int | None = None,
     overwrite: bool = False,
-    again: bool = False,
+    restart: bool = False,
     progress: StageProgress | None = None,
 ) -> Dataset:
     """The dataset that `powerlaw` makes of the same arguments, bit for bit, written as the folder `out` and opened from there.
 
     `memory`, such as "2GB", is what this process may take in all; default: two gigabytes more than it has. The minimum is
     about 200 MB and 12 bytes per node. On the disk it takes 10 bytes per directed edge while it runs, or what the dataset
-    itself takes if that is more. An interrupted call is continued by the next one with the same arguments, unless `again`
+    itself takes if that is more. An interrupted call is continued by the next one with the same arguments, unless `restart`
     starts over.
     """
     target = Path(out)
@@ -74,7 +76,7 @@ def write_powerlaw(
         spectrum=spectrum,
         seed=seed,
     )
-    with open_journal(target, task, again=again) as journal:
+    with open_journal(target, task, restart=restart) as journal:
         if not journal.is_published(target):
             check_place(target, overwrite)
             per_chunk = FeatureModel.bytes_of(num_features)

@@ -14,6 +14,7 @@ from unifews.core.diffusion import Diffusion
 from unifews.core.entry import Amounts, Entries
 from unifews.core.graph import Graph
 from unifews.core.schemes import Scheme, resolve
+from unifews.deprecation import renamed_arguments
 from unifews.distributed.columns import by_columns
 from unifews.distributed.group import ProcessGroup, workers
 from unifews.distributed.nodes import by_nodes
@@ -32,6 +33,7 @@ from unifews.storage.journal import array_identity, fingerprint
 from unifews.storage.npy import open_array
 
 
+@renamed_arguments(again="restart", careful="checkpoint_every_hop")
 def propagate(
     graph: Graph,
     x: Any,
@@ -52,8 +54,8 @@ def propagate(
     progress: Progress | None = None,
     threads: int | None = None,
     overwrite: bool = False,
-    again: bool = False,
-    careful: bool = False,
+    restart: bool = False,
+    checkpoint_every_hop: bool = False,
 ) -> Propagated:
     """`unifews.propagate` by all the workers that torchrun has started; each of them calls this with the same arguments.
 
@@ -68,8 +70,8 @@ def propagate(
             whole). Or the worker of each node, an array [n] or a ``.npy`` file of one.
         groups: with columns, how many groups they are cut into, default: one per worker. Each group has a threshold of
             its own where a sparsity is asked for, so it is on the groups, not on the workers, that the result depends.
-        overwrite, again: replace `out`; start over instead of resuming.
-        careful: checkpoint after every hop, so that a lost worker costs at most one hop.
+        overwrite, restart: replace `out`; start over instead of resuming.
+        checkpoint_every_hop: so that a lost worker costs at most one hop.
 
     Everything else is as in `unifews.propagate`. Returns the embedding as a memory map of the file written, to every worker.
     """
@@ -91,9 +93,9 @@ def propagate(
                 )
             budget = budget_of(amounts, config, scheme, hops)
             op = HopOperator(Diffusion(graph, r), scheme, hops, threads_to_use(threads))
-            needs, task, inputs = posed(op, x, budget, amounts, config, "distributed propagation", careful)
+            needs, task, inputs = posed(op, x, budget, amounts, config, "distributed propagation", checkpoint_every_hop)
             way, facts = _way(partition, groups, group.size)
-            order = DistributedOptions(Path(out), task | facts, inputs, overwrite, again)
+            order = DistributedOptions(Path(out), task | facts, inputs, overwrite, restart)
             files = {f"the contents of {file.name}": fingerprint(file)["ends"] for file in order.inputs}
         group.check_same({**order.task, **files})
         return _propagated(group, needs, order, way, groups, progress)

@@ -110,7 +110,7 @@ def _one(
             if state_files.checksum(file) != kept["crc"]:
                 raise state_files.damaged(file)
             return GroupRecord.of_dict(kept)
-        state = Checkpoint(work, shape, needs.careful)
+        state = Checkpoint(work, shape, needs.checkpoint_every_hop)
         if budget is None:
             outcome = whole(op, view, shape, state, report)
         else:

@@ -94,7 +94,8 @@ class _PartitionRun:
         for number, shape in enumerate(reversed(self.shapes)):
             if number < len(done):
                 continue
-            own, state = budgets[-number - 1], _Together(self.work, shape, self.needs.careful, self.group, states, budgets)
+            own = budgets[-number - 1]
+            state = _Together(self.work, shape, self.needs.checkpoint_every_hop, self.group, states, budgets)
             outcome, traffic = self._one(shape, own, state, number)
             outcome.values = outcome.values[: self.part.owned]
             if own is not None and number + 1 < len(self.shapes):
@@ -160,12 +161,12 @@ class _Together(Checkpoint):
         self,
         work: Journal,
         shape: Shape,
-        careful: bool,
+        checkpoint_every_hop: bool,
         group: ProcessGroup,
         states: list[dict[str, Any]],
         budgets: list[Budget | None],
     ) -> None:
-        super().__init__(work, shape, careful)
+        super().__init__(work, shape, checkpoint_every_hop)
         self.group, self.states, self.budgets = group, states, budgets
 
     def load(self, arrays: list[NDArray[Any]]) -> dict[str, Any] | None:

@@ -31,7 +31,7 @@ class DistributedOptions:
     """For JSON."""
     inputs: Sequence[Path]
     overwrite: bool = False
-    again: bool = False
+    restart: bool = False
 
 
 class SharedWork:
@@ -61,12 +61,12 @@ class SharedWork:
 def shared(group: ProcessGroup, order: DistributedOptions) -> Iterator[SharedWork]:
     """The working folder of a result, which all workers must see."""
     folder = folder_of(order.out)
-    again = order.again and not restarts()
+    restart = order.restart and not restarts()
     with ExitStack() as stack:
         work = None
         with group.agreed():
             if group.rank == 0:
-                work = stack.enter_context(open_journal(order.out, order.task, order.inputs, again=again))
+                work = stack.enter_context(open_journal(order.out, order.task, order.inputs, restart=restart))
         with group.agreed():
             if not KIND.describes(folder):
                 raise InputError(f"there is no {folder} there; all workers need one folder to write to, on a shared disk.")

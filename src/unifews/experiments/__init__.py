@@ -1,1 +1,1 @@
-"""Many runs that belong together: done once each, side by side where there is room, and kept."""
+"""Experiments: runs that belong together, each done once, in worker processes, and recorded."""

@@ -38,8 +38,8 @@ NEXT = """Next:
   unifews data convert --edges edges.csv --features x.npy --labels y.csv --out mine      your own data, then unifews train mine
   unifews bench propagation --size arxiv      speed on a larger graph, compared with torch"""
 
-Say = Callable[[str], None]
-Stage = Callable[[], AbstractContextManager[Say]]
+Report = Callable[[str], None]
+Stage = Callable[[], AbstractContextManager[Report]]
 Live = Callable[[str, int, int], AbstractContextManager[tuple[Progress | None, Watch | None]]]
 """Given the case, the first seed and the number of seeds: `progress` and `watch` of `train`."""
 
@@ -87,25 +87,25 @@ def run(
     """Train every case and time a larger graph. `dataset`, `size` and settings of `train` can make it smaller."""
     data, real, about = dataset, False, f"{dataset!r}."
     if data is None:
-        with stage() as say:
-            data, real, about = cora(say)
+        with stage() as report:
+            data, real, about = cora(report)
     warm_up()
     first = settings.get("seed", TrainSpec.seed)
     records = []
     for name, own in SETTINGS.items():
         with live(name, first, seeds) as (progress, watch):
             records.append(train(data, "appnp", seeds=seeds, progress=progress, watch=watch, **settings, **own).to_dict())
-    with stage() as say:
-        return Result(about, real, records, speed(say, *size))
+    with stage() as report:
+        return Result(about, real, records, speed(report, *size))
 
 
-def cora(say: Say) -> tuple[Dataset, bool, str]:
+def cora(report: Report) -> tuple[Dataset, bool, str]:
     """Cora or a generated substitute; whether it is Cora; a description."""
-    say("looking for Cora")
+    report("looking for Cora")
     try:
         data = load_dataset("cora-lcc")
     except MissingFileError as error:
-        say("generating a substitute for Cora")
+        report("generating a substitute for Cora")
         about = (
             f"Cora is not available, so this is a generated graph with its statistics, which is easier than Cora: "
             f"accuracies are not Cora's. {error}"
@@ -114,14 +114,14 @@ def cora(say: Say) -> tuple[Dataset, bool, str]:
     return data, True, f"Cora, its largest component as in the paper (from: {data.about.source})."
 
 
-def speed(say: Say, nodes: int, edges: int, features: int) -> Speed:
+def speed(report: Report, nodes: int, edges: int, features: int) -> Speed:
     """Unpruned and pruned propagation on a generated graph, interleaved, so that other load affects both alike."""
-    say(f"generating a graph of {nodes:,} nodes")
+    report(f"generating a graph of {nodes:,} nodes")
     made = powerlaw(nodes, edges, num_features=features)
     seconds: dict[float, float] = {}
     for trial in range(_ROUNDS):
         for sparsity in (0.0, SPARSITY):
-            say(f"propagating, round {trial + 1} of {_ROUNDS}: {f'{sparsity:.0%} removed' if sparsity else 'unpruned'}")
+            report(f"propagating, round {trial + 1} of {_ROUNDS}: {f'{sparsity:.0%} removed' if sparsity else 'unpruned'}")
             began = perf_counter()
             propagate(made.graph, made.x, edge_sparsity=sparsity or None).embedding  # noqa: B018 - rotated back on access
             seconds[sparsity] = min(seconds.get(sparsity, float("inf")), perf_counter() - began)

@@ -242,7 +242,7 @@ def find_dataset(name: str, scale: Scale, folder: Path) -> SourceDataset:
         return _gencat(name, folder)
     record = registry.record_of(name)
     if record.name == "arxiv" and not _is_present("arxiv") and _is_present("arxiv-sub"):
-        note = "arxiv-sub stands in for arxiv: the same graph, labels and split with substitute features"
+        note = "arxiv-sub replaces arxiv: the same graph, labels and split with substitute features"
         return SourceDataset("arxiv-sub", "arxiv-sub", "cost", note)
     if record.name in _LARGE and not (scale in _LARGE[record.name] and _is_present(record.name)):
         return _generated(record, scale, folder)
@@ -292,7 +292,7 @@ def _generated(record: registry.Record, scale: Scale, folder: Path) -> SourceDat
         about = About(f"powerlaw({nodes}, {edges}), in place of {record.name}", notes=(title,))
         return Dataset(name, made.graph, made.x, made.y, (), about)
 
-    note = f"a generated power-law graph, {fraction:.3%} of its size, stands in for {record.name}"
+    note = f"a generated power-law graph, {fraction:.3%} of its size, replaces {record.name}"
     note += " at this scale" if _is_present(record.name) else ", whose files are not here"
     return SourceDataset(_saved(folder / name, make), f"{record.name} ({title})", "none", note)
 

@@ -38,7 +38,7 @@ LABELS = {
     "max_error": "error allowed",
 }
 """Settings as they are named in tables and figures."""
-_SMOKE = "smoke scale: few epochs, one seed, small widths. It shows that everything runs; its numbers say nothing."
+_SMOKE = "smoke scale: few epochs, one seed, small widths. It shows that everything runs; its numbers have no meaning."
 _MAX_DIGITS = 20  # after the decimal point
 
 # ------------------------------------------------------------------------------------------------------------- quantities

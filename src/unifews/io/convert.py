@@ -41,7 +41,7 @@ def convert_files(
     ids: bool = False,
     memory: str | int | None = None,
     overwrite: bool = False,
-    again: bool = False,
+    restart: bool = False,
     progress: StageProgress | None = None,
 ) -> Graph:
     """The graph of the edges in `files` as the folder `target`; see `datasets.convert.convert_edges`."""
@@ -52,7 +52,7 @@ def convert_files(
         return Graph.open(target)
     graph_folder.check_replaceable(target)
     task = {"task": "convert_edges", "undirected": undirected, "num_nodes": num_nodes, "ids": ids}
-    with open_journal(target, task, files, again=again) as journal:
+    with open_journal(target, task, files, restart=restart) as journal:
         if not journal.is_published(target):
             check_place(target, overwrite)
             if ids:

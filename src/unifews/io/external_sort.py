@@ -122,7 +122,7 @@ def check_share(journal: Journal, planned: int, memory: Memory) -> None:
         needed = (planned - memory.share) * (memory.threads + 2) + memory.total
         raise InputError(
             f"the interrupted work in {journal.folder} was planned for more than {format_bytes(memory.total)}. "
-            f"Give {format_bytes(needed)}, or start over with again=True (--restart)."
+            f"Give {format_bytes(needed)}, or start over with restart=True (--restart)."
         )
 
 

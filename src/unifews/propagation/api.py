@@ -16,6 +16,7 @@ from unifews.core.diffusion import Diffusion
 from unifews.core.entry import Amounts, Entries
 from unifews.core.graph import Graph
 from unifews.core.schemes import Scheme, resolve
+from unifews.deprecation import renamed_arguments
 from unifews.errors import GraphError, InputError
 from unifews.kernels import threads_to_use
 from unifews.propagation.basis import GRAM_LIMIT
@@ -32,6 +33,7 @@ from unifews.storage.journal import array_identity
 from unifews.storage.pages import MappedPages
 
 
+@renamed_arguments(again="restart", careful="checkpoint_every_hop")
 def propagate(
     graph: Graph,
     x: Any,
@@ -56,53 +58,57 @@ def propagate(
     out: str | PathLike[str] | None = None,
     memory: str | int | None = None,
     overwrite: bool = False,
-    again: bool = False,
-    careful: bool = False,
+    restart: bool = False,
+    checkpoint_every_hop: bool = False,
     plan: Callable[[Plan], None] | None = None,
 ) -> Propagated:
     """Propagate features over a graph, skipping the entries that do not matter ([P] Algorithm 1, generalised).
 
-    ``P = Σ_l θ_l S^l X`` with one hop ``(S P)[u] = keep(u)·P[u] + Σ_{v≠u} T[u,v]·P[v]``, where an entry of the sum stays iff
+    ``P = Σ_l θ_l S^l X`` with one hop ``(S P)[u] = keep(u)·P[u] + Σ_{v≠u} T[u,v]·P[v]``, where an entry of the sum is kept if
     ``influence_l · |T[u,v]| · ‖operand‖ ≥ δ_l``. The skip connection ``keep`` is never pruned and T is never renormalised.
 
     Args:
         graph: the graph.
-        x: features [n, f]; numpy, torch, or scipy sparse (never densified whole).
+        x: features [n, f]; numpy, torch, or scipy sparse, which is never made dense as a whole.
         scheme: ``"appnp"``, ``"sgc"``, or an object such as ``Appnp(alpha=.1)``, ``Sgc(skip="identity")``,
             ``Polynomial.heat(3.0)``.
-        hops: L, 20 unless given.
+        hops: L; default: 20.
         r: T = D^-(1-r) Ā D^-r.
-        edge_sparsity: share of off-diagonal products to remove, on average over hops. Give this, or
-        threshold: δ in message units, the same for all hops, or
-        relative_threshold: δ as a multiple of each hop's mean message size, or
-        max_error: ε; as much is removed as keeps the certified ``‖P̂ - P‖_F / ‖P‖_F`` at most ε, that is, `certify`'s bound at
-            most ε times ``‖P̂‖_F - bound``, which is no more than ``‖P‖_F``. None of the four = unpruned.
-        certify: also give a proven upper bound on ``‖P̂ - P‖_F``, up to the rounding of float32, where P̂ is the embedding and P
-            that of the unpruned propagation: ``out.error_bound``, and ``out.relative_error_bound`` (docs/adr/0016).
-            ``"sampled"`` propagates 16 random directions whole instead, one block more, and measures the error in them: the
-            bound then is about 4 times the error whatever is removed, and fails with a chance of one in a million.
-        entries: what one decision is about: ``"block"`` of 16 features, a ``"feature"``, or the whole row of a ``"node"``.
-        basis: ``"principal"`` rotates to principal axes first; ``"input"`` leaves the features as they are.
-        rank: leading axes propagated; chosen from the data unless given. What is dropped counts as removed.
-        deflate: carry the stationary part of the features exactly and prune only the rest; on unless ``basis="input"``.
-        inherit: an entry once removed stays removed (the paper's progressive form).
-        every_hop: also keep the embedding of every hop.
-        focus: with `edge_sparsity`, how much of the budget goes to early hops; see `unifews.propagation.budget.Target`.
+        edge_sparsity: fraction of off-diagonal products to remove, averaged over hops. Give at most one of this and the next
+            three; without any of them nothing is pruned.
+        threshold: δ in message units, the same for all hops.
+        relative_threshold: δ as a multiple of the mean message size of each hop.
+        max_error: ε; removes as much as keeps the certified ``‖P̂ - P‖_F / ‖P‖_F`` at most ε, that is, the bound of `certify` at
+            most ε times ``‖P̂‖_F - bound``, which is no more than ``‖P‖_F``.
+        certify: also return a proven upper bound on ``‖P̂ - P‖_F``, up to float32 rounding, where P̂ is the embedding and P that
+            of the unpruned propagation: ``out.error_bound``, and ``out.relative_error_bound`` (docs/adr/0016). ``"sampled"``
+            propagates 16 random directions unpruned instead, at the cost of one block, and measures the error in them: the
+            bound is then about 4 times the error at any sparsity, and fails with probability 1e-6.
+        entries: what is kept or removed together: a ``"block"`` of 16 features, a ``"feature"``, or a whole ``"node"`` row.
+        basis: ``"principal"`` rotates the features to their principal components first; ``"input"`` does not.
+        rank: number of leading components to propagate; default: chosen from the data. The others count as removed.
+        deflate: propagate the stationary part of the features exactly and prune only the rest; default: True unless
+            ``basis="input"``.
+        inherit: an entry that one hop removes is removed in all later hops (the paper's progressive form).
+        every_hop: also return the embedding of every hop.
+        focus: with `edge_sparsity`, how much more later hops are pruned than early ones; see
+            `unifews.propagation.budget.Target`.
         progress: called with (steps done, steps in all).
-        threads: kernel threads, all cores unless given; the result does not depend on it.
-        out: with `memory`, write the embedding to this ``.npy`` file and never hold it, or all features, in memory: graph,
-            features and result may each be larger (`Graph.open`, ``np.load(…, mmap_mode="r")``). A call that was interrupted
-            goes on where it stopped, with the same arguments, and ends with the same bytes (docs/adr/0019).
-        memory: what this may take, such as ``"12GB"``.
+        threads: kernel threads; default: all cores. The result does not depend on it.
+        out: with `memory`, write the embedding to this ``.npy`` file, out of core: graph, features and result may each be
+            larger than memory (`Graph.open`, ``np.load(…, mmap_mode="r")``). After an interruption the same call resumes
+            and ends with the same bytes (docs/adr/0019).
+        memory: the memory that the process may use, such as ``"12GB"``.
         overwrite: replace the file `out`.
-        again: start afresh instead of going on with what was interrupted.
-        careful: keep the state after every hop, so that a kill loses one at most; else as often as takes a sixth of the time.
-        plan: called with the `Plan` before it starts: groups of columns, passes, bytes, time.
+        restart: start over instead of resuming an interrupted call.
+        checkpoint_every_hop: save the state after every hop, so that an interruption loses at most one; default: as often as
+            costs a sixth of the time.
+        plan: called with the `Plan` before the work starts: groups of columns, passes, bytes, time.
 
-    Pruning saves operations and not always time: finding axes and deciding cost some. `trace.unpruned_seconds` is an estimate
-    of what the unpruned propagation would have taken (not with `memory`), and `trace.slower` a sentence where that is less.
+    Pruning reduces operations and not always time: the basis and the decisions cost some. `trace.unpruned_seconds` estimates
+    what the unpruned propagation would take (not with `memory`), and `trace.slower` is a message where that is less.
 
-    The paper's own form is ``entries="node", basis="input", inherit=True, threshold=δ``.
+    The paper's form is ``entries="node", basis="input", inherit=True, threshold=δ``.
     """
     began = perf_counter()
     with reported_as(edge_threshold="threshold"):
@@ -111,8 +117,8 @@ def propagate(
     config.check(amounts)
     if out is not None or memory is not None:
         _check_out_of_core(x, out, memory, amounts, config)
-    elif careful:
-        raise InputError("`careful` is about propagating through files, and this is in memory; give `out` and `memory` too.")
+    elif checkpoint_every_hop:
+        raise InputError("`checkpoint_every_hop` needs out-of-core propagation; give `out` and `memory` too.")
     taken = resident()
     if not isinstance(graph, Graph):
         raise GraphError(
@@ -123,8 +129,8 @@ def propagate(
     budget = budget_of(amounts, config, scheme, hops)
     op = HopOperator(diffusion, scheme, hops, threads_to_use(threads))
     if out is not None and memory is not None:
-        order = OutOfCoreOptions(Path(out), parse_bytes(memory, "memory"), taken, overwrite, again, plan)
-        return _out_of_core(op, x, budget, amounts, config, careful, order, progress)
+        order = OutOfCoreOptions(Path(out), parse_bytes(memory, "memory"), taken, overwrite, restart, plan)
+        return _out_of_core(op, x, budget, amounts, config, checkpoint_every_hop, order, progress)
     return in_memory(op, x, budget, config, amounts.max_error, progress, began)
 
 
@@ -150,7 +156,7 @@ def _check_out_of_core(
     """Refuse what is not available where columns are propagated group by group, out of core."""
     if out is None or memory is None:
         given, missing = ("out", "memory='12GB'") if memory is None else ("memory", "out='p.npy'")
-        raise InputError(f"`{given}` is for propagating beyond memory, from files to a file; give {missing} too.")
+        raise InputError(f"`{given}` is for out-of-core propagation; give {missing} too.")
     if Path(out).suffix != ".npy":
         raise InputError(f"`out` is {str(out)!r}; it must end in .npy, the format it is written in.")
     parse_bytes(memory, "memory")
@@ -170,7 +176,7 @@ def _check_out_of_core(
     }
     for name, (is_asked, why, instead) in refused.items():
         if is_asked:
-            raise InputError(f"{name} {why}, and with `memory` columns are propagated group by group; {instead}.")
+            raise InputError(f"{name} {why}, and out of core columns are propagated in groups; {instead}.")
 
 
 def _out_of_core(
@@ -179,15 +185,15 @@ def _out_of_core(
     budget: Budget | None,
     amounts: Amounts,
     config: PropagationConfig,
-    careful: bool,
+    checkpoint_every_hop: bool,
     order: OutOfCoreOptions,
     progress: Progress | None,
 ) -> Propagated:
-    """From files to a file; what is mapped of them counts as memory too, and is given back in time."""
+    """Memory-mapped inputs count as memory; their pages are released during the work."""
     graph, pages = op.diffusion.graph, MappedPages()
     pages.add(graph.indptr, graph.indices, graph.weight, np.asanyarray(x) if not hasattr(x, "detach") else None)
     with pages.within(order.memory):
-        needs, task, inputs = posed(op, x, budget, amounts, config, "`memory`", careful)
+        needs, task, inputs = posed(op, x, budget, amounts, config, "`memory`", checkpoint_every_hop)
         return out_of_core(needs, order, task, inputs, pages, progress)
 
 
@@ -198,7 +204,7 @@ def posed(
     amounts: Amounts,
     config: PropagationConfig,
     cause: str,
-    careful: bool,
+    checkpoint_every_hop: bool,
 ) -> tuple[Requirements, dict[str, Any], list[Path]]:
     """What an out-of-core propagation needs, and what its result depends on: facts for JSON, and input files.
 
@@ -209,11 +215,19 @@ def posed(
     features = FeatureMatrix(x, graph.num_nodes)
     if rotate and features.f > GRAM_LIMIT:
         raise InputError(
-            f"{cause} with principal axes takes up to {GRAM_LIMIT:,} features, and `x` has {features.f:,}; write basis='input'."
+            f"{cause} with basis='principal' takes up to {GRAM_LIMIT:,} features, and `x` has {features.f:,}; "
+            "write basis='input'."
         )
     spent = isinstance(budget, Target) and np.ceil((1 - budget.sparsity) * features.f) >= features.f
     needs = Requirements(
-        op, features, None if spent else budget, rotate, deflate, config.entries == "feature", config.inherit, careful
+        op,
+        features,
+        None if spent else budget,
+        rotate,
+        deflate,
+        config.entries == "feature",
+        config.inherit,
+        checkpoint_every_hop,
     )
     task = {
         "task": "propagate",

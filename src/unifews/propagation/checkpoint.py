@@ -29,14 +29,14 @@ _WORTH = 5.0  # hops go on for so many times the seconds that keeping their stat
 class Checkpoint:
     """Where the hops of a group stand, on disk, in two files that take turns: one is whole whenever the process may die."""
 
-    def __init__(self, work: Journal, shape: Shape, careful: bool) -> None:
-        """`careful`: after every hop, so that no more than one is lost; else as often as it does not slow the hops down."""
-        self.work, self.shape, self.careful = work, shape, careful
+    def __init__(self, work: Journal, shape: Shape, checkpoint_every_hop: bool) -> None:
+        """`checkpoint_every_hop`: an interruption loses at most one hop; otherwise as often as costs little."""
+        self.work, self.shape, self.checkpoint_every_hop = work, shape, checkpoint_every_hop
         self.since, self.cost = perf_counter(), 0.0
 
     @property
     def is_due(self) -> bool:
-        return self.careful or perf_counter() - self.since >= _WORTH * self.cost
+        return self.checkpoint_every_hop or perf_counter() - self.since >= _WORTH * self.cost
 
     # As a `local.Keeper` of pruned hops:
 

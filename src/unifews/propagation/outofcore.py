@@ -53,7 +53,7 @@ class OutOfCoreOptions:
     taken: int
     """Bytes of memory the process had before."""
     overwrite: bool = False
-    again: bool = False
+    restart: bool = False
     report: Callable[[Plan], None] | None = None
 
 
@@ -70,7 +70,7 @@ def out_of_core(
     The result depends on `task` (for JSON) and the files `inputs` alone; `pages` are those that the caller gives back in time.
     """
     out = order.out
-    with open_journal(out, task, inputs, again=order.again) as work:
+    with open_journal(out, task, inputs, restart=order.restart) as work:
         if not (work.get("summary") and out.exists() and not (work.folder / RESULT).exists()):  # killed after the last step
             check_place(out, order.overwrite)
             chosen = _planned(work, needs, order)
@@ -97,7 +97,7 @@ def _planned(work: Journal, needs: Requirements, order: OutOfCoreOptions) -> Pla
         if chosen.memory + order.taken > 1.02 * order.memory:
             raise InputError(
                 f"the interrupted work in {work.folder} was planned for more than {format_bytes(order.memory)}. "
-                f"Give {format_bytes(1.02 * (chosen.memory + order.taken))}, or start over with again=True (--restart)."
+                f"Give {format_bytes(1.02 * (chosen.memory + order.taken))}, or start over with restart=True (--restart)."
             )
         work.check_disk(chosen.disk, "out-of-core propagation")
     if order.report:
@@ -203,7 +203,7 @@ class _OutOfCoreRun:
             if str(shape.column) in done:
                 continue
             own = budgets[-number - 1]
-            state = Checkpoint(self.work, shape, self.needs.careful)
+            state = Checkpoint(self.work, shape, self.needs.checkpoint_every_hop)
             report = partial(self._after, 1 + number * self.op.hops)
             if own is None:
                 outcome = whole(self.op, view, shape, state, report, allocate=self._allocate)

@@ -36,7 +36,7 @@ class Requirements:
     deflate: bool
     by_feature: bool
     inherit: bool
-    careful: bool = False
+    checkpoint_every_hop: bool = False
     """Whether the state of the hops is kept after each of them, whatever time that takes."""
 
     @property

@@ -181,8 +181,8 @@ def _draw_x_labels(drawing: Drawing, x: _Scale, bottom: float, last: bool) -> No
     for number, (place, text) in enumerate(x.ticks):
         drawing.line((x.at(place), bottom), (x.at(place), bottom + 4))
         if last:
-            room = max(3, int(2 * spacing / (0.55 * _SIZE)))  # letters on two lines in turns
-            shown = text if len(text) <= room else f"{text[: room - 1]}…"
+            letters = max(3, int(2 * spacing / (0.55 * _SIZE)))  # on two lines in turns
+            shown = text if len(text) <= letters else f"{text[: letters - 1]}…"
             drawing.text(x.at(place), bottom + 14 + (10 if width > spacing and number % 2 else 0), shown, "middle")
 
 
@@ -234,9 +234,9 @@ def _draw_heat(drawing: Drawing, plot: Plot, heat: Heat, top: float, values: Seq
         drawing.text(_LEFT + 24, y + _ROW / 2 + 3, name, "end")
         for column, value in enumerate(line):
             if value is not None:
-                share = (value - low) / (high - low) if high > low else 0.5
-                drawing.box(x.at(column - 0.5), y, x.at(1) - x.at(0), _ROW, stroke="#ffffff", fill=_viridis(share))
-                ink = "#ffffff" if share < 0.6 else _INK
+                fraction = (value - low) / (high - low) if high > low else 0.5
+                drawing.box(x.at(column - 0.5), y, x.at(1) - x.at(0), _ROW, stroke="#ffffff", fill=_viridis(fraction))
+                ink = "#ffffff" if fraction < 0.6 else _INK
                 drawing.text(x.at(column), y + _ROW / 2 + 3, f"{value:.3g}", "middle", colour=ink)
     bottom = top + len(heat.names) * _ROW
     _draw_x_labels(drawing, x, bottom, heat is plot.heat[-1])
@@ -244,8 +244,8 @@ def _draw_heat(drawing: Drawing, plot: Plot, heat: Heat, top: float, values: Seq
     return bottom
 
 
-def _viridis(share: float) -> str:
-    place = share * (len(_VIRIDIS) - 1)
+def _viridis(fraction: float) -> str:
+    place = fraction * (len(_VIRIDIS) - 1)
     first = min(int(place), len(_VIRIDIS) - 2)
     ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in _VIRIDIS[first : first + 2]]
     return "#" + "".join(f"{round(a + (b - a) * (place - first)):02x}" for a, b in zip(*ends, strict=True))

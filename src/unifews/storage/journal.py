@@ -156,10 +156,10 @@ def folder_of(out: Path) -> Path:
 
 
 @contextmanager
-def open_journal(out: Path, task: Json, inputs: Sequence[Path] = (), *, again: bool = False) -> Iterator[Journal]:
+def open_journal(out: Path, task: Json, inputs: Sequence[Path] = (), *, restart: bool = False) -> Iterator[Journal]:
     """The working folder of `out`, new or as an earlier call left it; that must have had the same task and inputs.
 
-    `again` starts over. After an error, a folder that holds nothing another call could use is deleted.
+    `restart` starts over. After an error, a folder that holds nothing another call could use is deleted.
     """
     folder = folder_of(out)
     if not out.parent.is_dir():
@@ -173,7 +173,7 @@ def open_journal(out: Path, task: Json, inputs: Sequence[Path] = (), *, again: b
     folder.mkdir(exist_ok=True)
     lock = _locked(folder)
     try:
-        if again or not KIND.describes(folder):
+        if restart or not KIND.describes(folder):
             _clear(folder)
             manifest = {**KIND.header(), "out": str(out), **wanted, "done": {}}
             _write(folder, manifest)
@@ -231,7 +231,7 @@ def array_identity(name: str, array: NDArray[Any]) -> tuple[list[Path], Json]:
 
 def _check_same(out: Path, manifest: Json, wanted: Json) -> None:
     task = wanted["task"]
-    restart = f"or start over with again=True (--restart), or by deleting {folder_of(out)}"
+    restart = f"or start over with restart=True (--restart), or by deleting {folder_of(out)}"
     begun = manifest["task"]
     changed = [name for name in task if begun.get(name) != task[name]]
     if changed or begun.keys() != task.keys():
@@ -272,7 +272,7 @@ def _read(folder: Path) -> Json:
     if type(version) is int and version < KIND.version:  # its steps were recorded in another form
         raise FileFormatError(
             f"{folder} was left by an earlier release of unifews, whose unfinished work this one does not continue. Finish it "
-            f"with that release, or start over with again=True (--restart), or by deleting {folder}."
+            f"with that release, or start over with restart=True (--restart), or by deleting {folder}."
         )
     if type(version) is int and version > KIND.version:
         raise FileFormatError(f"{folder} has format version {version}, of a later release. Upgrade unifews, or delete it.")
@@ -285,7 +285,7 @@ def damaged(folder: Path) -> FileFormatError:
     """The error for a working folder whose manifest is not as it was written."""
     return FileFormatError(
         f"{folder}/{KIND.file} is damaged, so the interrupted work cannot continue. "
-        f"Start over with again=True (--restart), or by deleting {folder}."
+        f"Start over with restart=True (--restart), or by deleting {folder}."
     )
 
 

@@ -106,7 +106,7 @@ def truncate(file: Path, size: int) -> None:
 
 def damaged(file: Path) -> FileFormatError:
     """The error for a file of a working folder that has changed since it was recorded."""
-    return FileFormatError(f"{file} has changed since the interrupted call. Start over with again=True (--restart).")
+    return FileFormatError(f"{file} has changed since the interrupted call. Start over with restart=True (--restart).")
 
 
 def write_header(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, keep: bool = False) -> None:

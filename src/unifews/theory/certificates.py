@@ -78,7 +78,7 @@ class Certificate:
         """Record what the next hop removed, ‖R_l‖_F or an upper bound on it, in units of 2^exponent; returns `bound`.
 
         One number, or one per group of features [groups], the same groups at every hop: groups do not mix, so their bounds
-        add up as √Σ b², never more than the bound from the whole.
+        add up as √Σ b², never more than the bound without groups.
         """
         removed = np.atleast_1d(_check("removed_norm", removed_norm))
         if self.done == self.hops:
@@ -228,10 +228,10 @@ def rounding_norm(terms: int, norm: float) -> float:
     `terms` is the largest number of products in one sum, k = terms + 4 for the factors of T; `norm` is ‖S‖₂·‖Ẑ‖_F. The worst
     case (Higham, 2002, section 3.1); observed errors are smaller by about √k.
     """
-    share = (terms + 4) * 2.0**-24
-    if share >= 1:
+    fraction = (terms + 4) * 2.0**-24
+    if fraction >= 1:
         raise InputError(f"a float32 sum of {terms:,} products has no rounding bound; sum in parts or in float64.")
-    return share / (1 - share) * norm
+    return fraction / (1 - fraction) * norm
 
 
 def _check(name: str, values: ArrayLike) -> Vector:

@@ -172,7 +172,7 @@ class PowerLaw:
         return self.constant * math.pow(1 - check_sparsity("sparsity", sparsity), -self.exponent)
 
     def epsilon(self, sparsity: float, edges: int, norm: float) -> float:
-        """ε = η·m·δ(η)/‖p‖, in [P]'s words O(η(1-η)^-t): for the given p only, see `vector_epsilon`."""
+        """ε = η·m·δ(η)/‖p‖, [P] writes O(η(1-η)^-t): for the given p only, see `vector_epsilon`."""
         return sparsity * edges * self.threshold(sparsity) / _check_above_zero("norm", norm)
 
 
@@ -274,8 +274,8 @@ def fit_curve(messages: ArrayLike, sigma: float, *, points: int = 99) -> CurveFi
     from scipy.optimize import least_squares
 
     truth = Quantile(messages)
-    shares = np.arange(1, points + 1) / (points + 1)
-    thresholds = np.unique([truth.threshold(float(share)) for share in shares])
+    sparsities = np.arange(1, points + 1) / (points + 1)
+    thresholds = np.unique([truth.threshold(float(sparsity)) for sparsity in sparsities])
     thresholds = thresholds[thresholds > 0]
     if len(thresholds) < 2:
         raise InputError("fitting a curve needs messages of different sizes; these are all equal or zero.")

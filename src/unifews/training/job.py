@@ -58,7 +58,7 @@ class TrainingJob:
         self,
         ledger: Ledger | None,
         *,
-        again: bool = False,
+        restart: bool = False,
         progress: Progress | None = None,
         watch: Watch | None = None,
         workers: HeadTrainer | None = None,
@@ -73,21 +73,21 @@ class TrainingJob:
         """
 
         def make() -> Values:
-            result = self.train(ledger, again=again, progress=progress, watch=watch, workers=workers)
+            result = self.train(ledger, restart=restart, progress=progress, watch=watch, workers=workers)
             trained(result)
             return result.to_dict()
 
         if ledger is None:
             return make()
         if workers is not None:
-            return (None if again else ledger.find(self.id)) or make()
-        return ledger.once(self.id, make, again=again, wait=wait, waiting=waiting)
+            return (None if restart else ledger.find(self.id)) or make()
+        return ledger.once(self.id, make, restart=restart, wait=wait, waiting=waiting)
 
     def train(
         self,
         ledger: Ledger | None = None,
         *,
-        again: bool = False,
+        restart: bool = False,
         progress: Progress | None = None,
         watch: Watch | None = None,
         workers: HeadTrainer | None = None,
@@ -99,9 +99,9 @@ class TrainingJob:
         warm_up()
         if self.spec.is_layered:
             warm_up_layers()
-        if ledger and again:
+        if ledger and restart:
             ledger.drop_partial(self.id)
-        known = [] if ledger is None or again else self.known_seeds(ledger)
+        known = [] if ledger is None or restart else self.known_seeds(ledger)
         return run_job(self, ledger, progress=progress, watch=watch, trainer=workers, known=known)
 
     def known_seeds(self, ledger: Ledger) -> list[SeedResult]:

@@ -115,7 +115,7 @@ class Ledger:
         run: str,
         make: Callable[[], Record],
         *,
-        again: bool = False,
+        restart: bool = False,
         wait: bool = True,
         waiting: Callable[[], None] = lambda: None,
     ) -> Record:
@@ -125,7 +125,7 @@ class Ledger:
         `Busy` without `wait`. A process that is killed releases its run. `again`: call `make` in any case.
         """
         with self._claimed(run, wait, waiting):
-            return (None if again else self._latest(run)) or make()
+            return (None if restart else self._latest(run)) or make()
 
     def _latest(self, run: str) -> Record | None:
         if not self.path.exists() or run.encode() not in self.path.read_bytes():
