@@ -146,7 +146,7 @@ class Method:
 class Propagator(Method):
     """A method that propagates features once; a head is then trained on the embedding.
 
-    To add one, implement `propagate` and list ``"sgc"`` and/or ``"appnp"`` among the backbones:
+    To add one, implement `propagate` and list ``"sgc"`` and/or ``"appnp"`` among the backbones::
 
         @method("half", prunes=("edges",), backbones=("sgc",), paper="...")
         @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Propagator(Method):
             raise GraphError(f"method {name!r} cannot use edge weights; drop them, or take method='unifews'.")
 
     def call(self, task: PropagationTask) -> tuple[Callable[..., Propagated], dict[str, Any]]:
-        """A function and its keyword arguments by which a trained model propagates other graphs: function(graph, x, **how)."""
+        """A function and its keyword arguments by which a trained model propagates: ``function(graph, x, **how)``."""
         names = ("scheme", "hops", "r", "edge_sparsity", "threshold", "seed")
         return partial(propagate_by, self), {name: getattr(task, name) for name in names} | dict(task.options)
 
@@ -304,7 +304,7 @@ class Stage:
 class Trainer(Method):
     """A method that takes part in the training of a model whose layers propagate.
 
-    To add one, implement `stages` and list the models among the backbones:
+    To add one, implement `stages` and list the models among the backbones::
 
         @method("magnitude", prunes=("weights",), backbones=("gcn",), paper="...")
         @dataclass(frozen=True)
@@ -360,7 +360,7 @@ class EdgeSelection:
 class EdgeSelector(Trainer):
     """A method that chooses edges of a graph once, before training; one set of edges for all layers.
 
-    To add one, implement `select`; `stages` follows from it:
+    To add one, implement `select`; `stages` follows from it::
 
         @method("first", prunes=("edges",), backbones=("gcn", "sage"), paper="...")
         @dataclass(frozen=True)
