@@ -191,7 +191,7 @@ class Propagator(Method):
             raise GraphError(f"method {name!r} cannot use edge weights; drop them, or take method='unifews'.")
 
     def call(self, task: PropagationTask) -> tuple[Callable[..., Propagated], dict[str, Any]]:
-        """A function and keywords by which a trained model propagates other graphs: ``function(graph, x, **how)``."""
+        """A function and its keyword arguments by which a trained model propagates: ``function(graph, x, **how)``."""
         names = ("scheme", "hops", "r", "edge_sparsity", "threshold", "seed")
         return partial(propagate_by, self), {name: getattr(task, name) for name in names} | dict(task.options)
 
