@@ -397,8 +397,8 @@ class TestSettingsInMessages:
     @pytest.mark.parametrize(
         "options, says",
         [
-            ("--certify --memory 1GB", ["certify is not available out of core", "with --memory columns"]),
-            ("--max-error .1 --memory 1GB", ["--max-error spends one budget", "with --memory columns"]),
+            ("--certify --memory 1GB", ["certify is not available out of core", "out of core columns"]),
+            ("--max-error .1 --memory 1GB", ["--max-error spends one budget", "out of core columns"]),
             ("--max-error .1 --certify-sampled", "leave out --certify."),
         ],
     )

@@ -75,6 +75,11 @@ class _Column(NamedTuple):
     text: Callable[[Any], str]
     better: str = ""
     """A larger gain: "fewer" operations, "faster"."""
+    shown_with: str = ""
+    """Another quantity that must not be zero for the column to be shown."""
+
+    def applies(self, row: Row) -> bool:
+        return bool(getattr(row, self.name) and getattr(row, self.shown_with or self.name))
 
 
 _COLUMNS = (
@@ -84,11 +89,10 @@ _COLUMNS = (
     _Column("MACs in all", "operations", short, "fewer"),
     _Column("edge entries removed", "edge_sparsity", "{:.1%}".format),
     _Column("weights removed", "weight_sparsity", "{:.1%}".format),
-    _Column("propagation seconds", "propagate_seconds", "{:.2f}".format, "faster"),
+    _Column("propagation seconds", "propagate_seconds", "{:.2f}".format, "faster", "macs"),
     _Column("training seconds", "train_seconds", "{:.2f}".format, "faster"),
 )
 _WORSE = {"fewer": "more", "faster": "slower"}
-_ZEROS = {"0", "0.0%", "0.00"}
 
 
 def run_table(records: Sequence[Record]) -> tuple[list[str], list[list[Shown]]]:
@@ -99,7 +103,8 @@ def run_table(records: Sequence[Record]) -> tuple[list[str], list[list[Shown]]]:
     metrics = " or ".join(sorted({NAMES[record["metric"]] for record in records}))
     tasks = " or ".join(sorted({record["spec"].get("task", "nodes") for record in records}))
     rows = [[Shown(label), *_numbers(record, records)] for record, label in zip(records, labels_of(records), strict=True)]
-    used = [place for place in range(len(rows[0])) if not _ZEROS.issuperset(row[place].text for row in rows)]
+    shown = [Row.of(record) for record in records]
+    used = [0, 1, *(place for place, column in enumerate(_COLUMNS, 2) if any(map(column.applies, shown)))]
     titles = ["run", f"{metrics}, % on test {tasks}", *(column.title for column in _COLUMNS)]
     return [titles[place] for place in used], [[row[place] for place in used] for row in rows]
 
@@ -109,7 +114,7 @@ def _numbers(record: Record, records: Sequence[Record]) -> list[Shown]:
     gain = None if baseline is None else Gain.of(record, baseline)
     points = "" if gain is None else with_std(f"{gain.points:+.1f}", gain.spread, gain.seeds)
     cells = [Shown(with_std(f"{row.score:.1f}", row.std, row.seeds), row.score, points)]
-    for _, name, text, better in _COLUMNS:
+    for _, name, text, better, _ in _COLUMNS:
         ratio = getattr(gain, name) if gain is not None and better else None
         cells.append(Shown(text(getattr(row, name)), getattr(row, name), "" if ratio is None else _times(ratio, better)))
     return cells
