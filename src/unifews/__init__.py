@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from unifews.serving.model import FrozenModel as FrozenModel
     from unifews.training.api import train as train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 deprecation.install()
 

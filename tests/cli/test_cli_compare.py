@@ -24,6 +24,8 @@ from unifews.training import api
 from unifews.training.ledger import Ledger
 from unifews.training.spec import paper_form
 
+pytestmark = pytest.mark.slow
+
 DATA = gencat(300, 900, features=12, classes=3, seed=7, name="mine")
 SMALL = ["--width", 8, "--epochs", 10, "--seeds", 2]
 TWO = ["--methods", "unifews,random", "--edge-sparsity", ".5,.8"]

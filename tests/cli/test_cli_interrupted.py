@@ -23,6 +23,8 @@ from unifews.datasets.gencat import gencat
 from unifews.training.api import train
 from unifews.training.ledger import Ledger
 
+pytestmark = pytest.mark.slow
+
 DATA = gencat(300, 900, features=12, classes=3, seed=7, name="mine")
 LONG = ["--width", "8", "--epochs", "100000", "--patience", "0"]
 

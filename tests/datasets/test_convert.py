@@ -30,6 +30,8 @@ from unifews.errors import FileFormatError, GraphError, InputError, MissingFileE
 from unifews.io.graphs import read_graph
 from unifews.storage import journal
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(53)
 EDGES = RNG.integers(0, 70, (2, 500))
 WEIGHT = RNG.integers(0, 9, 500) / 4

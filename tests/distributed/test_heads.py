@@ -17,6 +17,8 @@ import unifews as uf
 from unifews.datasets.folder import open_dataset, save_dataset
 from unifews.distributed.head import on_embedding
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 
 

@@ -12,6 +12,8 @@ from torchrun import torchrun
 
 from unifews.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 SAYS = r"this sparsified model is trained in {} with 2 ranks, where each one would decide .*; train it in one process, or "
 
 

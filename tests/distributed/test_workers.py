@@ -18,6 +18,8 @@ from unifews.propagation import local
 from unifews.propagation.budget import Target
 from unifews.storage.journal import folder_of
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 COLUMNS = [name for name in CASES if name.startswith("columns")]
 NODES = [name for name in CASES if name.startswith("nodes")]

@@ -14,6 +14,8 @@ import pytest
 import unifews
 import unifews.theory
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DOCS, RESULTS = ROOT / "docs", ROOT / "results"
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 OUTPUTS = Path(__file__).parents[2] / "docs" / "outputs.py"
 SCRIPT = runpy.run_path(str(OUTPUTS))
 

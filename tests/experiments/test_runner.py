@@ -22,6 +22,8 @@ from unifews.methods import registry
 from unifews.training import api
 from unifews.training.ledger import Ledger
 
+pytestmark = pytest.mark.slow
+
 DATA = gencat(200, 600, features=8, classes=3, seed=7, name="mine")
 BASE = {"dataset": DATA, "model": "gcn", "width": 8, "epochs": 3, "seeds": 2}
 CELLS = [BASE, BASE | {"edge_sparsity": 0.5}, BASE | {"method": "random", "edge_sparsity": 0.5}]

@@ -13,6 +13,8 @@ from campaign import run
 from formats import FORMATS
 from mutate import change
 
+pytestmark = pytest.mark.slow
+
 SLOW = {"ledger": 80, "propagation-work": 120, "model-folders": 150, "convert-npz": 80, "convert-npz-compressed": 80}
 """Tries; of the other formats 250."""
 

@@ -23,6 +23,8 @@ from unifews.errors import FileFormatError, GraphError, InputError, MissingFileE
 from unifews.io import node_numbering
 from unifews.io.ids import IdMap, check_ids
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(67)
 NUMBERS = RNG.integers(-(10**12), 10**12, 60)
 NAMES = [f"{'ÄÖß漢🙂ab'[i % 7]}{i % 13}-{i}" for i in range(60)]

@@ -15,6 +15,8 @@ from unifews.errors import GraphError, InputError, ShapeError
 from unifews.methods import registry
 from unifews.methods.base import TOLERANCE, Propagator
 
+pytestmark = pytest.mark.slow
+
 GRAPH, X = graph_of(), words()
 QUICK = {"width": 16, "batch": 32, "epochs": 12, "patience": 0, "lr": 1e-2}
 ON_CORA = {"width": 64, "epochs": 25}

@@ -26,6 +26,8 @@ from unifews.nn.models import build
 from unifews.report.runs import label_of
 from unifews.training.spec import TrainSpec
 
+pytestmark = pytest.mark.slow
+
 TRAINERS = [name for name in CARDS if name != "unifews" and issubclass(registry.find(name), Trainer)]
 CLAIMS = [(name, model) for name in TRAINERS for model in CARDS[name].backbones]
 DATA = learnable()

@@ -31,6 +31,8 @@ from unifews.propagation import api, checkpoint, features, local, outofcore, pla
 from unifews.storage import state_files
 from unifews.storage.journal import folder_of
 
+pytestmark = pytest.mark.slow
+
 DATA = uf.powerlaw(700, 6_000, num_features=70, num_classes=5, seed=17)
 MANY = dict(scheme="appnp", hops=6, edge_sparsity=0.8, threads=1)
 

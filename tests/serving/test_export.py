@@ -19,6 +19,8 @@ from unifews.serving import export as module
 from unifews.serving.portable import PortableProgram
 from unifews.serving.program import ACTIVATIONS, Program, Step
 
+pytestmark = pytest.mark.slow
+
 FEATURES, NODES = 12, 60
 
 

@@ -62,8 +62,8 @@ def by_columns(common: SharedWork, needs: Requirements, groups: int | None, prog
         for turn, number in enumerate(mine):
             report = later(progress, turn * op.hops, len(mine) * op.hops)
             done[number] = _one(common, needs, view, shapes[number], budgets[number], report)
-    everybody = group.gather({number: each.to_dict() for number, each in done.items()})
-    by_worker = [{int(number): GroupRecord.of_dict(kept) for number, kept in worker.items()} for worker in everybody]
+    gathered = group.gather({number: each.to_dict() for number, each in done.items()})
+    by_worker = [{int(number): GroupRecord.of_dict(kept) for number, kept in worker.items()} for worker in gathered]
     parts = [worker[number] for number in range(len(shapes)) for worker in by_worker if number in worker]
     assembly = Assembly(needs, frame, parts)
     write(common, assembly, _rows(common, needs, shapes), _together(by_worker, parts), began)

@@ -1,7 +1,7 @@
 """The processes that torchrun started: how they communicate, and how they fail together.
 
-Everything goes through torch.distributed: gloo, since what is exchanged lies in the memory of processors. What they tell each
-other in words is JSON, never a pickle.
+Everything goes through torch.distributed: gloo, since what is exchanged lies in main memory. Messages
+are JSON, never pickles.
 """
 
 from __future__ import annotations
@@ -95,20 +95,20 @@ class ProcessGroup:
             yield
         except (UnifewsError, OSError) as error:
             failure = error
-        told = self.gather(None if failure is None else str(failure))
-        failed = [rank for rank, sentence in enumerate(told) if sentence is not None]
+        gathered = self.gather(None if failure is None else str(failure))
+        failed = [rank for rank, message in enumerate(gathered) if message is not None]
         if not failed:
             return
         if self.rank == 0:
-            raise failure or InputError(f"worker {failed[0]} failed: {told[failed[0]]}")
-        raise ReportedElsewhere(told[failed[0]]) from failure
+            raise failure or InputError(f"worker {failed[0]} failed: {gathered[failed[0]]}")
+        raise ReportedElsewhere(gathered[failed[0]]) from failure
 
     def check_same(self, facts: dict[str, Any]) -> None:
         """An error unless all workers were given the same; `facts` by name."""
-        told = self.gather(facts)
-        for rank, other in enumerate(told):
-            for name in sorted(told[0].keys() | other.keys()):
-                one, another = told[0].get(name), other.get(name)
+        gathered = self.gather(facts)
+        for rank, other in enumerate(gathered):
+            for name in sorted(gathered[0].keys() | other.keys()):
+                one, another = gathered[0].get(name), other.get(name)
                 if one != another:
                     raise self.refuse(
                         f"workers disagree on {name}: worker 0 has {_short(one)}, worker {rank} has {_short(another)}. "
@@ -116,7 +116,7 @@ class ProcessGroup:
                     )
 
     def refuse(self, sentence: str) -> UnifewsError:
-        """The error for what all workers find wrong alike, told by the first."""
+        """The error for what all workers find wrong alike; rank 0 reports it."""
         return InputError(sentence) if self.rank == 0 else ReportedElsewhere(sentence)
 
     @contextmanager
@@ -139,7 +139,7 @@ def workers() -> Iterator[ProcessGroup]:
         yield ProcessGroup(None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo"))
         return
     store, rank, size = next(iter(rendezvous("env://", timeout=_PATIENCE))) if launched() else (HashStore(), 0, 1)
-    # The store outlives groups and restarts: whoever joins must not find the addresses of those before.
+    # The store outlives groups and restarts: new members must not find addresses of earlier ones.
     store = PrefixStore(f"unifews {restarts()} {next(_times)}", store)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=_PATIENCE)
     try:

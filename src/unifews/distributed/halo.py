@@ -1,7 +1,7 @@
 """One hop on a part of a graph: what must come from other workers first, and no more than some entry needs.
 
 Owners decide what to send, as the kernels do: for each row that another worker needs, its owner knows the largest factor of
-that worker's edges from it, so ``size · reach < δ`` says that no entry of that worker survives, and nothing is sent. There the
+that worker's edges from it, so ``size · reach < δ`` means that no entry of that worker is kept, and nothing is sent. There the
 block counts as one of size zero, which falls short of every δ just the same.
 """
 

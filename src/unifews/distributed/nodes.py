@@ -111,7 +111,7 @@ class _PartitionRun:
         return done[::-1]
 
     def _budgets(self, done: list[GroupRecord], states: list[dict[str, Any]]) -> list[Budget | None]:
-        """Those of the hop, or the group, that all go on from; or new ones."""
+        """Those of the hop, or the group, from which all workers resume; or new ones."""
         budget = self.needs.budget
         if not isinstance(budget, Target):
             return [budget] * len(self.shapes)
@@ -202,12 +202,12 @@ def _agreed(group: ProcessGroup, work: Journal, columns: list[int]) -> tuple[lis
     finished = min(group.gather(len(groups)))
     mine = {len(state["hops"]): state for state in states if columns[finished : finished + 1] == [state["column"]]}
     common = set.intersection(*(set(each) for each in group.gather(sorted(mine))))
-    going_on = [mine[max(common)]] if common else []
+    resumed_states = [mine[max(common)]] if common else []
     if states:
-        work.record(states=going_on)  # the others are written over next, and nobody should want them then
+        work.record(states=resumed_states)  # the others are overwritten next and must not be resumed from
     done = [GroupRecord.of_dict(each["done"]) for each in groups[:finished]]
     with group.agreed():
         for each, column in zip(done, columns, strict=False):
             if state_files.checksum(_coordinates(work, column)) != each.crc:
                 raise state_files.damaged(_coordinates(work, column))
-    return done, going_on
+    return done, resumed_states

@@ -1,4 +1,4 @@
-"""Graph folders from edge lists larger than memory: an external sort, by target, through files.
+"""Graph folders from edge lists larger than memory: an external sort, by target.
 
 count        one pass over the edges: the number of nodes and where edges end, which cuts the nodes into buckets that fit memory
 distribute   one pass: every edge, and its reverse where the graph is undirected, is appended as a 64-bit key to its bucket

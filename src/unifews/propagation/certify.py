@@ -119,7 +119,7 @@ def certificate(hops: int) -> Certificate:
 
 
 def left_out(op: HopOperator, view: View, prices: Prices) -> Certificate:
-    """The bound for the axes that are not propagated: nobody sends on them, and every node keeps its own (ADR 10)."""
+    """The bound for components that are not propagated: no messages are sent on them, and every node keeps its own (ADR 10)."""
     found = certificate(op.hops)
     square, exponent = view.outside(), 0
     sent = None if view.sent is None else view.sent_outside()

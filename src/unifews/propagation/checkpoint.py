@@ -1,4 +1,4 @@
-"""Where the hops of a group of columns stand, on disk, so that another process can go on (docs/adr/0019)."""
+"""Checkpoints of a group of columns on disk, from which another process can resume (docs/adr/0019)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from unifews.propagation.view import View
 from unifews.storage import state_files
 from unifews.storage.journal import Journal
 
-_WORTH = 5.0  # hops go on for so many times the seconds that keeping their state takes before it is kept again
+_WORTH = 5.0  # seconds of hops between checkpoints, for each second that writing a checkpoint takes
 
 
 class Checkpoint:

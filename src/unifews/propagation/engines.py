@@ -56,7 +56,7 @@ class Engine(ABC):
 
     @abstractmethod
     def hop(self, hop: int, delta: float) -> HopTrace:
-        """One hop pruned at |T[u,v]|·size < δ; what was counted, δ in stored units, the time left to whoever calls."""
+        """One hop pruned at |T[u,v]|·size < δ; the counts, with δ in stored units and without the time."""
 
     @abstractmethod
     def rescale(self) -> None:
@@ -199,7 +199,7 @@ class BlockEngine(Engine):
                     if kept_by_block[block] + zero_by_block[block] == m * (width if self.by_feature else 1):
                         removed[number][block] = 0  # exactly: nothing was
             for kept_here, zero_here, width in zip(kept_by_block, zero_by_block, tile.shape.widths().tolist(), strict=True):
-                if width:  # padding blocks are all zero and are nobody's entries
+                if width:  # padding blocks are all zero and count for no entry
                     each = 1 if self.by_feature else width
                     kept, macs = kept + kept_here, macs + kept_here * each
                     zeros, zero_macs = zeros + zero_here, zero_macs + zero_here * each
@@ -213,7 +213,7 @@ class BlockEngine(Engine):
     _quiet: tuple[int, list[NDArray[np.float64]]] | None = None
 
     def _quiet_squares(self, hop: int) -> list[NDArray[np.float64]]:
-        """Squared sizes of all blocks at a hop that sends nothing, [n, blocks] per tile: they fade, and no table says so."""
+        """Squared sizes of all blocks at a hop that sends nothing, [n, blocks] per tile: they decay unrecorded."""
         if self._quiet is None:
             if self.by_feature:
                 values = [self._values(tile, np.arange(len(self.op.keep))) for tile in self.tiles]

@@ -195,7 +195,7 @@ def divided(op: HopOperator, view: View, groups: list[list[Shape]], budget: Budg
 def fades(op: HopOperator, view: View, shapes: list[Shape], sample: Sample) -> NDArray[np.float64]:
     """How large messages of these columns are at each hop, as multiples of the first; float64 [hops].
 
-    Seen on one random combination of the columns over the first hops, and expected to go on like the last of them.
+    Seen on one random combination of the columns over the first hops, and extrapolated from the last of them.
     """
     mix = np.zeros(view.width, dtype=np.float32)
     for shape in shapes:
@@ -244,7 +244,7 @@ def _side_by_side(shapes: list[Shape], parts: list[tuple[Floats, int]]) -> tuple
 
 
 class Checkpointer(Protocol):
-    """Who remembers how far the hops have come, so that another process can go on."""
+    """Saves the state of the hops, so that another process can resume."""
 
     def resume(self, engine: Engine, budget: Budget, sample: Sample | None) -> list[HopTrace]:
         """Bring all of them to where they were; the hops done."""

@@ -46,7 +46,7 @@ class Tile:
     """The values of one tile during a propagation.
 
     ``buffers`` take turns: hop l reads ``buffers[l % 2]`` and writes the other. With `lazy`, a block that receives
-    nothing is left where it is, and ``stamp`` says as of which hop (see Lazy in kernels.h). ``out`` is met row after row;
+    nothing is left where it is, and ``stamp`` is the hop of each (see Lazy in kernels.h). ``out`` is met row after row;
     `allocate` makes the array.
     """
 

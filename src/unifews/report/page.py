@@ -121,7 +121,7 @@ def _facts(records: Sequence[Record], made: Mapping[str, Sequence[str]]) -> dict
 
 
 def _skipped(material: Material) -> str:
-    """Lines of ledgers that are not shown, so that nobody takes the page as complete."""
+    """Lines of ledgers that are not shown, so that the page is not taken as complete."""
     count = len(material.skipped)
     if not count:
         return ""

@@ -1,1 +1,1 @@
-"""Training and judging models: the loop, metrics, runs and their ledger."""
+"""Training and evaluating models: the loop, metrics, runs and their ledger."""

@@ -241,7 +241,7 @@ class DecoupledSpec(TrainSpec):
 
     @property
     def scheme(self) -> Scheme:
-        """What is propagated. SGC is T^L X as everybody knows it, unless another skip connection is asked for."""
+        """What is propagated. SGC is T^L X, unless another skip connection is given."""
         if self.model == "sgc":
             return Sgc(skip=self.skip or "diagonal")  # type: ignore[arg-type]
         return Appnp(alpha=self.alpha) if self.skip is None else Appnp(alpha=self.alpha, skip=self.skip)  # type: ignore[arg-type]
