@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-WORDS = "judged? judging astray rivals? afresh crew desk".split()
+WORDS = ["judged?", "judging", "astray", "rivals?", "afresh", "crew", "desk"]
 PHRASES = ("beyond memory", "through files", "at the door", "forth and back", "unless given", "as it is meant")
 PRIVATE = re.compile(rf"\b({'|'.join([*WORDS, *PHRASES])})\b")
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
