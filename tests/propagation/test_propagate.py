@@ -391,7 +391,7 @@ def test_sparse_features_give_the_same_as_dense_ones(generated, options):
         out = propagate(generated.graph, kind(x), hops=4, **options)
         assert isinstance(out.embedding, np.ndarray)
         error = np.linalg.norm(out.embedding - expected.embedding)  # a message or two may be decided by rounding
-        assert error <= 1e-3 * np.linalg.norm(expected.embedding)
+        assert error <= 2e-3 * np.linalg.norm(expected.embedding)
         assert out.trace.macs == pytest.approx(expected.trace.macs, rel=1e-3)
 
 
