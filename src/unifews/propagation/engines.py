@@ -149,8 +149,7 @@ class BlockEngine(Engine):
         return total / entries
 
     def hop(self, hop: int, delta: float) -> HopTrace:
-        op = self.op
-        m = op.diffusion.graph.num_edges
+        op, m = self.op, self.op.diffusion.graph.num_edges
         # When nothing is sent, every block may lag behind and who is zero stays zero. Sizes are then no longer kept up to
         # date, which is right because an infinite δ never comes down again.
         silent = math.isinf(delta) and op.scheme.skip in ("diagonal", "identity")
