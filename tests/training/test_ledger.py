@@ -309,3 +309,19 @@ def test_many_processes_do_every_run_once(tmp_path):
     assert [process.wait(60) for process in both] == [0] * 3
     assert sorted(one["id"] for one in Ledger(tmp_path).records()) == sorted(f"r{i}" for i in range(40))
     assert [path.name for path in tmp_path.iterdir()] == ["ledger.jsonl"]
+
+
+@pytest.mark.parametrize("look", [1, 2])
+def test_a_lock_that_is_deleted_while_it_is_looked_at_is_taken_again(tmp_path, monkeypatch, look):
+    """The process that held a lock deletes its file: that may happen at any moment."""
+    stat, looks = type(tmp_path).stat, []
+
+    def deleted_once(path, **options):
+        if path.suffix == ".lock":
+            looks.append(path)
+            if len(looks) == look:
+                path.unlink()
+        return stat(path, **options)
+
+    monkeypatch.setattr(type(tmp_path), "stat", deleted_once)
+    assert Ledger(tmp_path).once("a", lambda: {"id": "a"}) == {"id": "a"} and looks

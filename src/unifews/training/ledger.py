@@ -11,7 +11,7 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from os import PathLike
 from pathlib import Path
@@ -122,7 +122,7 @@ class Ledger:
         """The record of a run: the one in the ledger, else what `make` returns, which trains the run and appends its record.
 
         One process at a time trains a run, however many share the ledger: another one calls `waiting` and waits, or raises
-        `Busy` without `wait`. A process that is killed releases its run. `again`: call `make` in any case.
+        `Busy` without `wait`. A process that is killed releases its run. `restart`: call `make` in any case.
         """
         with self._claimed(run, wait, waiting):
             return (None if restart else self._latest(run)) or make()
@@ -157,8 +157,9 @@ class Ledger:
                     raise
             except OSError:
                 break  # a file system without locks: every process trains its runs itself
-            if file.exists() and os.path.samestat(file.stat(), os.fstat(descriptor)):
-                break
+            with suppress(FileNotFoundError):
+                if os.path.samestat(file.stat(), os.fstat(descriptor)):
+                    break
             os.close(descriptor)  # deleted by the process that held the lock
         try:
             yield
