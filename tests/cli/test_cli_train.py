@@ -24,6 +24,8 @@ from unifews.training.layered import LayeredTraining
 from unifews.training.ledger import Ledger
 from unifews.training.loop import Epoch
 
+pytestmark = pytest.mark.slow
+
 DATA = gencat(300, 900, features=12, classes=3, seed=7, name="mine")
 HEAD = ["--width", 8, "--epochs", 3, "--seeds", 2]
 SMALL = ["--hops", 3, *HEAD]

@@ -24,6 +24,8 @@ from unifews.training.job import TrainingJob
 from unifews.training.ledger import Ledger
 from unifews.training.spec import TrainSpec
 
+pytestmark = pytest.mark.slow
+
 PAPER = [
     "tab:dec",
     "tab:dataset",

@@ -13,6 +13,8 @@ import unifews as uf
 from unifews.errors import InputError
 from unifews.kernels import MAX_THREADS, limit_threads, threads_to_use
 
+pytestmark = pytest.mark.slow
+
 CORES = len(os.sched_getaffinity(0))
 
 

@@ -21,6 +21,8 @@ from unifews.training import api
 from unifews.training.ledger import Ledger
 from unifews.training.metrics import evaluate
 
+pytestmark = pytest.mark.slow
+
 DATA = small()
 HOW = dict(hops=3, recipe=QUICK)
 BOTH = dict(edge_sparsity=0.5, weight_sparsity=0.7)
