@@ -316,6 +316,8 @@ class TestThePage:
             assert published_score({**unpruned, "spec": {**unpruned["spec"], **other}}) is None
         text = Reader(report(Material([unpruned], [], []), "one")).text
         assert "in the paper" in text and f"{unpruned['scores']['test'] - 86.2:+.1f}" in text
+        both = Reader(report(Material([unpruned, half], [], []), "two")).text  # the paper prints a score for only one of them
+        assert "in the paper" in both and f"{unpruned['scores']['test'] - 86.2:+.1f}" in both
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists() or not shutil.which("git"), reason="needs a checkout, and git")

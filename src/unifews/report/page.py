@@ -227,11 +227,13 @@ def _with_paper(records: Sequence[Record]) -> tuple[list[str], list[list[Shown]]
     if any(papers):
         head[2:2] = ["in the paper", "against the paper"]
         for record, paper, cells in zip(records, papers, rows, strict=True):
-            row = Row.of(record)
-            gap = row.score - (paper or 0.0)
-            printed = [Shown(f"{paper:.1f}", paper), Shown(with_std(f"{gap:+.1f}", row.std, row.seeds), gap)]
-            cells[2:2] = [Shown("–"), Shown("–")] if paper is None else printed
+            cells[2:2] = [Shown("–"), Shown("–")] if paper is None else _against(Row.of(record), paper)
     return head, rows
+
+
+def _against(row: Row, paper: float) -> list[Shown]:
+    gap = row.score - paper
+    return [Shown(f"{paper:.1f}", paper), Shown(with_std(f"{gap:+.1f}", row.std, row.seeds), gap)]
 
 
 def _details(record: Record, records: Sequence[Record]) -> str:
