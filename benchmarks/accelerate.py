@@ -20,30 +20,16 @@ from typing import Any
 
 import torch
 from data import arguments, arxiv
+from models import HEADS, HIDDEN, Gcnii
 from rich.console import Console
 from torch import Tensor, nn
-from torch_geometric.nn import GAT, GCN, GCN2Conv, GraphSAGE
+from torch_geometric.nn import GAT, GCN, GraphSAGE
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from unifews import accelerate
 from unifews.experiments.bench import interleave, ratio, summary
 
-HIDDEN, HEADS = 256, 8
 PYG, CSR, OURS, FRESH = "PyG, edge_index", "PyG, torch.sparse CSR", "accelerated", "accelerated, new features"
-
-
-class Gcnii(nn.Module):
-    def __init__(self, inputs: int, classes: int, **how: Any) -> None:
-        super().__init__()
-        self.before, self.after = nn.Linear(inputs, HIDDEN), nn.Linear(HIDDEN, classes)
-        self.convs = nn.ModuleList(GCN2Conv(HIDDEN, alpha=0.1, theta=0.5, layer=i + 1, **how) for i in range(2))
-
-    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        h = first = self.before(x).relu()
-        for conv in self.convs:
-            h = conv(h, first, edges).relu()
-        out: Tensor = self.after(h)
-        return out
 
 
 Make = Callable[..., nn.Module]

@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 from data import arguments, arxiv
+from models import HEADS, HIDDEN, Gcnii
 from rich.console import Console
 from torch import Tensor, nn
-from torch_geometric.nn import GATv2Conv, GCN2Conv, GCNConv
+from torch_geometric.nn import GATv2Conv, GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from unifews import sparsify, trace
 from unifews.experiments.bench import interleave, peak_bytes, ratio, summary
 
-HIDDEN, HEADS = 256, 8
 DROPOUT = 0.0  # as PyG's ready models; drawing 43 M random numbers would cost every candidate the same quarter second
 CASES = {
     "gcn": {
@@ -71,20 +71,6 @@ class Gat(nn.Module):
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
         h = nn.functional.dropout(self.first(x, edges).relu(), DROPOUT, self.training)
         out: Tensor = self.second(h, edges)
-        return out
-
-
-class Gcnii(nn.Module):
-    def __init__(self, inputs: int, classes: int, **how: Any) -> None:
-        super().__init__()
-        self.before, self.after = nn.Linear(inputs, HIDDEN), nn.Linear(HIDDEN, classes)
-        self.convs = nn.ModuleList(GCN2Conv(HIDDEN, alpha=0.1, theta=0.5, layer=i + 1, **how) for i in range(2))
-
-    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        h = first = self.before(x).relu()
-        for conv in self.convs:
-            h = conv(h, first, edges).relu()
-        out: Tensor = self.after(h)
         return out
 
 

@@ -26,13 +26,14 @@ RUNS = {
     "scale": ["grow --folder {here}", "memory --folder {here}", "kill --folder {here}", "workers --folder {here}"],
     "training": ["--skip {skipped}"],
 }
+SHARED = {"data", "models"}  # imported by the scripts
 SKIPPED = (
     "unpruned;edge .8;PyG, edge_index;PyG, torch.sparse CSR"  # each case of `training` imports PyG in a process of its own
 )
 
 
 def test_every_script_has_a_run_here():
-    assert {file.stem for file in FOLDER.glob("*.py")} - {"data"} == set(RUNS)
+    assert {file.stem for file in FOLDER.glob("*.py")} - SHARED == set(RUNS)
 
 
 @pytest.mark.parametrize("script, options", [(script, options) for script, each in RUNS.items() for options in each])
@@ -48,7 +49,8 @@ def test_it_runs(script, options, tmp_path, monkeypatch, capsys):
         runpy.run_path(str(FOLDER / f"{script}.py"), run_name="__main__")
     finally:
         torch.set_num_threads(threads)
-        sys.modules.pop("data", None)
+        for name in SHARED:
+            sys.modules.pop(name, None)
     assert capsys.readouterr().out.strip()
 
 
