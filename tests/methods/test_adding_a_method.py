@@ -13,9 +13,10 @@ from method_cases import graph_of, learnable, words
 import unifews as uf
 from unifews.errors import InputError, UnknownNameError
 from unifews.methods import registry
-from unifews.methods.base import EdgeSelector, Propagator, Trainer, amount, propagate_by
+from unifews.methods.base import EdgeSelector, Propagator, Trainer, propagate_by
 from unifews.methods.dspar import Dspar
 from unifews.methods.random import Random
+from unifews.methods.selection import amount
 
 DATA = learnable()
 HOW = dict(width=8, epochs=4, patience=0, lr=1e-2)
@@ -23,7 +24,8 @@ HOW = dict(width=8, epochs=4, patience=0, lr=1e-2)
 SELECTOR = """
 from dataclasses import dataclass
 import numpy as np
-from unifews.methods.base import EdgeSelection, EdgeSelector, amount, num_kept
+from unifews.methods.base import EdgeSelection, EdgeSelector
+from unifews.methods.selection import amount, num_kept
 from unifews.methods.registry import method
 
 @method("mine", prunes=("edges",), backbones=("sage", "gcn"), paper="none")
@@ -55,7 +57,8 @@ class Mine(Propagator):
 """
 TRAINER = """
 from dataclasses import dataclass
-from unifews.methods.base import Stage, Trainer, keep_largest
+from unifews.methods.base import Stage, Trainer
+from unifews.methods.selection import keep_largest
 from unifews.methods.registry import method
 
 CALLS = []

@@ -13,7 +13,8 @@ from scipy.sparse import csr_array
 import unifews as uf
 from unifews.errors import GraphError, InputError, ShapeError
 from unifews.methods import registry
-from unifews.methods.base import TOLERANCE, Propagator
+from unifews.methods.base import Propagator
+from unifews.methods.selection import TOLERANCE
 
 pytestmark = pytest.mark.slow
 

@@ -15,12 +15,13 @@ import unifews as uf
 from unifews.core.graph import Graph
 from unifews.errors import GraphError, InputError
 from unifews.methods import registry
-from unifews.methods.base import Trainer, TrainingTask, undirected_edges
+from unifews.methods.base import Trainer, TrainingTask
 from unifews.methods.cgp import Cgp, _chosen
 from unifews.methods.dspar import Dspar, sample
 from unifews.methods.gebt import Gebt, _MaskDistance
 from unifews.methods.glt import Glt
 from unifews.methods.random import Random
+from unifews.methods.selection import undirected_edges
 from unifews.nn.masked import MaskedModel
 from unifews.nn.models import build
 from unifews.report.runs import label_of

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unifews.core.config import option
-from unifews.methods.base import Stage, Trainer, TrainingTask, num_kept, split_like
+from unifews.methods.base import Stage, Trainer, TrainingTask
 from unifews.methods.registry import method
+from unifews.methods.selection import num_kept, split_like
 
 if TYPE_CHECKING:
     from torch import Tensor

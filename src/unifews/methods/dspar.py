@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from unifews.core.config import option
 from unifews.core.graph import Graph
-from unifews.methods.base import EdgeSelection, EdgeSelector, amount, missed, num_kept, undirected_edges
+from unifews.methods.base import EdgeSelection, EdgeSelector
 from unifews.methods.registry import method
+from unifews.methods.selection import amount, missed, num_kept, undirected_edges
 
 
 @method(

@@ -24,17 +24,9 @@ from typing import TYPE_CHECKING
 
 from unifews.core.config import option
 from unifews.errors import InputError
-from unifews.methods.base import (
-    Stage,
-    Trainer,
-    TrainingTask,
-    keep_largest,
-    missed,
-    noisy_ones,
-    num_kept,
-    undirected_edges,
-)
+from unifews.methods.base import Stage, Trainer, TrainingTask
 from unifews.methods.registry import method
+from unifews.methods.selection import keep_largest, missed, noisy_ones, num_kept, undirected_edges
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -23,8 +23,9 @@ import numpy as np
 
 from unifews.core.config import option
 from unifews.errors import InputError
-from unifews.methods.base import Stage, Trainer, TrainingTask, keep_largest, noisy_ones, num_kept
+from unifews.methods.base import Stage, Trainer, TrainingTask
 from unifews.methods.registry import method
+from unifews.methods.selection import keep_largest, noisy_ones, num_kept
 
 if TYPE_CHECKING:
     from torch import Tensor

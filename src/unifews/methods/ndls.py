@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from unifews.core.config import option
 from unifews.core.trace import HopTrace, Trace
 from unifews.kernels import describe, threads_to_use
-from unifews.methods.base import PropagationTask, Propagator, missed
+from unifews.methods.base import PropagationTask, Propagator
 from unifews.methods.registry import method
+from unifews.methods.selection import missed
 from unifews.propagation.features import Floats, sparse_times
 from unifews.propagation.result import Propagated
 

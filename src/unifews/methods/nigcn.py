@@ -26,8 +26,9 @@ from unifews.core.config import option, reported_as
 from unifews.core.trace import HopTrace, Trace
 from unifews.errors import InputError
 from unifews.kernels import threads_to_use
-from unifews.methods.base import PropagationTask, Propagator, missed
+from unifews.methods.base import PropagationTask, Propagator
 from unifews.methods.registry import method
+from unifews.methods.selection import missed
 from unifews.propagation.features import Floats, sparse_times
 from unifews.propagation.result import Propagated
 

@@ -34,8 +34,9 @@ from unifews.core.diffusion import Diffusion
 from unifews.core.graph import Graph
 from unifews.core.trace import HopTrace, Trace
 from unifews.errors import InputError
-from unifews.methods.base import TOLERANCE, PropagationTask, Propagator, missed
+from unifews.methods.base import PropagationTask, Propagator
 from unifews.methods.registry import Card, method
+from unifews.methods.selection import TOLERANCE, missed
 from unifews.propagation.result import Propagated
 from unifews.resources import Progress
 

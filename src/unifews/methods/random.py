@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core.graph import Graph
-from unifews.methods.base import EdgeSelection, EdgeSelector, amount, num_kept
+from unifews.methods.base import EdgeSelection, EdgeSelector
 from unifews.methods.registry import method
+from unifews.methods.selection import amount, num_kept
 
 if TYPE_CHECKING:
     from unifews.nn.masked import MaskedModel
