@@ -13,6 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import scipy.sparse as sp
 import typer
@@ -193,10 +195,7 @@ class TestEdgeLists:
     def test_features_are_read_from_every_format_that_data_convert_reads(self, folder, name):
         x = X[:, :3]
         if name.endswith(".parquet"):
-            parquet = pytest.importorskip("pyarrow.parquet")
-            import pyarrow
-
-            parquet.write_table(pyarrow.table({f"f{i}": column for i, column in enumerate(x.T)}), name)
+            pyarrow.parquet.write_table(pyarrow.table({f"f{i}": column for i, column in enumerate(x.T)}), name)
         elif name.endswith(".npz"):
             np.savez(name, x=x)
         else:

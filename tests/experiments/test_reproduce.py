@@ -17,8 +17,9 @@ from unifews.errors import FileFormatError, MissingFileError, UnknownNameError
 from unifews.experiments import definitions, measurements, reproduce
 from unifews.experiments.definitions import TRAIN, Experiment, Figure, Planned, Published
 from unifews.experiments.measurements import Measurement, certified, distance, histogram, kind_of, limit, norms
+from unifews.experiments.quantities import OF_TRAININGS, printed_edges, quantity, value
 from unifews.experiments.reproduce import SourceDataset
-from unifews.experiments.results import OF_TRAININGS, CellResult, ExperimentResult, printed_edges, quantity, value
+from unifews.experiments.results import CellResult, ExperimentResult
 from unifews.report.exhibits import read_exhibit
 from unifews.training.job import TrainingJob
 from unifews.training.ledger import Ledger

@@ -9,21 +9,20 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
 
-from unifews.errors import FileFormatError, unknown_name
+from unifews.errors import FileFormatError
 from unifews.experiments import definitions
-from unifews.experiments.definitions import GUIDES, Experiment, Figure, FigureKind, Planned, Published, Scale, find
+from unifews.experiments.definitions import GUIDES, Experiment, Figure, FigureKind, Planned, Published, Scale
+from unifews.experiments.quantities import Number, Quantity, Record, quantity, value
 from unifews.storage.atomic import atomic_file
 from unifews.training.result import machine_words, version_words
 
-Record = Mapping[str, Any]
-Number = float | None
 Cell = str | float | int | None
 """A cell of a table; None: empty."""
 Comparable = Literal["all", "cost", "none"]
@@ -40,80 +39,6 @@ LABELS = {
 """Settings as they are named in tables and figures."""
 _SMOKE = "smoke scale: few epochs, one seed, small widths. It shows that everything runs; its numbers have no meaning."
 _MAX_DIGITS = 20  # after the decimal point
-
-# ------------------------------------------------------------------------------------------------------------- quantities
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A number read from a record of `train`, and how it is shown."""
-
-    title: str
-    digits: int = 1
-    of: Callable[[Record], Number] = lambda record: None
-    spread: Callable[[Record], Number] = lambda record: None
-    cost: bool = False
-    """Whether it depends on the graph and the number of features only, not on feature values."""
-    clock: bool = False
-    """Whether it is a time: times of two machines are not subtracted."""
-    operations: bool = False
-    """Whether it counts operations or is a speed-up: on a logarithmic axis over more than a decade."""
-
-
-def _printed_gmacs(record: Record) -> Number:
-    """Multiply-adds by the paper's count: the fraction kept of hops × edges × features, with the edges of tab:dataset.
-
-    Its m includes the self-loops of some files and not of others, and its code prunes them too; ours are neither pruned nor
-    counted.
-    """
-    trace, spec = record["trace"], record["spec"]
-    edges = printed_edges().get(record["dataset"]["name"].replace("arxiv-sub", "arxiv"))
-    if edges is None or "hops" not in spec or not trace["dense_macs"]:
-        return None
-    unpruned = spec["hops"] * edges * record["dataset"]["features"]
-    return float(unpruned * (1 - trace["edge_sparsity"]) / 1e9)
-
-
-@cache
-def printed_edges() -> dict[str, int]:
-    """m of tab:dataset."""
-    table = find("tab:dataset").published
-    assert isinstance(table, Published)
-    column = table.columns.index("edges")
-    return {row[0]: row[column] for row in table.rows}
-
-
-OF_TRAININGS = {
-    "accuracy": Quantity("test score, %", 1, lambda r: r["scores"]["test"], lambda r: r["scores"]["test_std"]),
-    "edge_removed": Quantity("edge products removed, %", 1, lambda r: 100 * r["trace"]["edge_sparsity"], cost=True),
-    "weight_removed": Quantity("weights removed, %", 1, lambda r: 100 * r["trace"]["weight_sparsity"]),
-    "prop_gmacs": Quantity("propagation, GMACs", 3, lambda r: r["trace"]["macs"] / 1e9, cost=True, operations=True),
-    "printed_gmacs": Quantity("propagation by the paper's count, GMACs", 2, _printed_gmacs, cost=True, operations=True),
-    "axes_gmacs": Quantity("principal axes, GMACs", 2, lambda r: r["trace"]["basis_macs"] / 1e9, operations=True),
-    "tran_gmacs": Quantity("transformation, GMACs", 2, lambda r: r["trace"]["transform_macs"] / 1e9, operations=True),
-    "seconds": Quantity("propagation, s", 2, lambda r: r["seconds"]["propagate"], clock=True),
-    "train_seconds": Quantity("training a seed, s", 1, lambda r: r["seconds"]["train"], clock=True),
-    "seeds": Quantity("seeds", 0, lambda r: len(r["seeds"])),
-}
-"""Quantities of records of `train`."""
-
-
-def quantity(experiment: Experiment, name: str) -> Quantity:
-    """A quantity of trainings, or one that the experiment's file defines."""
-    if name in experiment.named:
-        return Quantity(**experiment.named[name])
-    if name in OF_TRAININGS:
-        return OF_TRAININGS[name]
-    raise unknown_name(f"quantity of {experiment.id}", name, [*experiment.named, *OF_TRAININGS])
-
-
-def value(record: Record, name: str) -> tuple[Number, Number]:
-    """Value and spread, None where the record has none; of a measurement `name` and `name_spread`."""
-    if "values" in record:
-        return record["values"].get(name), record["values"].get(f"{name}_spread")
-    found = OF_TRAININGS.get(name, Quantity(name))
-    return found.of(record), found.spread(record) if len(record["seeds"]) > 1 else None
-
 
 # --------------------------------------------------------------------------------------------------------------- exhibits
 
@@ -409,11 +334,11 @@ class ExperimentResult:
         for run in self.runs_of(figure.panel):
             if run.record is None:
                 continue
-            for quantity in figure.y:
-                title = self._title(quantity)
+            for y in figure.y:
+                title = self._title(y)
                 name = " ".join([*run.texts(figure.series), *([title] if several and not own_axes else [])])
                 axis, x = title if own_axes else "", self._x(run, run.record, figure.x)
-                ours, spread, paper, _ = self._values(run, quantity)
+                ours, spread, paper, _ = self._values(run, y)
                 if ours is not None:
                     points.setdefault((False, name, axis), []).append((x, ours, spread))
                 if isinstance(paper, int | float):

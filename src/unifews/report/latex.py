@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from unifews.errors import InputError
-from unifews.experiments.results import OF_TRAININGS, Exhibit
+from unifews.experiments.quantities import OF_TRAININGS
+from unifews.experiments.results import Exhibit
 from unifews.report.comparison import BEST, Standing, accuracy_plot, cost_plot
 from unifews.report.exhibits import Material
 from unifews.report.figures import Plot, exhibit_plot, runs_plot
