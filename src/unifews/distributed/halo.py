@@ -91,26 +91,21 @@ class PartitionView(View):
     def fill(self, tile: Tile, square: Floats | None = None) -> None:
         for array in (*tile.buffers, *tile.size, *tile.top):
             array[self.part.owned :] = 0
-        axes = None if self.basis is None else self.axes(tile.shape)
-        for first, rows in self._times(axes):
+        axes = None if self.basis.axes is None else self.axes(tile.shape)
+        for first, rows in self._some_times(axes):
             self._ingest(tile, rows, first, tile.shape.column if axes is None else 0, square)
 
-    def column(self, mix: Floats) -> Floats:
-        v = mix if self.basis is None else self.basis.axes @ mix
+    def _times(self, v: Floats) -> Floats:
         column = np.zeros(len(self.diffusion.source), dtype=np.float32)
-        for first, rows in self._times(np.ascontiguousarray(v[:, None], dtype=np.float32)):
+        for first, rows in self._some_times(v):
             column[first : first + len(rows)] = rows[:, 0]
-        return np.asarray(column if self.phi is None or self.mean is None else column - self.phi * (self.mean @ v))
+        return column
 
     def some(self, nodes: NDArray[Any]) -> Floats:
         which, rows = self.part.here(nodes)
         return self.part.gathered(self.features.some(self.part.nodes[rows]), which, len(nodes))
 
-    def at(self, values: Floats, nodes: NDArray[Any]) -> Floats:
-        which, rows = self.part.here(nodes)
-        return self.part.gathered(values[rows], which, len(nodes))
-
-    def _times(self, v: Floats | None) -> Iterator[tuple[int, Floats]]:
+    def _some_times(self, v: Floats | None) -> Iterator[tuple[int, Floats]]:
         """X · v of the owned rows, or X itself, some at a time, and the number of the first of them.
 
         BLAS rounds a row by its place among others: those of a range come in the company that they have in the whole matrix,

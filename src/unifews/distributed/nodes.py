@@ -15,13 +15,13 @@ from unifews.core.trace import HopTrace
 from unifews.distributed.group import ProcessGroup
 from unifews.distributed.halo import PartitionEngine, PartitionOperator, PartitionView, refresh_whole
 from unifews.distributed.partition import Owners, Part, metis, ranges
-from unifews.distributed.result import Rows, frame_of, write
+from unifews.distributed.result import Rows, shared_basis, write
 from unifews.distributed.shared import SharedWork, later
 from unifews.propagation import local
-from unifews.propagation.assembly import Assembly, ColumnBasis, GroupRecord
+from unifews.propagation.assembly import Assembly, GroupRecord
+from unifews.propagation.basis import Basis
 from unifews.propagation.budget import Budget, Target
 from unifews.propagation.checkpoint import Checkpoint, budget_state, plain, resumed, whole
-from unifews.propagation.operator import stationary
 from unifews.propagation.planner import Requirements
 from unifews.propagation.tiles import Shape, cut
 from unifews.resources import Progress
@@ -29,19 +29,21 @@ from unifews.storage import state_files
 from unifews.storage.journal import Journal, open_journal
 
 
-def by_nodes(common: SharedWork, needs: Requirements, way: str | NDArray[Any], progress: Progress | None) -> None:
+def by_nodes(
+    common: SharedWork, needs: Requirements, every_hop: bool, way: str | NDArray[Any], progress: Progress | None
+) -> None:
     """Propagate into the working folder; the manifest then has a `summary`."""
     began, group = perf_counter(), common.group
     shapes = cut(needs.features.f, needs.grouped)
     owners = _owners(common, needs, way)
-    frame = frame_of(common, needs)
+    basis = shared_basis(common, needs.task)
     needs.op.diffusion.release()
     part = Part.of(needs.op.graph, owners, group)
     with open_journal(common.folder / f"worker-{group.rank}", {"worker": group.rank}) as work, work.writing():
-        run = _PartitionRun(common, work, needs, frame, part, shapes, progress)
+        run = _PartitionRun(common, work, needs, every_hop, basis, part, shapes, progress)
         done = run.all()
         rows = _rows(work, part, needs, shapes)
-        write(common, Assembly(needs, frame, done), rows, local.added([each.hops for each in done]), began)
+        write(common, Assembly(needs, basis, done), rows, local.added([each.hops for each in done]), began)
 
 
 def _owners(common: SharedWork, needs: Requirements, way: str | NDArray[Any]) -> Owners:
@@ -74,18 +76,18 @@ class _PartitionRun:
         common: SharedWork,
         work: Journal,
         needs: Requirements,
-        frame: ColumnBasis,
+        every_hop: bool,
+        basis: Basis,
         part: Part,
         shapes: list[Shape],
         progress: Progress | None,
     ) -> None:
         self.group, self.work, self.needs, self.part, self.shapes = common.group, work, needs, part, shapes
-        self.progress = progress
+        self.progress, self.every_hop = progress, every_hop
         op = needs.op
         diffusion = Diffusion(part.graph, op.diffusion.r)
         self.op = PartitionOperator(diffusion, op.scheme, op.hops, op.threads, part)
-        phi = stationary(diffusion) if needs.deflate else None
-        self.view = PartitionView(needs.features, frame.basis, phi, frame.mean, diffusion, op.threads, part)
+        self.view = PartitionView(needs.features, basis, self.op, part)
 
     def all(self) -> list[GroupRecord]:
         done, states = _agreed(self.group, self.work, [shape.column for shape in reversed(self.shapes)])
@@ -95,7 +97,7 @@ class _PartitionRun:
             if number < len(done):
                 continue
             own = budgets[-number - 1]
-            state = _Together(self.work, shape, self.needs.checkpoint_every_hop, self.group, states, budgets)
+            state = _Together(self.work, shape, self.every_hop, self.group, states, budgets)
             outcome, traffic = self._one(shape, own, state, number)
             outcome.values = outcome.values[: self.part.owned]
             if own is not None and number + 1 < len(self.shapes):
@@ -130,7 +132,7 @@ class _PartitionRun:
         if budget is None:
             refresh = lambda tile, hop: refresh_whole(part, tile, hop)  # noqa: E731
             return whole(op, self.view, shape, state, report, before=refresh), (everything, everything)
-        engine = PartitionEngine(op, self.view, shape, self.needs.inherit, by_feature=self.needs.by_feature)
+        engine = PartitionEngine(op, self.view, shape, self.needs.task.config.inherit, by_feature=self.needs.task.by_feature)
         outcome = local.run(op, engine, budget, False, report, state)
         return outcome, (engine.sent, everything)
 

@@ -32,6 +32,7 @@ class DistributedOptions:
     inputs: Sequence[Path]
     overwrite: bool = False
     restart: bool = False
+    checkpoint_every_hop: bool = False
 
 
 class SharedWork:

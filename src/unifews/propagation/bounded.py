@@ -20,7 +20,7 @@ from unifews.propagation import local
 from unifews.propagation.basis import Basis, stationary_mean
 from unifews.propagation.budget import Budget, MaxError
 from unifews.propagation.certify import Prices, joined, left_out, norm_of
-from unifews.propagation.operator import HopOperator, stationary
+from unifews.propagation.operator import HopOperator
 from unifews.propagation.tiles import Floats
 from unifews.propagation.view import View
 
@@ -72,7 +72,7 @@ def estimated_norm(op: HopOperator, view: View) -> tuple[float, int]:
     """About ‖P‖_F, as (number, e) with the norm 2^e times that; exact for up to 16 features."""
     features = view.features
     axes, known = _directions(view, op)
-    pilot = View(features, Basis(axes, view.mean, 0), view.phi, view.mean, view.diffusion, view.threads)
+    pilot = View(features, Basis(axes, view.mean), op)
     outcome = local.unpruned(op, pilot, False, None)
     square = np.square(outcome.values, dtype=np.float64).sum(axis=0)
     rest = features.f - known
@@ -85,9 +85,9 @@ def _directions(view: View, op: HopOperator) -> tuple[Floats, int]:
     features = view.features
     if features.f <= DIRECTIONS:
         return np.eye(features.f, dtype=np.float32), features.f
-    mean = view.mean if view.mean is not None else stationary_mean(features, stationary(view.diffusion), op.threads)
+    mean = view.mean if view.mean is not None else stationary_mean(features, op.phi, op.threads)
     parts: list[NDArray[Any]] = [mean[:, None]] if mean.any() else []
-    if view.basis is not None:
+    if view.basis.axes is not None:
         parts.append(view.basis.axes[:, : DIRECTIONS - RANDOM - 1])
     known = sum(part.shape[1] for part in parts)
     parts.append(np.random.default_rng(_SEED).standard_normal((features.f, DIRECTIONS - known)))

@@ -116,7 +116,7 @@ def whole_trace(op: HopOperator, view: View, hop: int, width: int, seconds: floa
     Counted against the input's own axes: those that were dropped are entries too, and removed ones.
     """
     m, f = op.graph.num_edges, view.features.f
-    return HopTrace(hop, m * f, m * width, 0, m * width, m * f, 0, None if view.basis is None else 0.0, seconds)
+    return HopTrace(hop, m * f, m * width, 0, m * width, m * f, 0, None if view.basis.axes is None else 0.0, seconds)
 
 
 def _add_sent(op: HopOperator, tile: Tile, total: NDArray[np.float64]) -> None:

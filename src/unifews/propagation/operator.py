@@ -37,6 +37,11 @@ class HopOperator:
     def gain(self) -> Floats:
         return self.diffusion.target * self.diffusion.source
 
+    @cached_property
+    def phi(self) -> Floats:
+        """The stationary vector of the diffusion, float32 [n]."""
+        return stationary(self.diffusion)
+
     def release(self) -> None:
         """Keep no more than hops need."""
         _ = self.keep, self.gain, self.diffusion.target, self.diffusion.source

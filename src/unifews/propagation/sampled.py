@@ -44,7 +44,7 @@ def sampled(op: HopOperator, features: FeatureMatrix, values: Floats, axes: Floa
     else:
         directions = np.random.default_rng(_SEED).standard_normal((f, DIRECTIONS), dtype=np.float32)
         least, most = (DIRECTIONS * t for t in sample_range(DIRECTIONS, FAILURE / 2))
-    view = View(features, Basis(directions, None, 0), None, None, op.diffusion, op.threads)
+    view = View(features, Basis(directions, None), op)
     whole = local.unpruned(op, view, False, None)
     exact = whole.values * 2.0 ** (whole.growth + features.exponent - exponent)
     seen = values @ directions if axes is None else values @ (axes.T @ directions)
@@ -52,5 +52,5 @@ def sampled(op: HopOperator, features: FeatureMatrix, values: Floats, axes: Floa
         own = features.times(np.ascontiguousarray(directions - axes @ (axes.T @ directions)), op.threads)
         seen += op.alone(exponent - features.exponent)[:, None] * own
     k = directions.shape[1]
-    macs = view.macs + op.graph.num_edges * op.hops * k + values.size * k
+    macs = features.nnz * k + op.graph.num_edges * op.hops * k + values.size * k
     return Sampled(norm_of(seen - exact) / math.sqrt(least), norm_of(exact) / math.sqrt(most), macs)
