@@ -12,14 +12,15 @@ import numpy as np
 
 from unifews.core.trace import HopTrace
 from unifews.distributed.result import Rows, shared_basis, write
-from unifews.distributed.shared import Report, SharedWork, later
+from unifews.distributed.shared import Report, SharedWork
 from unifews.kernels import LANES, MAX_BLOCKS
 from unifews.propagation import local
 from unifews.propagation.assembly import Assembly, GroupRecord
 from unifews.propagation.budget import Budget, Target
-from unifews.propagation.checkpoint import Checkpoint, budget_state, resumed, whole
-from unifews.propagation.engines import BlockEngine
+from unifews.propagation.checkpoint import Checkpoint, budget_state, resumed
+from unifews.propagation.engines import BlockEngine, Engine, FullEngine
 from unifews.propagation.planner import Requirements
+from unifews.propagation.sampling import Sample, fades
 from unifews.propagation.tiles import Shape
 from unifews.propagation.view import View
 from unifews.resources import Progress
@@ -58,7 +59,7 @@ def by_columns(common: SharedWork, needs: Requirements, every_hop: bool, groups:
     done: dict[int, GroupRecord] = {}
     with group.agreed():
         for turn, number in enumerate(mine):
-            report = later(progress, turn * op.hops, len(mine) * op.hops)
+            report = local.later(progress, turn * op.hops, len(mine) * op.hops)
             done[number] = _one(common, needs, every_hop, view, shapes[number], budgets[number], report)
     gathered = group.gather({number: each.to_dict() for number, each in done.items()})
     by_worker = [{int(number): GroupRecord.of_dict(kept) for number, kept in worker.items()} for worker in gathered]
@@ -84,11 +85,11 @@ def _budgets(common: SharedWork, needs: Requirements, view: View, shapes: list[S
         return [None if budget is None else replace(budget) if isinstance(budget, Target) else budget for _ in shapes]
     kept = common.get("budgets")
     if kept is None:
-        sample = local.Sample(op, inherit=False)
+        sample = Sample(op, inherit=False)
         weight = float(op.scheme.influence(op.hops)[0])
         fading = np.zeros((op.hops, len(shapes)))
         for number in range(group.rank, len(shapes), group.size):
-            fading[:, number] = local.fades(op, view, [shapes[number]], sample)
+            fading[:, number] = fades(op, view, [shapes[number]], sample)
         group.add(fading)
         divided = budget.divide([sample.first(view, [shape], weight) for shape in shapes], fading)
         common.keep(budgets=[budget_state(each) for each in divided])
@@ -115,11 +116,12 @@ def _one(
                 raise state_files.damaged(file)
             return GroupRecord.of_dict(kept)
         state = Checkpoint(work, shape, every_hop)
+        engine: Engine
         if budget is None:
-            outcome = whole(op, view, shape, state, report)
+            engine = FullEngine(op, view, [shape])
         else:
-            engine = BlockEngine(op, view, [shape], needs.task.config.inherit, by_feature=needs.task.by_feature)
-            outcome = local.run(op, engine, budget, False, report, state)
+            engine = BlockEngine(op, view, [shape], budget, needs.task.config.inherit, by_feature=needs.task.by_feature)
+        outcome = local.run(engine, False, report, state)
         done = GroupRecord.of(outcome, state_files.save(file, [outcome.values]))
         work.record(done=done.to_dict(), state=None)
         Checkpoint.clear(work)

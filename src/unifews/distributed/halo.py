@@ -21,6 +21,7 @@ from unifews.core.trace import HopTrace
 from unifews.distributed.partition import Part
 from unifews.kernels import LANES, native
 from unifews.kernels.reference_hops import MARGIN
+from unifews.propagation.budget import Budget
 from unifews.propagation.engines import BlockEngine
 from unifews.propagation.features import Floats
 from unifews.propagation.operator import HopOperator
@@ -45,6 +46,13 @@ class PartitionOperator(HopOperator):
     def at(self, values: NDArray[Any], nodes: NDArray[Any]) -> NDArray[Any]:
         which, rows = self.part.here(nodes)
         return self.part.gathered(values[rows], which, len(nodes))
+
+    @property
+    def rows(self) -> int:
+        return self.part.owned
+
+    def refresh(self, values: Floats) -> None:
+        values[self.part.owned :] = self.part.fetch(values)
 
     def most(self, value: float) -> float:
         return self.part.group.most(value)
@@ -76,10 +84,6 @@ class PartitionOperator(HopOperator):
     def there(self) -> Floats:
         """The largest factor, over the edges of the worker it is sent to, of each row of `part.rows`."""
         return self._reach[2]
-
-    def column_hop(self, q: Floats) -> Floats:
-        q[self.part.owned :] = self.part.fetch(q)
-        return super().column_hop(q)
 
 
 @dataclass
@@ -129,21 +133,29 @@ class PartitionEngine(BlockEngine):
     """Blocks of the rows of one worker."""
 
     op: PartitionOperator
+    sent: list[int]
 
-    def __init__(self, op: PartitionOperator, view: PartitionView, shape: Shape, inherit: bool, *, by_feature: bool) -> None:
-        super().__init__(op, view, [shape], inherit, by_feature=by_feature)
-        self.part = op.part
-        self.sent: list[int] = []
-        """Bytes that all workers sent at each hop."""
+    def __init__(
+        self,
+        op: PartitionOperator,
+        view: PartitionView,
+        shape: Shape,
+        budget: Budget,
+        inherit: bool,
+        *,
+        by_feature: bool,
+    ) -> None:
+        self.part, self.sent = op.part, []
+        super().__init__(op, view, [shape], budget, inherit, by_feature=by_feature)
 
     def sizes(self, nodes: NDArray[Any]) -> tuple[Floats, Floats]:
         which, rows = self.part.here(nodes)
         size, width = super().sizes(rows)
         return self.part.gathered(size, which, len(nodes)), width
 
-    def hop(self, hop: int, delta: float) -> HopTrace:
+    def prune(self, hop: int, delta: float) -> HopTrace:
         sent = 0 if math.isinf(delta) else sum(self._refresh(tile, hop, np.float32(delta)) for tile in self.tiles)
-        mine = super().hop(hop, delta)
+        mine = super().prune(hop, delta)
         counts = [getattr(mine, name) for name in _COUNTS]
         *total, all_sent = self.part.group.add(np.array([*counts, sent], dtype=np.int64)).tolist()
         self.sent.append(all_sent)
@@ -197,11 +209,6 @@ class PartitionEngine(BlockEngine):
     def resume(self, facts: dict[str, Any]) -> None:
         super().resume(facts)
         self.sent = facts["sent"]
-
-
-def refresh_whole(part: Part, tile: Tile, hop: int) -> None:
-    """Bring all rows of others, as of this hop."""
-    tile.buffers[hop % 2][part.owned :, : tile.shape.width] = part.fetch(tile.buffers[hop % 2][:, : tile.shape.width])
 
 
 def _real(shape: Shape, block: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 from unifews.core.diffusion import Diffusion
 from unifews.core.trace import HopTrace
 from unifews.distributed.group import ProcessGroup
-from unifews.distributed.halo import PartitionEngine, PartitionOperator, PartitionView, refresh_whole
+from unifews.distributed.halo import PartitionEngine, PartitionOperator, PartitionView
 from unifews.distributed.partition import Owners, Part, metis, ranges
 from unifews.distributed.result import Rows, shared_basis, write
-from unifews.distributed.shared import SharedWork, later
+from unifews.distributed.shared import SharedWork
 from unifews.propagation import local
 from unifews.propagation.assembly import Assembly, GroupRecord
 from unifews.propagation.basis import Basis
 from unifews.propagation.budget import Budget, Target
-from unifews.propagation.checkpoint import Checkpoint, budget_state, plain, resumed, whole
+from unifews.propagation.checkpoint import Checkpoint, budget_state, plain, resumed
+from unifews.propagation.engines import Engine, FullEngine
 from unifews.propagation.planner import Requirements
+from unifews.propagation.sampling import divided
 from unifews.propagation.tiles import Shape, cut
 from unifews.resources import Progress
 from unifews.storage import state_files
@@ -119,22 +121,25 @@ class _PartitionRun:
             return [budget] * len(self.shapes)
         kept = states[0]["budgets"] if states else self.work.get("groups")[len(done) - 1]["budgets"] if done else None
         if kept is None:
-            return [*local.divided(self.op, self.view, [[shape] for shape in self.shapes], budget)]
+            return divided(self.op, self.view, [[shape] for shape in self.shapes], budget)
         return resumed(budget, kept)
 
     def _one(
         self, shape: Shape, budget: Budget | None, state: _Together, number: int
     ) -> tuple[local.GroupResult, tuple[list[int], list[int]]]:
         op, part = self.op, self.part
-        report = later(self.progress, number * op.hops, len(self.shapes) * op.hops)
+        report = local.later(self.progress, number * op.hops, len(self.shapes) * op.hops)
         rows = int(self.group.add(np.array([len(part.rows)]))[0])
         everything = [4 * shape.width * rows] * op.hops
+        engine: Engine
         if budget is None:
-            refresh = lambda tile, hop: refresh_whole(part, tile, hop)  # noqa: E731
-            return whole(op, self.view, shape, state, report, before=refresh), (everything, everything)
-        engine = PartitionEngine(op, self.view, shape, self.needs.task.config.inherit, by_feature=self.needs.task.by_feature)
-        outcome = local.run(op, engine, budget, False, report, state)
-        return outcome, (engine.sent, everything)
+            engine = FullEngine(op, self.view, [shape])
+        else:
+            engine = PartitionEngine(
+                op, self.view, shape, budget, self.needs.task.config.inherit, by_feature=self.needs.task.by_feature
+            )
+        outcome = local.run(engine, False, report, state)
+        return outcome, (engine.sent or everything, everything)
 
 
 def _coordinates(work: Journal, column: int) -> Path:
@@ -171,15 +176,16 @@ class _Together(Checkpoint):
         super().__init__(work, shape, checkpoint_every_hop)
         self.group, self.states, self.budgets = group, states, budgets
 
-    def load(self, arrays: list[NDArray[Any]]) -> dict[str, Any] | None:
+    def resume(self, engine: Engine) -> list[HopTrace]:
         if not self.states:
-            return None
+            return []
         (kept,) = self.states
         with self.group.agreed():
-            state_files.load(self._file(kept["slot"]), arrays, kept["crc"])
-        return {**kept, "hops": [HopTrace(**hop) for hop in kept["hops"]]}
+            state_files.load(self._file(kept["slot"]), engine.arrays(), kept["crc"])
+        engine.resume(kept["engine"])
+        return [HopTrace(**hop) for hop in kept["hops"]]
 
-    def save(self, arrays: list[NDArray[Any]], hops: list[HopTrace], facts: dict[str, Any]) -> None:
+    def save(self, engine: Engine, hops: list[HopTrace]) -> None:
         if not self.group.most(float(self.is_due)):
             return
         began = perf_counter()
@@ -189,9 +195,9 @@ class _Together(Checkpoint):
             "column": self.shape.column,
             "slot": slot,
             "hops": [plain(hop) for hop in hops],
-            "crc": state_files.save(self._file(slot), arrays),
+            "crc": state_files.save(self._file(slot), engine.arrays()),
             "budgets": [budget_state(budget) for budget in self.budgets],
-            **facts,
+            "engine": engine.facts(),
         }
         self.work.record(states=[*kept[-1:], state])
         self.since = perf_counter()

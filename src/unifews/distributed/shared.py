@@ -95,8 +95,3 @@ class SharedArray:
                     out.write(values[first:last].data)
             out.flush()
             os.fsync(out.fileno())
-
-
-def later(progress: Callable[[int, int], None] | None, before: int, steps: int) -> Report:
-    """Progress of one group of columns, as progress of all groups."""
-    return lambda done: progress(before + done, steps) if progress else None

@@ -18,6 +18,7 @@ from unifews.propagation.features import Floats
 from unifews.propagation.planner import Requirements
 from unifews.propagation.result import rotate_back
 from unifews.propagation.task import PropagationTask
+from unifews.propagation.tiles import scaled
 from unifews.storage import state_files
 from unifews.storage.journal import Journal
 
@@ -85,8 +86,8 @@ class Assembly:
     def __post_init__(self) -> None:
         self._top = max(each.growth for each in self.done)
         self._scale, self.exponent = 1.0, self._top + self.needs.features.exponent
-        peak = max(local.scaled(each.peak, each.growth - self._top) for each in self.done)
-        if self.exponent and 2.0**-100 < local.scaled(peak, self.exponent) < 2.0**120:
+        peak = max(scaled(each.peak, each.growth - self._top) for each in self.done)
+        if self.exponent and 2.0**-100 < scaled(peak, self.exponent) < 2.0**120:
             self._scale, self.exponent = math.ldexp(1, self.exponent), 0
 
     def rows(self, parts: list[Floats]) -> Floats:

@@ -21,7 +21,7 @@ from unifews.propagation.basis import Basis, stationary_mean
 from unifews.propagation.budget import Budget, MaxError
 from unifews.propagation.certify import Prices, joined, left_out, norm_of
 from unifews.propagation.operator import HopOperator
-from unifews.propagation.tiles import Floats
+from unifews.propagation.tiles import Floats, scaled
 from unifews.propagation.view import View
 
 Run = Callable[[View, Budget | None], local.GroupResult]
@@ -53,7 +53,7 @@ def bounded(op: HopOperator, fresh: Callable[[], View], prices: Prices, max_erro
         outcome = run(view, None if last else MaxError(error, exponent, op.hops, op.scheme.influence(op.hops)))
         dropped = left_out(op, view, prices).bound_over(exponent) if view.square is not None else 0.0
         pruned = joined(outcome.certificates, exponent)
-        size = local.scaled(norm_of(outcome.values), outcome.growth + view.features.exponent - exponent)
+        size = scaled(norm_of(outcome.values), outcome.growth + view.features.exponent - exponent)
         bound = math.hypot(pruned, dropped)
         if bound <= max_error * (size - bound) or (last and not dropped):
             return Bounded(view, outcome, attempt + 1, macs)
@@ -73,7 +73,7 @@ def estimated_norm(op: HopOperator, view: View) -> tuple[float, int]:
     features = view.features
     axes, known = _directions(view, op)
     pilot = View(features, Basis(axes, view.mean), op)
-    outcome = local.unpruned(op, pilot, False, None)
+    outcome = local.propagate_groups(op, pilot)
     square = np.square(outcome.values, dtype=np.float64).sum(axis=0)
     rest = features.f - known
     whole = float(square[:known].sum()) + (float(square[known:].mean()) * rest if rest else 0.0)

@@ -21,6 +21,7 @@ from unifews.propagation.operator import HopOperator
 from unifews.propagation.result import Hops, Propagated, Remainder
 from unifews.propagation.sampled import DIRECTIONS, FAILURE, sampled
 from unifews.propagation.task import PropagationTask
+from unifews.propagation.tiles import scaled
 from unifews.propagation.view import View
 
 _MISSED = 0.05  # of the products: a target that is missed by more is reported
@@ -42,9 +43,16 @@ def in_memory(task: PropagationTask, progress: Callable[[int, int], None] | None
         return view
 
     def run(view: View, budget: Budget | None) -> local.GroupResult:
-        if budget is None:
-            return local.unpruned(op, view, config.every_hop, progress)
-        return local.pruned(op, view, config.entries, config.inherit, budget, config.every_hop, progress, prices)
+        return local.propagate_groups(
+            op,
+            view,
+            budget,
+            entries=config.entries,
+            inherit=config.inherit,
+            every_hop=config.every_hop,
+            progress=progress,
+            prices=prices,
+        )
 
     runs, macs = 1, basis.macs
     if max_error and prices:
@@ -78,7 +86,7 @@ def in_memory(task: PropagationTask, progress: Callable[[int, int], None] | None
         basis_macs=macs,
         basis_seconds=basis.seconds + view.seconds,
         setup_seconds=max(setup, 0.0),
-        dropped_norm=local.scaled(view.dropped_norm(), features.exponent),
+        dropped_norm=scaled(view.dropped_norm(), features.exponent),
         notes=_notes(task.budget, exponent, view, outcome, runs, config.is_sampled),
         error_bound=bound,
         relative_error_bound=None if bound is None else _relative(bound, values, least),
@@ -107,7 +115,7 @@ def _scale_back(values: Floats, exponent: int) -> int:
         return 0
     peak = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
     assert math.isfinite(peak), "values are brought down before they outgrow float32"
-    if not 2.0**-100 < local.scaled(peak, exponent) < 2.0**120:
+    if not 2.0**-100 < scaled(peak, exponent) < 2.0**120:
         return exponent
     values *= np.float32(math.ldexp(1, exponent))
     return 0

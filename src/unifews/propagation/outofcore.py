@@ -27,11 +27,12 @@ from unifews.propagation import local, planner
 from unifews.propagation.assembly import RESULT, Assembly, GroupRecord, basis_of, trace_of
 from unifews.propagation.basis import Basis
 from unifews.propagation.budget import Budget, Target
-from unifews.propagation.checkpoint import Checkpoint, budget_state, resumed, whole
-from unifews.propagation.engines import BlockEngine
+from unifews.propagation.checkpoint import Checkpoint, budget_state, resumed
+from unifews.propagation.engines import BlockEngine, Engine, FullEngine
 from unifews.propagation.features import Floats
 from unifews.propagation.planner import Plan, Requirements
 from unifews.propagation.result import Propagated
+from unifews.propagation.sampling import divided
 from unifews.propagation.tiles import Shape, Tile
 from unifews.propagation.view import View
 from unifews.resources import Progress, format_bytes
@@ -214,10 +215,7 @@ class _OutOfCoreRun:
             own = budgets[-number - 1]
             state = Checkpoint(self.work, shape, self.order.checkpoint_every_hop)
             report = partial(self._after, 1 + number * self.op.hops)
-            if own is None:
-                outcome = whole(self.op, view, shape, state, report, allocate=self._allocate)
-            else:
-                outcome = self._pruned(view, shape, own, state, report)
+            outcome = local.run(self._engine(view, shape, own), False, report, state)
             each = GroupRecord.of(outcome, state_files.save(self._file("coordinates", shape), [outcome.values]))
             del outcome
             if number + 1 < len(self.groups) and own is not None:
@@ -236,7 +234,7 @@ class _OutOfCoreRun:
             return [None] * len(self.groups)
         kept = self.work.get("budgets")
         if kept is None:
-            budgets: list[Budget | None] = [*local.divided(self.op, view, [[shape] for shape in self.groups], budget)]
+            budgets = divided(self.op, view, [[shape] for shape in self.groups], budget)
             self.work.record(budgets=[budget_state(each) for each in budgets])
             return budgets
         if not isinstance(budget, Target):
@@ -252,12 +250,11 @@ class _OutOfCoreRun:
         self.pages.add(buffer)
         return buffer[: n * columns].reshape(n, columns)
 
-    def _pruned(
-        self, view: View, shape: Shape, budget: Budget, state: Checkpoint, report: Callable[[int], None]
-    ) -> local.GroupResult:
-        task = self.needs.task
-        engine = BlockEngine(self.op, view, [shape], task.config.inherit, by_feature=task.by_feature, allocate=self._allocate)
-        return local.run(self.op, engine, budget, False, report, state)
+    def _engine(self, view: View, shape: Shape, budget: Budget | None) -> Engine:
+        if budget is None:
+            return FullEngine(self.op, view, [shape], allocate=self._allocate)
+        inherit, by_feature = self.needs.task.config.inherit, self.needs.task.by_feature
+        return BlockEngine(self.op, view, [shape], budget, inherit, by_feature=by_feature, allocate=self._allocate)
 
     # ------------------------------------------------------------------------------------------------------- rotation
 

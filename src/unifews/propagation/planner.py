@@ -14,7 +14,8 @@ from unifews.errors import InputError
 from unifews.kernels import LANES
 from unifews.propagation.budget import Target
 from unifews.propagation.features import FeatureMatrix
-from unifews.propagation.local import LARGE, PILOT_HOPS
+from unifews.propagation.local import LARGE
+from unifews.propagation.sampling import PILOT_HOPS
 from unifews.propagation.task import PropagationTask
 from unifews.propagation.tiles import Shape, cut
 from unifews.resources import format_bytes

@@ -45,7 +45,7 @@ def sampled(op: HopOperator, features: FeatureMatrix, values: Floats, axes: Floa
         directions = np.random.default_rng(_SEED).standard_normal((f, DIRECTIONS), dtype=np.float32)
         least, most = (DIRECTIONS * t for t in sample_range(DIRECTIONS, FAILURE / 2))
     view = View(features, Basis(directions, None), op)
-    whole = local.unpruned(op, view, False, None)
+    whole = local.propagate_groups(op, view)
     exact = whole.values * 2.0 ** (whole.growth + features.exponent - exponent)
     seen = values @ directions if axes is None else values @ (axes.T @ directions)
     if axes is not None and axes.shape[1] < f:
