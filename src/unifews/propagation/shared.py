@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.distributed.group import ProcessGroup
-from unifews.distributed.launch import restarts
+from unifews.distributed.communicator import ProcessGroup, restarts
 from unifews.errors import InputError
 from unifews.storage import state_files
 from unifews.storage.atomic import naming
@@ -43,7 +42,7 @@ class SharedWork:
 
     def get(self, step: str) -> Any:
         """What the first worker's manifest knows of a step."""
-        return self.group.gather(self.work.get(step) if self.work else None)[0]
+        return self.group.all_gather(self.work.get(step) if self.work else None)[0]
 
     def keep(self, **done: Any) -> None:
         if self.work:

@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 
 from unifews.core.diffusion import Diffusion
 from unifews.core.trace import HopTrace
-from unifews.distributed.group import ProcessGroup
-from unifews.distributed.halo import PartitionEngine, PartitionOperator, PartitionView
+from unifews.distributed.communicator import ProcessGroup
 from unifews.distributed.partition import Owners, Part, metis, ranges
-from unifews.distributed.result import Rows, shared_basis, write
-from unifews.distributed.shared import SharedWork
 from unifews.propagation import local
 from unifews.propagation.assembly import Assembly, GroupRecord
 from unifews.propagation.basis import Basis
 from unifews.propagation.budget import Budget, Target
 from unifews.propagation.checkpoint import Checkpoint, budget_state, plain, resumed
 from unifews.propagation.engines import Engine, FullEngine
+from unifews.propagation.halo import PartitionEngine, PartitionOperator, PartitionView
 from unifews.propagation.planner import Requirements
+from unifews.propagation.rows import Rows, shared_basis, write
 from unifews.propagation.sampling import divided
+from unifews.propagation.shared import SharedWork
 from unifews.propagation.tiles import Shape, cut
 from unifews.resources import Progress
 from unifews.storage import state_files
@@ -108,7 +108,7 @@ class _PartitionRun:
                 following.inherit(own)
             crc = state_files.save(_coordinates(self.work, shape.column), [np.ascontiguousarray(outcome.values)])
             each = GroupRecord.of(outcome, crc, traffic)
-            done.append(replace(each, peak=self.group.most(each.peak)))
+            done.append(replace(each, peak=self.group.maximum(each.peak)))
             kept = {"column": shape.column, "done": done[-1].to_dict(), "budgets": [budget_state(budget) for budget in budgets]}
             self.work.record(groups=[*(self.work.get("groups") or [])[:number], kept])
             states = []
@@ -129,7 +129,7 @@ class _PartitionRun:
     ) -> tuple[local.GroupResult, tuple[list[int], list[int]]]:
         op, part = self.op, self.part
         report = local.later(self.progress, number * op.hops, len(self.shapes) * op.hops)
-        rows = int(self.group.add(np.array([len(part.rows)]))[0])
+        rows = int(self.group.all_reduce(np.array([len(part.rows)]))[0])
         everything = [4 * shape.width * rows] * op.hops
         engine: Engine
         if budget is None:
@@ -186,7 +186,7 @@ class _Together(Checkpoint):
         return [HopTrace(**hop) for hop in kept["hops"]]
 
     def save(self, engine: Engine, hops: list[HopTrace]) -> None:
-        if not self.group.most(float(self.is_due)):
+        if not self.group.maximum(float(self.is_due)):
             return
         began = perf_counter()
         kept = self.work.get("states") or []
@@ -207,9 +207,9 @@ class _Together(Checkpoint):
 def _agreed(group: ProcessGroup, work: Journal, columns: list[int]) -> tuple[list[GroupRecord], list[dict[str, Any]]]:
     """Groups that all workers have done, and the last state within the next one that all of them have, if there is any."""
     groups, states = work.get("groups") or [], work.get("states") or []
-    finished = min(group.gather(len(groups)))
+    finished = min(group.all_gather(len(groups)))
     mine = {len(state["hops"]): state for state in states if columns[finished : finished + 1] == [state["column"]]}
-    common = set.intersection(*(set(each) for each in group.gather(sorted(mine))))
+    common = set.intersection(*(set(each) for each in group.all_gather(sorted(mine))))
     resumed_states = [mine[max(common)]] if common else []
     if states:
         work.record(states=resumed_states)  # the others are overwritten next and must not be resumed from

@@ -11,8 +11,6 @@ from time import perf_counter
 import numpy as np
 
 from unifews.core.trace import HopTrace
-from unifews.distributed.result import Rows, shared_basis, write
-from unifews.distributed.shared import Report, SharedWork
 from unifews.kernels import LANES, MAX_BLOCKS
 from unifews.propagation import local
 from unifews.propagation.assembly import Assembly, GroupRecord
@@ -20,7 +18,9 @@ from unifews.propagation.budget import Budget, Target
 from unifews.propagation.checkpoint import Checkpoint, budget_state, resumed
 from unifews.propagation.engines import BlockEngine, Engine, FullEngine
 from unifews.propagation.planner import Requirements
+from unifews.propagation.rows import Rows, shared_basis, write
 from unifews.propagation.sampling import Sample, fades
+from unifews.propagation.shared import Report, SharedWork
 from unifews.propagation.tiles import Shape
 from unifews.propagation.view import View
 from unifews.resources import Progress
@@ -61,7 +61,7 @@ def by_columns(common: SharedWork, needs: Requirements, every_hop: bool, groups:
         for turn, number in enumerate(mine):
             report = local.later(progress, turn * op.hops, len(mine) * op.hops)
             done[number] = _one(common, needs, every_hop, view, shapes[number], budgets[number], report)
-    gathered = group.gather({number: each.to_dict() for number, each in done.items()})
+    gathered = group.all_gather({number: each.to_dict() for number, each in done.items()})
     by_worker = [{int(number): GroupRecord.of_dict(kept) for number, kept in worker.items()} for worker in gathered]
     parts = [worker[number] for number in range(len(shapes)) for worker in by_worker if number in worker]
     assembly = Assembly(needs, basis, parts)
@@ -90,7 +90,7 @@ def _budgets(common: SharedWork, needs: Requirements, view: View, shapes: list[S
         fading = np.zeros((op.hops, len(shapes)))
         for number in range(group.rank, len(shapes), group.size):
             fading[:, number] = fades(op, view, [shapes[number]], sample)
-        group.add(fading)
+        group.all_reduce(fading)
         divided = budget.divide([sample.first(view, [shape], weight) for shape in shapes], fading)
         common.keep(budgets=[budget_state(each) for each in divided])
         return [*divided]

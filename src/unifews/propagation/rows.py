@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core.trace import HopTrace
-from unifews.distributed.shared import SharedArray, SharedWork
 from unifews.propagation.assembly import RESULT, Assembly, basis_of, empty_basis
 from unifews.propagation.basis import Basis
 from unifews.propagation.features import Floats
+from unifews.propagation.shared import SharedArray, SharedWork
 from unifews.propagation.task import PropagationTask
 
 Rows = Iterator[tuple[NDArray[np.int64], list[Floats]]]
@@ -24,8 +24,8 @@ def shared_basis(common: SharedWork, task: PropagationTask) -> Basis:
     with common.group.agreed():
         basis = basis_of(common.work, task) if common.work else empty_basis(task)
     for array in basis.arrays():
-        common.group.from_first(array)
-    macs, seconds = common.group.gather((basis.macs, basis.seconds))[0]
+        common.group.broadcast(array)
+    macs, seconds = common.group.all_gather((basis.macs, basis.seconds))[0]
     return replace(basis, macs=macs, seconds=seconds)
 
 
@@ -35,7 +35,7 @@ def write(common: SharedWork, assembly: Assembly, rows: Rows, hops: list[HopTrac
     sheet = SharedArray(common.folder / RESULT, (needs.op.graph.num_nodes, needs.features.f))
     if common.is_first:
         sheet.create()
-    group.wait()
+    group.barrier()
     sheet.put((numbers, assembly.rows(parts)) for numbers, parts in rows)
-    group.wait()
+    group.barrier()
     common.keep(summary=assembly.summary(hops, began, group.size))

@@ -55,7 +55,7 @@ class PartitionOperator(HopOperator):
         values[self.part.owned :] = self.part.fetch(values)
 
     def most(self, value: float) -> float:
-        return self.part.group.most(value)
+        return self.part.group.maximum(value)
 
     @cached_property
     def keep(self) -> Floats:
@@ -157,7 +157,7 @@ class PartitionEngine(BlockEngine):
         sent = 0 if math.isinf(delta) else sum(self._refresh(tile, hop, np.float32(delta)) for tile in self.tiles)
         mine = super().prune(hop, delta)
         counts = [getattr(mine, name) for name in _COUNTS]
-        *total, all_sent = self.part.group.add(np.array([*counts, sent], dtype=np.int64)).tolist()
+        *total, all_sent = self.part.group.all_reduce(np.array([*counts, sent], dtype=np.int64)).tolist()
         self.sent.append(all_sent)
         return replace(mine, **dict(zip(_COUNTS, total, strict=True)))
 
@@ -173,12 +173,12 @@ class PartitionEngine(BlockEngine):
         real = _real(tile.shape, block)  # the last block may be short
         going = lines[real]
 
-        arriving = np.unpackbits(part.group.swap(flags, part.sent, part.received), axis=1, count=tile.shape.blocks)
+        arriving = np.unpackbits(part.group.all_to_all(flags, part.sent, part.received), axis=1, count=tile.shape.blocks)
         sent = _by_worker(row, real, part.sent)
         row, block = np.nonzero(arriving)
         real = _real(tile.shape, block)
         lines = np.zeros((len(row), 1 + LANES), dtype=np.float32)
-        lines[real] = part.group.swap(going, sent, _by_worker(row, real, part.received))
+        lines[real] = part.group.all_to_all(going, sent, _by_worker(row, real, part.received))
         assert tile.stamp is not None
         tile.buffers[hop % 2].reshape(-1, tile.shape.blocks, LANES)[owned + row, block] = lines[:, 1:]
         tile.size[now][owned + row, block] = lines[:, 0]
