@@ -31,13 +31,17 @@ class Engine(ABC):
     """True values are the stored ones times 2^growth."""
     certificate: Certificate | None = None
     """The bound on the error so far, if one is wanted."""
-    sent: list[int] | None = None
-    """Bytes that all workers have sent at each hop; None = all rows that are needed elsewhere, or there is one worker."""
 
     def __init__(self, op: HopOperator, view: View, shapes: list[Shape]) -> None:
         self.op, self.view = op, view
         self.first, self.width = shapes[0].column, sum(shape.width for shape in shapes)
         self.tiles: list[Tile] = []
+        self.sent: list[int] = []
+        """Bytes that all workers have sent at each hop, where some rows that are needed elsewhere are not."""
+
+    def continues(self, hop: int) -> bool:
+        """Whether there is another hop after so many."""
+        return hop < self.op.hops
 
     @abstractmethod
     def hop(self, hop: int) -> HopTrace:

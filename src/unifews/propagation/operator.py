@@ -78,6 +78,10 @@ class HopOperator:
     def refresh(self, values: Floats) -> None:
         """Bring the copies up to date; here all rows are computed."""
 
+    def traffic(self, width: int, sent: list[int]) -> tuple[list[int], list[int]] | None:
+        """Bytes sent at each hop of `width` columns, and what unpruned hops send; None: there is one worker."""
+        return None
+
     def most(self, value: float) -> float:
         """The largest of what any part of the graph finds; here all of it is one part."""
         return value
