@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from unifews.core.graph import Graph
 from unifews.core.trace import HopTrace
 from unifews.distributed.partition import Part
-from unifews.kernels import LANES, native
+from unifews.kernels import LANES
 from unifews.kernels.reference_hops import MARGIN
 from unifews.propagation.engines import BlockEngine
 from unifews.propagation.features import Floats
@@ -70,9 +70,7 @@ class PartitionOperator(HopOperator):
 
     @cached_property
     def _reach(self) -> tuple[Floats, NDArray[np.int64], Floats]:
-        part, n = self.part, self.diffusion.graph.num_nodes
-        reach, fanout = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.int64)
-        native.fan(**self.edges, target=self.diffusion.target, reach=reach, fanout=fanout, threads=self.threads)
+        part, (reach, fanout) = self.part, self._fan()
         there = part.give_back(reach[part.owned :])
         np.add.at(fanout, part.rows, part.give_back(fanout[part.owned :]))
         np.maximum.at(reach, part.rows, there)
