@@ -68,8 +68,8 @@ def run(
             with store.group(groups[number]) as place:
                 found = place.finished()
                 if found is None:
-                    engine = _engine(task, schedule, groups[number], own, place.allocate)
-                    found = run_hops(engine, place, _later(progress, turn * hops, len(mine) * hops))
+                    report = _later(progress, turn * hops, len(mine) * hops)
+                    found = run_hops(_engine(task, schedule, groups[number], own, place.allocate), place, report)
                 elif own is not None and found.budget is not None:
                     own.resume(found.budget)
             done[number] = found
