@@ -268,7 +268,7 @@ def resolve(scheme: str | Scheme, hops: int | None) -> tuple[Scheme, int]:
     if isinstance(scheme, SpectralFilter):
         if hops is not None:
             raise InputError(
-                f"`hops` is {hops!r}, but {type(scheme).__name__} is no polynomial: the number of hops follows from `max_error`."
+                f"`hops` is {hops!r}, but {type(scheme).__name__} is no polynomial: its hops follow from `max_error`."
             )
         return scheme, scheme.most_hops
     if isinstance(scheme, Polynomial):

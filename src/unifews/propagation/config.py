@@ -61,7 +61,10 @@ class PropagationConfig:
     )
     degree: int | None = option(None, "with max_error: exactly this many hops", ge=1, group="Pruning", metavar="M", rare=True)
     precision: Literal["int8", "bfloat16", "float32"] | None = option(
-        None, "with max_error: format in which rows are stored (default: the narrowest that leaves room)", group="Pruning", rare=True
+        None,
+        "with max_error: format in which rows are stored (default: the narrowest that leaves room)",
+        group="Pruning",
+        rare=True,
     )
 
     def __post_init__(self) -> None:

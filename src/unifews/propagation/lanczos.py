@@ -8,7 +8,6 @@ narrowest row format whose rounding leaves room; a few columns that need a wider
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Literal
@@ -25,6 +24,8 @@ from unifews.propagation.operator import HopOperator
 from unifews.propagation.recurrence import INTERVALS, Accuracy, Recurrence, SymmetricOperator
 from unifews.propagation.spectral import Doubles, Series
 from unifews.propagation.tiles import Shape, cut
+from unifews.resources import Progress
+
 
 class NotReached(Exception):
     """So many hops as can be combined are not enough; `args[0]` is the error they have."""
@@ -127,7 +128,7 @@ def series_of(op: HopOperator) -> Series:
     return Series.of(response_of(op.scheme, op.hops), low, high, degree)
 
 
-def lanczos(op: HopOperator, features: FeatureMatrix, goal: Goal, progress: Callable[[int, int], None] | None = None) -> Outcome:
+def lanczos(op: HopOperator, features: FeatureMatrix, goal: Goal, progress: Progress | None = None) -> Outcome:
     """f(S) X to the goal, float32 [n, f]; the graph is undirected."""
     began = perf_counter()
     operator = SymmetricOperator.of(op, series_of(op))
@@ -150,12 +151,14 @@ def _column_sums(op: SymmetricOperator, features: FeatureMatrix) -> Doubles:
     if features.sparse is not None:
         rows = np.repeat(np.arange(features.n), np.diff(features.sparse.indptr))
         data, columns = features.sparse.data.astype(np.float64), features.sparse.indices
-        first = np.bincount(columns, factor[rows] * data, features.f)
-        return np.stack([first, np.bincount(columns, square[rows] * data**2, features.f)])
+        products = (factor[rows] * data, square[rows] * data**2)
+        return np.stack([np.bincount(columns, each, features.f) for each in products]).astype(np.float64)
     sums = np.zeros((2, features.f))
     for first, last in features.chunks():
-        rows = features.rows(first, last)
-        native.column_sums(x=rows, factor=factor[first:last], square=square[first:last], sums=sums, threads=op.hop.threads)
+        part = slice(first, last)
+        native.column_sums(
+            x=features.rows(first, last), factor=factor[part], square=square[part], sums=sums, threads=op.hop.threads
+        )
     return sums
 
 
@@ -197,9 +200,7 @@ def _again(
     return done
 
 
-def _hops(
-    recurrence: Recurrence, goal: Goal, can_widen: bool
-) -> tuple[Accuracy, NDArray[np.bool_], list[float]] | None:
+def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy, NDArray[np.bool_], list[float]] | None:
     """Hops until the goal is met: the accuracy, columns that rounding has spoilt, and the seconds of each hop.
 
     None: rounding has spoilt too much, and there is a wider format.

@@ -5,9 +5,12 @@ in the inner product ⟨q, q'⟩ = Σ_u d(u) q(u) q'(u), and in it each column, 
 
     S p_k = b_k p_{k+1} + a_k p_k + b_{k-1} p_{k-1}.
 
-a_k is a sum over all rows of the hop that is to subtract a_k p_k, so a hop stores s_{k+1} = S p_k - σ_k p_k - b_{k-1} p_{k-1} with
-a guess σ_k instead, rounded to a row format, and measures on the way ⟨s_{k+1}, p_k⟩ = a_k - σ_k and ‖s_{k+1}‖². That gives p_{k+1} as
-a combination of what is stored, and the hop after it works on combinations: it gathers s_{k+1} and reads the row's own s_0 .. s_k.
+a_k is a sum over all rows of the hop that is to subtract a_k p_k. So a hop stores, rounded to a row format,
+
+    s_{k+1} = S p_k - σ_k p_k - b_{k-1} p_{k-1}
+
+with a guess σ_k, and measures ⟨s_{k+1}, p_k⟩ = a_k - σ_k and ‖s_{k+1}‖² on the way. That gives p_{k+1} as a combination of what
+is stored. The next hop works on combinations: it gathers s_{k+1} and reads the row's own s_0 .. s_k.
 At the end f(S) x = ‖x‖ Σ c_k p_k is one combination too (`unifews.propagation.spectral` says what c is, and its error).
 
 What is rounded is known: ρ_k = ‖stored - s_k‖ is measured. An error made at p_j goes through the rest of the recurrence, whose

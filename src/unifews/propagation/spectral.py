@@ -47,7 +47,7 @@ class Series:
                 return cls(low, high, terms[: int(kept[-1]) + 1 if len(kept) else 1])
             if count >= _LONGEST:
                 raise InputError(
-                    f"the filter is not smooth on [{low:g}, {high:g}], the interval of the operator's eigenvalues: a polynomial "
+                    f"the filter is not smooth on [{low:g}, {high:g}], where the operator's eigenvalues are: a polynomial "
                     f"of degree {_LONGEST} does not approximate it. Use a smoother one."
                 )
             count *= 2
@@ -86,8 +86,8 @@ def _chebyshev(response: Response, low: float, high: float, count: int) -> Doubl
     values = np.asarray(response(0.5 * (high + low) + 0.5 * (high - low) * np.cos(angle)), dtype=np.float64)
     if values.shape != angle.shape or not np.isfinite(values).all():
         raise InputError(
-            f"the filter must give one finite number for each eigenvalue in [{low:g}, {high:g}], the interval of the operator; it "
-            f"gave {'another shape' if values.shape != angle.shape else 'values that are not finite'}."
+            f"the filter must give a finite number for each eigenvalue of the operator, from {low:g} to {high:g}; it gave "
+            f"{'another shape' if values.shape != angle.shape else 'values that are not finite'}."
         )
     terms = 2 / points * np.cos(np.outer(np.arange(count), angle)) @ values
     terms[0] /= 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -15,42 +15,14 @@ from unifews.errors import InputError
 from unifews.kernels import describe
 from unifews.kernels.formats import FORMATS, row_format
 from unifews.propagation.config import PropagationConfig
-from unifews.propagation.features import FeatureMatrix
+from unifews.propagation.inmemory import caller_kind, in_memory, relative, scale_back
 from unifews.propagation.lanczos import MOST_HOPS, Goal, NotReached, Outcome, lanczos
 from unifews.propagation.operator import HopOperator
-from unifews.resources import format_bytes
-from unifews.storage.folder_format import Json
+from unifews.propagation.result import ErrorPlan, EstimatedError, Propagated
+from unifews.propagation.sampled import SAMPLED, sampled
+from unifews.propagation.task import PropagationTask
 
 _SHORT = 3  # hops of a scheme for which fewer are hardly possible
-
-
-@dataclass(frozen=True)
-class ErrorPlan:
-    """How a propagation reached its error: hops and row format of each tile of columns."""
-
-    tolerance: float
-    hops: tuple[int, ...]
-    formats: tuple[str, ...]
-    redone: int
-    """Columns that were propagated again in a wider format."""
-    bytes_moved: int
-    """Rows that were gathered, read and written, over all hops."""
-
-    def to_dict(self) -> Json:
-        return {
-            "tolerance": self.tolerance,
-            "hops": list(self.hops),
-            "formats": list(self.formats),
-            "redone": self.redone,
-            "bytes_moved": self.bytes_moved,
-        }
-
-    def __str__(self) -> str:
-        kinds = " and ".join(name for name in FORMATS if name in self.formats)
-        least, most = min(self.hops), max(self.hops)
-        hops = f"{most}" if least == most else f"{least} to {most}"
-        again = f", {self.redone} columns again in a wider format" if self.redone else ""
-        return f"{hops} hops on rows of {kinds}{again}; {format_bytes(self.bytes_moved)} moved"
 
 
 def check(amounts: Amounts, config: PropagationConfig, scheme: object) -> None:
@@ -65,7 +37,7 @@ def check(amounts: Amounts, config: PropagationConfig, scheme: object) -> None:
             if getattr(config, name) is not None:
                 raise InputError(f"`{name}` is for propagation by its error; give max_error=0.05 too.", setting=name)
         return
-    if amounts.max_error == 0:
+    if amounts.max_error == 0 and not config.is_proven:
         raise InputError("`max_error` is 0, and float32 rounds; leave it out for unpruned propagation.", setting="max_error")
     refused = {
         "every_hop": (config.every_hop, "has no embedding of each hop"),
@@ -77,59 +49,85 @@ def check(amounts: Amounts, config: PropagationConfig, scheme: object) -> None:
     }
     for name, (given, why) in refused.items():
         if given and not config.is_proven:
-            raise InputError(f"max_error {why}; leave out `{name}`, or write edge_sparsity= instead of max_error=.", setting=name)
-
-
-def is_wanted(op: HopOperator, amounts: Amounts, config: PropagationConfig) -> bool:
-    """Whether the recurrence is the plan; else all hops are, whose error is 0, or those of a proven bound."""
-    if amounts.max_error is None or config.is_proven:
-        return False
-    if isinstance(op.scheme, SpectralFilter):
-        if not op.graph.is_symmetric:
             raise InputError(
-                f"{type(op.scheme).__name__} needs an undirected graph; use graph.undirected(), or a polynomial such as Appnp()."
+                f"max_error {why}; leave out `{name}`, or write edge_sparsity= instead of max_error=.", setting=name
             )
-        return True
-    return config.degree is not None or (op.hops > _SHORT and op.graph.num_edges > 0 and op.graph.is_symmetric)
 
 
-def by_error(
-    op: HopOperator,
-    features: FeatureMatrix,
-    max_error: float,
-    config: PropagationConfig,
-    progress: Callable[[int, int], None] | None,
-    began: float,
-) -> tuple[Outcome, Trace, ErrorPlan] | None:
-    """Propagate until the error is at most ε; None where so many hops are needed that the scheme's own are better."""
+def propagate(task: PropagationTask, progress: Callable[[int, int], None] | None, began: float) -> Propagated:
+    """Propagate until the estimated error is at most ε, or all hops of the scheme, whose error is 0."""
+    op, features, config, max_error = task.op, task.features, task.config, task.amounts.max_error
+    assert max_error is not None
+    reason = _against(task)
+    outcome = None if reason else _run(task, progress)
+    if outcome is None:
+        return _unpruned(task, reason or f"the error needs more than {MOST_HOPS} hops", progress, began)
+    values = outcome.values
+    exponent = scale_back(values, features.exponent)
+    error, plan = outcome.error(config.error_norm), _plan(op, outcome, max_error)
+    hops = outcome.hops(op.graph.num_edges, 0 if isinstance(op.scheme, SpectralFilter) else op.hops)
+    notes = [f"estimated error {error:.3g}, {max_error:g} allowed: {plan}"]
+    bound = least = None
+    if config.is_sampled:
+        bound, least, _ = sampled(op, features, values, None, exponent)
+        notes.append(SAMPLED)
+    trace = Trace(
+        tuple(hops),
+        requested=task.requested,
+        kernel=describe(op.threads),
+        setup_seconds=max(perf_counter() - began - sum(hop.seconds for hop in hops), 0.0),
+        notes=tuple(notes),
+        estimated_error=error,
+        error_bound=bound,
+        relative_error_bound=None if bound is None or least is None else relative(bound, values, least),
+    )
+    accuracy = EstimatedError(error, outcome.column_errors, plan)
+    return Propagated(values, None, trace, exponent, None, caller_kind(features), accuracy=accuracy)
+
+
+def _against(task: PropagationTask) -> str | None:
+    """Why the scheme's own hops are the plan, if they are."""
+    op = task.op
+    is_filter = isinstance(op.scheme, SpectralFilter)
+    if not op.graph.is_symmetric:
+        if is_filter or task.config.degree is not None or task.config.precision is not None:
+            what = type(op.scheme).__name__ if is_filter else "`degree`" if task.config.degree else "`precision`"
+            raise InputError(f"{what} needs an undirected graph, and this one is directed; use graph.undirected().")
+        return "the graph is directed, and fewer hops need an undirected one"
+    if is_filter or task.config.degree is not None or task.config.precision is not None:
+        return None
+    if op.hops <= _SHORT or op.graph.num_edges == 0:
+        return "so few hops cannot be made fewer"
+    return None
+
+
+def _run(task: PropagationTask, progress: Callable[[int, int], None] | None) -> Outcome | None:
+    op, config, max_error = task.op, task.config, task.amounts.max_error
+    assert max_error is not None
     formats = tuple(FORMATS.values()) if config.precision is None else (row_format(config.precision),)
     if config.degree is not None and config.degree > min(op.hops, MOST_HOPS):
         raise InputError(
-            f"`degree` is {config.degree}, more than the {min(op.hops, MOST_HOPS)} hops there are; give fewer, or leave it out.",
+            f"`degree` is {config.degree}, more than the {min(op.hops, MOST_HOPS)} hops there are; give fewer.",
             setting="degree",
         )
     try:
-        outcome = lanczos(op, features, Goal(max_error, config.error_norm, config.degree, formats), progress)
+        return lanczos(op, task.features, Goal(max_error, config.error_norm, config.degree, formats), progress)
     except NotReached as error:
         if isinstance(op.scheme, SpectralFilter):
             raise InputError(
-                f"after {MOST_HOPS} hops the error is still {error.args[0]:.2g}, not {max_error:g}; allow a larger `max_error`.",
+                f"after {MOST_HOPS} hops the error is still {error.args[0]:.2g}; allow more than max_error={max_error:g}.",
                 setting="max_error",
             ) from None
         return None
-    plan = _plan(op, outcome, max_error)
-    planned = 0 if isinstance(op.scheme, SpectralFilter) else op.hops
-    hops = outcome.hops(op.graph.num_edges, planned)
-    error = outcome.error(config.error_norm)
-    trace = Trace(
-        tuple(hops),
-        requested=f"max error {max_error:g}",
-        kernel=describe(op.threads),
-        setup_seconds=max(perf_counter() - began - sum(hop.seconds for hop in hops), 0.0),
-        notes=(f"estimated error {error:.3g} of {max_error:g} allowed: {plan}",),
-        estimated_error=error,
-    )
-    return outcome, trace, plan
+
+
+def _unpruned(task: PropagationTask, reason: str, progress: Callable[[int, int], None] | None, began: float) -> Propagated:
+    """All hops of the scheme."""
+    result = in_memory(replace(task, amounts=Amounts(), config=PropagationConfig(basis="input")), progress, began)
+    note = f"propagated unpruned: {reason}"
+    result.trace = replace(result.trace, requested=task.requested, estimated_error=0.0, notes=(*result.trace.notes, note))
+    result.accuracy = EstimatedError(0.0, np.zeros(task.features.f), None)
+    return result
 
 
 def _plan(op: HopOperator, outcome: Outcome, max_error: float) -> ErrorPlan:
@@ -143,5 +141,5 @@ def _plan(op: HopOperator, outcome: Outcome, max_error: float) -> ErrorPlan:
         tuple(tile.degree for tile in outcome.tiles),
         tuple(tile.format.name for tile in outcome.tiles),
         sum(len(tile.redone) for tile in outcome.tiles),
-        int(np.int64(moved)),
+        moved,
     )
