@@ -181,7 +181,6 @@ def _pruning(given: console.Json) -> tuple[Amounts, PropagationConfig]:
 
     amounts = Amounts(**{name: value for name, value in given.items() if name in _EDGE_AMOUNTS})
     config = PropagationConfig(**{name: value for name, value in given.items() if name not in _EDGE_AMOUNTS})
-    config.check(amounts)
     return amounts, config
 
 

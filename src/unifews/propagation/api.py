@@ -18,11 +18,13 @@ from unifews.core.schemes import Scheme, resolve
 from unifews.deprecation import renamed_arguments
 from unifews.errors import GraphError, InputError
 from unifews.kernels import threads_to_use
+from unifews.propagation import tolerance
 from unifews.propagation.basis import GRAM_LIMIT
 from unifews.propagation.config import BasisName, PropagationConfig
 from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.folder import FileTarget
 from unifews.propagation.inmemory import in_memory
+from unifews.propagation.lanczos import ErrorNorm
 from unifews.propagation.operator import HopOperator
 from unifews.propagation.outofcore import OutOfCore, into_file
 from unifews.propagation.planner import Plan
@@ -52,6 +54,9 @@ def propagate(
     inherit: bool = False,
     every_hop: bool = False,
     focus: float | None = None,
+    error_norm: ErrorNorm = "columns",
+    degree: int | None = None,
+    precision: Literal["int8", "bfloat16", "float32"] | None = None,
     progress: Progress | None = None,
     threads: int | None = None,
     out: str | PathLike[str] | None = None,
@@ -77,8 +82,10 @@ def propagate(
             three; without any of them nothing is pruned.
         threshold: δ in message units, the same for all hops.
         relative_threshold: δ as a multiple of the mean message size of each hop.
-        max_error: ε; removes as much as keeps the certified ``‖P̂ - P‖_F / ‖P‖_F`` at most ε, that is, the bound of `certify` at
-            most ε times ``‖P̂‖_F - bound``, which is no more than ``‖P‖_F``.
+        max_error: ε, the relative error that is allowed; 0.05 is a good choice. As few hops and bytes as reach it
+            (docs/adr/0042). ``out.column_errors[j]`` estimates ``‖(P̂ - P)_j‖ / ‖P_j‖`` without the stationary part of P_j;
+            ``out.error`` is their root mean square, at most ε, and no column exceeds 3 ε. With ``certify=True`` entries are
+            removed instead, as many as keep a proven bound on ``‖P̂ - P‖_F / ‖P‖_F`` at most ε; that is slower.
         certify: also return a proven upper bound on ``‖P̂ - P‖_F``, up to float32 rounding, where P̂ is the embedding and P that
             of the unpruned propagation: ``out.error_bound``, and ``out.relative_error_bound`` (docs/adr/0016). ``"sampled"``
             propagates 16 random directions unpruned instead, at the cost of one block, and measures the error in them: the
@@ -92,6 +99,9 @@ def propagate(
         every_hop: also return the embedding of every hop.
         focus: with `edge_sparsity`, how much more later hops are pruned than early ones; see
             `unifews.propagation.budget.Target`.
+        error_norm: with `max_error`, ``"frobenius"`` bounds ``‖P̂ - P‖_F / ‖P‖_F`` instead.
+        degree: with `max_error`, exactly this many hops.
+        precision: with `max_error`, the row format, ``"int8"``, ``"bfloat16"`` or ``"float32"``; default: chosen.
         progress: called with (steps done, steps in all).
         threads: kernel threads; default: all cores. The result does not depend on it.
         out: with `memory`, write the embedding to this ``.npy`` file, out of core: graph, features and result may each be
@@ -112,8 +122,7 @@ def propagate(
     began = perf_counter()
     with reported_as(edge_threshold="threshold"):
         amounts = Amounts(edge_sparsity, threshold, relative_threshold, max_error)
-    config = PropagationConfig(entries, basis, rank, deflate, inherit, focus, certify, every_hop)
-    config.check(amounts)
+    config = PropagationConfig(entries, basis, rank, deflate, inherit, focus, certify, every_hop, error_norm, degree, precision)
     if out is not None or memory is not None:
         _check_out_of_core(x, out, memory, amounts, config)
     elif checkpoint_every_hop:
@@ -124,6 +133,7 @@ def propagate(
             f"`graph` is a {type(graph).__name__}; build one with Graph.from_edge_index(...) or Graph.from_pyg(...)."
         )
     scheme, hops = resolve(scheme, hops)
+    tolerance.check(amounts, config, scheme)
     diffusion = Diffusion(graph, r)
     op = HopOperator(diffusion, scheme, hops, threads_to_use(threads))
     if out is not None and memory is not None:
@@ -134,7 +144,8 @@ def propagate(
             task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes), amounts, config)
             check_width(task, "`memory`")
             return into_file(OutOfCore(task, limit, taken, pages, plan), target, task.identity(x), progress)
-    return in_memory(PropagationTask(op, FeatureMatrix(x, graph.num_nodes), amounts, config), progress, began)
+    task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes), amounts, config)
+    return tolerance.propagate(task, progress, began) if task.is_estimated else in_memory(task, progress, began)
 
 
 def _check_out_of_core(

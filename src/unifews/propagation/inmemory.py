@@ -19,7 +19,7 @@ from unifews.propagation.estimate import unpruned_seconds
 from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.operator import HopOperator
 from unifews.propagation.result import Hops, Propagated, Remainder
-from unifews.propagation.sampled import DIRECTIONS, FAILURE, sampled
+from unifews.propagation.sampled import SAMPLED, sampled
 from unifews.propagation.store import peak_of, remaining
 from unifews.propagation.task import PropagationTask
 from unifews.propagation.view import View
@@ -45,7 +45,7 @@ def in_memory(task: PropagationTask, progress: Callable[[int, int], None] | None
 
     macs, notes = 0, []
     if config.is_sampled:
-        notes.append(f"the error was measured in {DIRECTIONS} random directions; the bound fails with a chance of {FAILURE:g}")
+        notes.append(SAMPLED)
     if max_error and prices:
         done = bounded(task, fresh, prices, max_error, run)
         view, outcome, macs = done.view, done.outcome, done.macs
@@ -55,7 +55,7 @@ def in_memory(task: PropagationTask, progress: Callable[[int, int], None] | None
         view = fresh()
         outcome = run(view, budget)
     values, axes = _with_mean_axis(outcome, view)
-    exponent = _scale_back(values, outcome.growth + features.exponent)
+    exponent = scale_back(values, outcome.growth + features.exponent)
     remainder = Remainder(features, op) if view.is_partial else None
     bound, least = None if prices is None else _proven(exponent, outcome, op, view, prices), 0.0
     if config.is_sampled:
@@ -74,11 +74,11 @@ def in_memory(task: PropagationTask, progress: Callable[[int, int], None] | None
         extra_macs=macs,
         notes=notes,
         error_bound=bound,
-        relative_error_bound=None if bound is None else _relative(bound, values, least),
+        relative_error_bound=None if bound is None else relative(bound, values, least),
     )
     if task.budget or max_error or basis.axes is not None:
         trace = replace(trace, unpruned_seconds=unpruned_seconds(op, features.f, values, perf_counter() - began))
-    return Propagated(values, axes, trace, exponent, hops, _caller_kind(features), remainder)
+    return Propagated(values, axes, trace, exponent, hops, caller_kind(features), remainder)
 
 
 def _proven(exponent: int, outcome: InMemoryOutcome, op: HopOperator, view: View, prices: Prices) -> float:
@@ -87,7 +87,7 @@ def _proven(exponent: int, outcome: InMemoryOutcome, op: HopOperator, view: View
     return joined(parts, exponent) if parts else 0.0
 
 
-def _relative(bound: float, values: Floats, least: float) -> float:
+def relative(bound: float, values: Floats, least: float) -> float:
     """A bound relative to the unpruned norm, which is `least` at least, and that of the values less the bound."""
     if bound == 0:
         return 0.0
@@ -95,7 +95,7 @@ def _relative(bound: float, values: Floats, least: float) -> float:
     return bound / least if least > 0 else math.inf
 
 
-def _scale_back(values: Floats, exponent: int) -> int:
+def scale_back(values: Floats, exponent: int) -> int:
     """Multiply by 2^exponent where float32 can hold it; returns the exponent that remains."""
     if not exponent:
         return 0
@@ -132,7 +132,7 @@ def _hops(outcome: InMemoryOutcome, view: View, remainder: Remainder | None) -> 
     return Hops(values, columns, view.basis.axes, view.mean, remainder)
 
 
-def _caller_kind(features: FeatureMatrix) -> Callable[[Floats], Any]:
+def caller_kind(features: FeatureMatrix) -> Callable[[Floats], Any]:
     """Back to what the caller gave: torch in, torch out, on the same device."""
     if not features.is_torch:
         return lambda array: array

@@ -21,6 +21,8 @@ from unifews.theory.bounds import sample_range
 
 DIRECTIONS = 16
 FAILURE = 1e-6
+SAMPLED = f"the error was measured in {DIRECTIONS} random directions; the bound fails with a chance of {FAILURE:g}"
+"""A note for traces."""
 _SEED = 20250718  # pruning never sees these directions, so they are as good as fresh ones
 
 

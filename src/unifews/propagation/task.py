@@ -70,6 +70,11 @@ class PropagationTask:
         return self.rotates or (bool(self.amounts.max_error) and self.config.basis == "principal")
 
     @property
+    def is_estimated(self) -> bool:
+        """Whether an estimated error decides how long to propagate (`unifews.propagation.tolerance`)."""
+        return self.amounts.max_error is not None and not self.config.is_proven
+
+    @property
     def carries(self) -> bool:
         """Whether the stationary part has hops of its own."""
         return self.deflates and self.op.scheme.skip != "diagonal"
