@@ -180,8 +180,8 @@ def _check_out_of_core(
 def check_graph(graph: Any) -> None:
     if not isinstance(graph, Graph):
         raise GraphError(
-            f"`graph` is a {type(graph).__name__}; build one with Graph.from_edge_index(...) or Graph.from_pyg(...), or open one "
-            f"with Graph.open(...)."
+            f"`graph` is a {type(graph).__name__}; build one with Graph.from_edge_index(...) or Graph.from_pyg(...), or open "
+            "one with Graph.open(...)."
         )
 
 
