@@ -11,9 +11,10 @@ far it has come in the journal of its working folder, with checksums of the file
 from __future__ import annotations
 
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol, TypedDict
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,23 +34,25 @@ from unifews.storage.npy import open_array
 from unifews.storage.state_files import AppendedFiles
 
 
-class EdgeSource(Protocol):
+class EdgeSource(ABC):
     """Edges that can be read chunk by chunk, in any order, on several threads, and again."""
 
-    @property
-    def weighted(self) -> bool:
-        """Whether edges have weights."""
+    weighted: bool
+    """Whether edges have weights."""
 
+    @abstractmethod
     def __len__(self) -> int:
         """The number of chunks."""
 
+    @abstractmethod
     def read(self, chunk: int) -> EdgeList:
         """One chunk, checked (`edge_lists.check`)."""
 
     def sample(self) -> tuple[EdgeList, float] | None:
         """A sample of the edges, and how many edges each of it stands for; None where counting all is cheap enough."""
+        return None
 
-    def drop(self, chunks: int) -> None:
+    def drop(self, chunks: int) -> None:  # noqa: B027 - most sources have nothing to free
         """The first `chunks` are not needed any more."""
 
 
