@@ -182,12 +182,9 @@ def _feature_table(path: Path, num_nodes: int, progress: StageProgress | None) -
     return x
 
 
-def _table(path: Path, dtype: Any, progress: StageProgress | None = None) -> NDArray[Any]:
+def _table(path: Path, dtype: Any) -> NDArray[Any]:
     """All of a table of numbers, [rows, columns]."""
-    blocks = []
-    for block in _blocks(path, dtype):
-        blocks.append(block)
-        _report(progress, f"reading {path.name}", len(blocks), len(blocks) + 1)
+    blocks = list(_blocks(path, dtype))
     if not blocks:
         raise FileFormatError(f"{path} is empty. Get it again.")
     return np.concatenate(blocks)

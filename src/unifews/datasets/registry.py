@@ -16,9 +16,8 @@ from unifews.errors import UnifewsError, unknown_name
 from unifews.storage.folder_format import Json
 from unifews.storage.locks import lock
 
-CONTENT = (
-    "content"  # `Record.order`: nodes are sorted by their features and neighbours, because sources number them differently
-)
+CONTENT = "content"
+"""`Record.order`: nodes are sorted by their features and neighbours, because sources number them differently."""
 
 
 @dataclass(frozen=True)

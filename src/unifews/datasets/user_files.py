@@ -19,11 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core import csr
 from unifews.core.checks import count
 from unifews.core.csr import CHUNK
 from unifews.core.graph import Graph
-from unifews.datasets.dataset import About, Dataset, Split
+from unifews.datasets.dataset import About, Dataset, Split, isolated
 from unifews.errors import FileFormatError, GraphError, InputError, MissingFileError, ShapeError
 from unifews.io.edge_lists import kind_of
 from unifews.io.graphs import read_graph, read_matrix
@@ -420,16 +419,12 @@ def _from_sets(path: Path, n: int, ids: IdMap | None) -> Split:
 
 def _repairs(graph: Graph, reverses: int, y: NDArray[Any]) -> list[str]:
     """Notes on edges that were dropped, merged or added, and on unlabelled and isolated nodes."""
-    touched = graph.degree > 0
-    if not graph.is_symmetric:
-        for part in csr.chunks(graph.num_edges):
-            touched[graph.indices[part]] = True
     counts = {
         "self-loop": (graph.dropped_self_loops, "dropped"),
         "copy of an edge": (graph.merged_duplicates, "merged"),
         "reverse edge": (reverses, "added"),
         "unlabelled node": (int((y < 0).sum()) if y.ndim == 1 else 0, ""),
-        "isolated node": (int(graph.num_nodes - touched.sum()), ""),
+        "isolated node": (isolated(graph), ""),
     }
     plural = {"copy of an edge": "copies of an edge"}
     return [
