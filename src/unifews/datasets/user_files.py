@@ -149,17 +149,10 @@ def is_edge_list(path: Path) -> bool:
 def read_features(path: Path) -> Any:
     """Features float32 [n, f], finite; a memory map where the file allows it, a scipy CSR array where it is sparse."""
     with reading(path, "features"):
-        return _features(path)
-
-
-def _features(path: Path) -> Any:
-    if kind_of(path) in (".npy", ".npz"):
-        matrix = read_matrix(path, dense=False)
-    else:
+        if kind_of(path) in (".npy", ".npz"):
+            return _checked(read_matrix(path, dense=False), path)
         matrix, nodes = read_numbers(path)
-        if nodes is not None:
-            matrix = matrix[_order(nodes, len(matrix), path)]
-    return _checked(matrix, path)
+        return _checked(matrix if nodes is None else matrix[_order(nodes, len(matrix), path)], path)
 
 
 def read_identified(path: Path) -> tuple[NDArray[np.float32], NDArray[Any]]:
@@ -214,27 +207,23 @@ def _order(nodes: NDArray[np.int64], n: int, path: Path) -> NDArray[np.int64]:
 def read_labels(path: Path, num_nodes: int, ids: IdMap | None = None) -> tuple[NDArray[Any], list[str]]:
     """Class numbers int64 [n] or columns of 0 and 1, uint8 [n, c]; and notes on classes that were given numbers."""
     with reading(path, "labels"):
-        return _labels(path, num_nodes, ids)
-
-
-def _labels(path: Path, num_nodes: int, ids: IdMap | None) -> tuple[NDArray[Any], list[str]]:
-    table = read_columns(path, _LABELS, ids=ids is not None)
-    columns = table.values
-    nodes: NDArray[np.int64] | None = None
-    if ids is not None and len(columns) < 2:
-        raise needs_ids(path, "labels")
-    if ids is not None or table.by_node or (len(columns) == 2 and not _all_flags(columns)):
-        nodes, columns = _node_numbers(columns[0], path, num_nodes, ids), columns[1:]
-    elif len(columns[0]) != num_nodes:
-        raise ShapeError(_wrong_length(path, table, num_nodes))
-    if len(columns) > 1:
-        return _flags(columns, nodes, path, num_nodes), []
-    classes, notes = _classes(columns[0], path)
-    if nodes is None:
-        return classes, notes
-    y = np.full(num_nodes, _UNLABELLED, dtype=np.int64)
-    y[nodes] = classes
-    return y, notes
+        table = read_columns(path, _LABELS, ids=ids is not None)
+        columns = table.values
+        nodes: NDArray[np.int64] | None = None
+        if ids is not None and len(columns) < 2:
+            raise needs_ids(path, "labels")
+        if ids is not None or table.by_node or (len(columns) == 2 and not _all_flags(columns)):
+            nodes, columns = _node_numbers(columns[0], path, num_nodes, ids), columns[1:]
+        elif len(columns[0]) != num_nodes:
+            raise ShapeError(_wrong_length(path, table, num_nodes))
+        if len(columns) > 1:
+            return _flags(columns, nodes, path, num_nodes), []
+        classes, notes = _classes(columns[0], path)
+        if nodes is None:
+            return classes, notes
+        y = np.full(num_nodes, _UNLABELLED, dtype=np.int64)
+        y[nodes] = classes
+        return y, notes
 
 
 def _classes(column: NDArray[Any], path: Path) -> tuple[NDArray[np.int64], list[str]]:
@@ -318,22 +307,18 @@ def read_splits(split: File | Sequence[File], num_nodes: int, ids: IdMap | None 
     """The split in a file or a folder, or in three files; several where a `.npz` holds masks [k, n]."""
     files = split_files(split)
     with reading(", ".join(map(str, files)), "a split"):
-        return _splits(files, num_nodes, ids)
-
-
-def _splits(files: list[Path], num_nodes: int, ids: IdMap | None) -> tuple[Split, ...]:
-    if len(files) == 1 and files[0].is_dir():
-        files = _in_folder(files[0])
-    if len(files) == 3:
-        train, val, test = (_nodes(file, num_nodes, ids) for file in files)
-        return (Split.of(train, val, test, num_nodes),)
-    if len(files) != 1:
-        raise InputError(f"a split is one file, or three for training, validation and test; got {len(files)}.")
-    if kind_of(files[0]) == ".npz":
-        if ids is not None:
-            raise needs_ids(files[0], "node and set")
-        return _archived(files[0], num_nodes)
-    return (_from_sets(files[0], num_nodes, ids),)
+        if len(files) == 1 and files[0].is_dir():
+            files = _in_folder(files[0])
+        if len(files) == 3:
+            train, val, test = (_nodes(file, num_nodes, ids) for file in files)
+            return (Split.of(train, val, test, num_nodes),)
+        if len(files) != 1:
+            raise InputError(f"a split is one file, or three for training, validation and test; got {len(files)}.")
+        if kind_of(files[0]) == ".npz":
+            if ids is not None:
+                raise needs_ids(files[0], "node and set")
+            return _archived(files[0], num_nodes)
+        return (_from_sets(files[0], num_nodes, ids),)
 
 
 def split_files(split: File | Sequence[File]) -> list[Path]:
