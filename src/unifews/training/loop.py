@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -201,7 +200,7 @@ def predict(model: nn.Module, rows: Tensor) -> Tensor:
     return torch.cat([model(part) for part in torch.split(rows, _CHUNK_ROWS)])
 
 
-class TensorBoard:
+class TensorBoard(AbstractContextManager["TensorBoard"]):
     """A `watch` of `train` that writes loss, validation score and kept weights to `folder`/seed-42, …; use it in a `with`."""
 
     def __init__(self, folder: Path, first_seed: int = 0) -> None:
@@ -226,10 +225,7 @@ class TensorBoard:
             self._open[1].close()
             self._open = None
 
-    def __enter__(self) -> TensorBoard:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

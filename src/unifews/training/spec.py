@@ -328,12 +328,6 @@ def paper_form(model: str) -> Values:
 # ------------------------------------------------------------------------------------------------- who has which setting
 
 
-def settings_of(model: str, method: str = TrainSpec.method) -> list[Option]:
-    """The settings of this model with this method."""
-    kind = LayeredSpec if model in models.MODELS else DecoupledSpec
-    return [found for found in options_of(kind) if _has(kind, found.name, model, method)]
-
-
 def _has(kind: type[TrainSpec], name: str, model: str, method: str) -> bool:
     """Whether a setting of this class has an effect on this model with this method."""
     owners = _owners(name) if kind.is_layered else ()
