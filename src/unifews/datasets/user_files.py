@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.checks import count
-from unifews.core.csr import CHUNK
+from unifews.core.checks import count, not_finite
 from unifews.core.graph import Graph
 from unifews.datasets.dataset import About, Dataset, Split, isolated
 from unifews.errors import FileFormatError, GraphError, InputError, MissingFileError, ShapeError
@@ -181,14 +180,9 @@ def _checked(matrix: Any, path: Path) -> Any:
         raise ShapeError(f"{path} has shape {list(matrix.shape)}; there is at least one node and one feature.")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf and is reported as such
         matrix = matrix.astype(np.float32, copy=False)
-    values = matrix if isinstance(matrix, np.ndarray) else matrix.data
-    step = max(1, CHUNK // matrix.shape[1])
-    for start in range(0, len(values), step):
-        bad = ~np.isfinite(values[start : start + step])
-        if bad.any():
-            row = start + int(np.argwhere(bad)[0][0])
-            row = row if values is matrix else int(np.searchsorted(matrix.indptr, row, side="right")) - 1
-            raise InputError(f"{path} has missing or infinite values, the first in row {row:,}; fill them in first.")
+    bad, row = not_finite(matrix)
+    if bad:
+        raise InputError(f"{path} has missing or infinite values, the first in row {row:,}; fill them in first.")
     return matrix
 
 

@@ -25,7 +25,7 @@ from unifews.io.ids import as_ids, encoded, factorize
 from unifews.io.text_blocks import START, Position
 from unifews.resources import StageProgress
 from unifews.storage import state_files
-from unifews.storage.archive import members, open_member
+from unifews.storage.archive import Archive, open_member
 from unifews.storage.journal import Journal
 from unifews.storage.npy import open_array, whole_number
 
@@ -40,7 +40,7 @@ class ArrayEdges(EdgeSource):
 
     def __init__(self, path: Path, chunk: int, work: Path, ids: bool = False) -> None:
         self._path, self._chunk, self._work, self._ids = path, chunk, work, ids
-        self._names = members(path) if kind_of(path) == ".npz" else []
+        self._names = list(Archive(path)) if kind_of(path) == ".npz" else []
         self._weight = next((name for name in ("edge_weight", "weight") if name in self._names), None)
         self.weighted = self._weight is not None
         self.num_nodes: int | None = None
