@@ -28,7 +28,7 @@ from unifews.deprecation import renamed_arguments
 from unifews.io.edge_lists import EdgeList
 from unifews.io.edge_sources import JoinedEdges
 from unifews.io.external_sort import EdgeSource, build
-from unifews.resources import Memory, StageProgress, in_order
+from unifews.resources import Memory, StageProgress, in_order, report
 from unifews.storage.atomic import check_place, sync
 from unifews.storage.journal import Journal, open_journal
 from unifews.storage.npy import open_array, write_chunked
@@ -240,8 +240,7 @@ def _write_features(
     def append(x: NDArray[np.float32]) -> None:
         files.append("x.npy", x)
         state["done"] += 1
-        if progress is not None:
-            progress("features", state["done"], len(features))
+        report(progress, "features", state["done"], len(features))
 
     chunks = in_order(rows, range(state["done"], len(features)), threads)
     journal.append_resumably("features", state, chunks, append, lambda: sync(folder / "x.npy"))

@@ -27,7 +27,7 @@ from unifews.errors import GraphError, InputError
 from unifews.io import edge_buckets
 from unifews.io.edge_buckets import BucketedKeys, Buckets, EdgeCounts, SortedRun
 from unifews.io.edge_lists import EdgeList
-from unifews.resources import Memory, StageProgress, format_bytes, in_order
+from unifews.resources import Memory, StageProgress, format_bytes, in_order, report
 from unifews.storage import state_files
 from unifews.storage.journal import Journal
 from unifews.storage.npy import open_array
@@ -167,7 +167,7 @@ class _Builder:
             if sample is None:
                 for done, ends in enumerate(in_order(self.source.read, range(len(self.source)), self.memory.threads), 1):
                     counts.add(ends)
-                    self._report("counting edges", done, len(self.source))
+                    report(self.progress, "counting edges", done, len(self.source))
             else:
                 counts.add(sample[0])
                 counts.groups = np.ceil(counts.groups * sample[1]).astype(np.int64)
@@ -228,7 +228,7 @@ class _Builder:
             state["edges"] += chunk.edges
             state["loops"] += chunk.loops
             state["done"] += 1
-            self._report("distributing edges", state["done"], total)
+            report(self.progress, "distributing edges", state["done"], total)
 
         chunks = in_order(bucketed, range(state["done"], total), self.memory.threads)
         self.journal.append_resumably(step, state, chunks, append, lambda: self.source.drop(state["done"]))
@@ -274,7 +274,7 @@ class _Builder:
             arrays.append("indptr.npy", ends)
             state["done"] += 1
             finished.append(bucket)
-            self._report("sorting edges", state["done"], buckets.number)
+            report(self.progress, "sorting edges", state["done"], buckets.number)
 
         finished: list[int] = []
 
@@ -286,10 +286,6 @@ class _Builder:
 
         runs = in_order(sorted_bucket, range(state["done"], buckets.number), self.memory.threads)
         self.journal.append_resumably(step, state, runs, append, remove)
-
-    def _report(self, stage: str, done: int, total: int) -> None:
-        if self.progress is not None:
-            self.progress(stage, done, total)
 
     def _keys(self) -> AppendedFiles:
         """The files that `distribute` has written."""

@@ -19,7 +19,7 @@ from unifews.io.edge_lists import EdgeList
 from unifews.io.edge_sources import IdRun, ParsedEdges, write_run
 from unifews.io.external_sort import EdgeSource, check_share
 from unifews.io.ids import INTEGERS, TEXT, as_text, encoded, merge
-from unifews.resources import Memory, StageProgress
+from unifews.resources import Memory, StageProgress, report
 from unifews.storage import state_files
 from unifews.storage.journal import Journal
 from unifews.storage.state_files import AppendedFiles
@@ -150,8 +150,7 @@ class _Merge:
         def append(pivot: Any) -> None:
             self._merge(pivot, state)
             state["done"] += 1
-            if progress is not None:
-                progress("numbering identifiers", state["done"], len(pivots))
+            report(progress, "numbering identifiers", state["done"], len(pivots))
 
         self.journal.append_resumably("numbered", state, pivots[state["done"] :], append)
         if not self.text:
