@@ -19,6 +19,7 @@ HEIGHT = dict(
     kernels=2,
     core=3,
     theory=4,
+    distributed=4,
     io=4,
     propagation=5,
     nn=6,
@@ -27,7 +28,6 @@ HEIGHT = dict(
     methods=7,
     training=8,
     experiments=9,
-    distributed=9,
     report=10,
     cli=11,
 )

@@ -12,9 +12,8 @@ from torchrun import torchrun
 
 import unifews as uf
 from unifews import Graph, propagate
-from unifews.distributed import columns
 from unifews.errors import InputError
-from unifews.propagation import local
+from unifews.propagation import columns, local
 from unifews.propagation.budget import Target
 from unifews.storage.journal import folder_of
 

@@ -17,7 +17,13 @@ from unifews.propagation.operator import HopOperator
 from unifews.resources import cores
 
 MADE = uf.powerlaw(400, 3_000, num_features=40, seed=11)
-PRUNED = [dict(edge_sparsity=0.5), dict(threshold=0.01), dict(relative_threshold=0.5), dict(max_error=0.2), dict(rank=8)]
+PRUNED = [
+    dict(edge_sparsity=0.5),
+    dict(threshold=0.01),
+    dict(relative_threshold=0.5),
+    dict(max_error=0.2, certify=True),
+    dict(rank=8),
+]
 
 
 def operator(scheme="appnp", graph=MADE.graph, threads=1):

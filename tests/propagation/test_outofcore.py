@@ -379,7 +379,7 @@ def test_one_number_changed_in_the_manifest_is_told(folder, by_block):
     stopped(MANY, 10)
     file = folder / "p.npy.work" / "manifest.json"
     manifest = json.loads(file.read_text())
-    manifest["done"]["state"]["budget"]["means"][0][1] += 1
+    manifest["done"]["state"]["engine"]["budget"]["means"][0][1] += 1
     file.write_text(json.dumps(manifest))
     with pytest.raises(FileFormatError, match=r"manifest.json is damaged.*--restart"):
         propagate(*mapped(), out="p.npy", memory="2MB", **MANY)

@@ -16,8 +16,8 @@ from things import KIND, got, put
 from unifews import Graph, powerlaw, save_dataset
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.folder import open_dataset
-from unifews.distributed.shared import SharedArray
 from unifews.errors import FileFormatError, InputError, MissingFileError, UnifewsError
+from unifews.propagation.shared import SharedArray
 from unifews.storage import atomic, state_files
 from unifews.storage.atomic import atomic_file, atomic_folder, restore, steady
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unifews.core import csr
 from unifews.core.graph import Graph
-from unifews.distributed.group import ProcessGroup
+from unifews.distributed.communicator import ProcessGroup
 from unifews.errors import InputError
 
 _EDGES = 1 << 22  # renumbered at a time
@@ -119,8 +119,8 @@ class Part:
         behind = behind[order]
         received = np.bincount(owner, minlength=group.size).astype(np.int64)
         each = np.ones(group.size, dtype=np.int64)
-        sent = group.swap(received, each, each)
-        rows = np.searchsorted(nodes, group.swap(behind, received, sent))
+        sent = group.all_to_all(received, each, each)
+        rows = np.searchsorted(nodes, group.all_to_all(behind, received, sent))
         return cls(group, whole, nodes, _renumbered(whole, nodes, behind), rows, sent, received)
 
     def here(self, nodes: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -135,7 +135,7 @@ class Part:
         """Values of `count` nodes of any worker, of which those here have the numbers `which`."""
         table = np.zeros((count, *values.shape[1:]), dtype=values.dtype)
         table[which] = values
-        return self.group.add(table)
+        return self.group.all_reduce(table)
 
     @property
     def own(self) -> slice | NDArray[np.int64]:
@@ -145,11 +145,11 @@ class Part:
 
     def fetch(self, values: NDArray[Any]) -> NDArray[Any]:
         """What others have in the rows that stand behind the owned ones here; `values` holds the owned ones at least."""
-        return self.group.swap(values[self.rows], self.sent, self.received)
+        return self.group.all_to_all(values[self.rows], self.sent, self.received)
 
     def give_back(self, values: NDArray[Any]) -> NDArray[Any]:
         """The other way: something about each row behind the owned ones to its owner, who gets one for each of `rows`."""
-        return self.group.swap(values, self.received, self.sent)
+        return self.group.all_to_all(values, self.received, self.sent)
 
 
 def _edges_into(graph: Graph, nodes: NDArray[np.int64]) -> Iterator[tuple[slice, Any]]:

@@ -3,78 +3,45 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unifews.core.trace import HopTrace, Trace, Traffic
 from unifews.kernels import describe
 from unifews.propagation import local
-from unifews.propagation.basis import Basis, principal, stationary_mean
+from unifews.propagation.basis import Basis
 from unifews.propagation.checkpoint import plain
 from unifews.propagation.features import Floats
-from unifews.propagation.operator import stationary
 from unifews.propagation.planner import Requirements
 from unifews.propagation.result import rotate_back
+from unifews.propagation.task import PropagationTask
+from unifews.propagation.tiles import scaled
 from unifews.storage import state_files
 from unifews.storage.journal import Journal
 
 RESULT = "embedding.npy"
 
 
-@dataclass
-class ColumnBasis:
-    """The PCA basis of the columns and the mean that is subtracted: the same for all groups, computed once."""
+def basis_of(work: Journal, task: PropagationTask) -> Basis:
+    """That of the working folder, found now unless it was before."""
+    facts, file = work.get("basis"), work.folder / "basis"
+    if facts is None:
+        basis = task.find_basis()
+        work.record(basis={"macs": basis.macs, "seconds": basis.seconds, "crc": state_files.save(file, basis.arrays())})
+        return basis
+    basis = replace(empty_basis(task), macs=facts["macs"], seconds=facts["seconds"])
+    state_files.load(file, basis.arrays(), facts["crc"])
+    return basis
 
-    axes: Floats | None
-    """[f, f], or None without rotation."""
-    mean: Floats | None
-    """[f], or None without deflation."""
-    macs: int = 0
-    seconds: float = 0.0
 
-    @classmethod
-    def empty(cls, needs: Requirements) -> ColumnBasis:
-        """Uninitialised arrays of the right shapes."""
-        f = needs.features.f
-        axes = np.empty((f, f), dtype=np.float32) if needs.rotate else None
-        return cls(axes, np.empty(f, dtype=np.float32) if needs.deflate else None)
-
-    @classmethod
-    def found(cls, needs: Requirements) -> ColumnBasis:
-        """By passes over the rows of X."""
-        op, features, began = needs.op, needs.features, perf_counter()
-        phi = stationary(op.diffusion) if needs.deflate else None
-        if needs.rotate:
-            basis = principal(features, op.diffusion, phi, None, None, op.threads)
-            axes, mean, macs = np.ascontiguousarray(basis.axes), basis.mean, basis.macs
-            return cls(axes, mean, macs, perf_counter() - began)
-        mean = None if phi is None else stationary_mean(features, phi, op.threads)
-        return cls(None, mean, 0, perf_counter() - began)
-
-    @classmethod
-    def kept(cls, work: Journal, needs: Requirements) -> ColumnBasis:
-        """Those of the working folder, found now unless they were before."""
-        facts, file = work.get("basis"), work.folder / "basis"
-        if facts is None:
-            result = cls.found(needs)
-            crc = state_files.save(file, result.arrays())
-            work.record(basis={"macs": result.macs, "seconds": result.seconds, "crc": crc})
-            return result
-        result = cls.empty(needs)
-        state_files.load(file, result.arrays(), facts["crc"])
-        result.macs, result.seconds = facts["macs"], facts["seconds"]
-        return result
-
-    def arrays(self) -> list[NDArray[Any]]:
-        return [array for array in (self.axes, self.mean) if array is not None]
-
-    @property
-    def basis(self) -> Basis | None:
-        return None if self.axes is None else Basis(self.axes, self.mean, self.macs)
+def empty_basis(task: PropagationTask) -> Basis:
+    """Uninitialised arrays of the right shapes."""
+    f = task.features.f
+    axes = np.empty((f, f), dtype=np.float32) if task.rotates else None
+    return Basis(axes, np.empty(f, dtype=np.float32) if task.deflates else None)
 
 
 @dataclass(frozen=True)
@@ -111,7 +78,7 @@ class Assembly:
     """All groups of columns, the leading one first, brought to one power of two and back on the input's axes."""
 
     needs: Requirements
-    frame: ColumnBasis
+    basis: Basis
     done: list[GroupRecord]
     exponent: int = field(init=False)
     """The result is divided by two to the power of this; 0 wherever float32 holds it."""
@@ -119,8 +86,8 @@ class Assembly:
     def __post_init__(self) -> None:
         self._top = max(each.growth for each in self.done)
         self._scale, self.exponent = 1.0, self._top + self.needs.features.exponent
-        peak = max(local.scaled(each.peak, each.growth - self._top) for each in self.done)
-        if self.exponent and 2.0**-100 < local.scaled(peak, self.exponent) < 2.0**120:
+        peak = max(scaled(each.peak, each.growth - self._top) for each in self.done)
+        if self.exponent and 2.0**-100 < scaled(peak, self.exponent) < 2.0**120:
             self._scale, self.exponent = math.ldexp(1, self.exponent), 0
 
     def rows(self, parts: list[Floats]) -> Floats:
@@ -131,15 +98,15 @@ class Assembly:
         values = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
         if self._scale != 1:
             values *= np.float32(self._scale)
-        return np.ascontiguousarray(rotate_back(values, self.frame.axes))
+        return np.ascontiguousarray(rotate_back(values, self.basis.axes))
 
     def summary(self, hops: list[HopTrace], began: float, workers: int = 1) -> dict[str, Any]:
         """The trace of the result as JSON; `hops` are those of all groups."""
         needs, op, n, f = self.needs, self.needs.op, self.needs.op.graph.num_nodes, self.needs.features.f
-        macs = self.frame.macs + (2 * n * f * f if needs.rotate else 0)
-        if needs.carries:
+        macs = self.basis.macs + (2 * n * f * f if needs.task.rotates else 0)
+        if needs.task.carries:
             macs += op.graph.num_edges * op.hops
-        spent = perf_counter() - began - sum(hop.seconds for hop in hops) - self.frame.seconds
+        spent = perf_counter() - began - sum(hop.seconds for hop in hops) - self.basis.seconds
         notes = []
         if len(self.done) > 1 and needs.budget is not None:
             shown = "the thresholds shown are those of the leading one"
@@ -147,11 +114,11 @@ class Assembly:
         if self.exponent:
             notes.append(f"values lie outside float32 and are given divided by 2^{self.exponent}")
         trace = {
-            "requested": str(needs.budget) if needs.budget else "unpruned",
+            "requested": needs.task.requested,
             "kernel": describe(op.threads),
-            "rank": f if needs.rotate else None,
+            "rank": f if needs.task.rotates else None,
             "basis_macs": macs,
-            "basis_seconds": self.frame.seconds,
+            "basis_seconds": self.basis.seconds,
             "setup_seconds": max(spent, 0.0),
             "notes": notes,
         }

@@ -35,16 +35,22 @@ FEW_AXES, MANY_AXES = 80, 512  # the fewest axes kept of wider features, and the
 
 @dataclass(frozen=True)
 class Basis:
-    axes: Floats
-    """V, float32 [f, k], orthonormal columns, most energetic first."""
+    """What the columns of the propagated matrix mean; the same for all of them, found once."""
+
+    axes: Floats | None
+    """V, float32 [f, k], orthonormal columns, most energetic first; None = the input's own axes."""
     mean: Floats | None
     """c, float32 [f]: the features of the stationary part; None = it is not split off."""
-    macs: int
-    """Multiply-adds spent on finding the axes."""
+    macs: int = 0
+    """Multiply-adds spent on finding both."""
+    seconds: float = 0.0
 
-    @property
-    def rank(self) -> int:
-        return int(self.axes.shape[1])
+    def width(self, features: int) -> int:
+        """Columns that are propagated."""
+        return features if self.axes is None else int(self.axes.shape[1])
+
+    def arrays(self) -> list[Floats]:
+        return [array for array in (self.axes, self.mean) if array is not None]
 
 
 def principal(

@@ -20,8 +20,8 @@ from unifews.propagation import local
 from unifews.propagation.basis import Basis, stationary_mean
 from unifews.propagation.budget import Budget, MaxError
 from unifews.propagation.certify import Prices, joined, left_out, norm_of
-from unifews.propagation.operator import HopOperator, stationary
-from unifews.propagation.tiles import Floats
+from unifews.propagation.operator import HopOperator
+from unifews.propagation.tiles import Floats, scaled
 from unifews.propagation.view import View
 
 Run = Callable[[View, Budget | None], local.GroupResult]
@@ -53,7 +53,7 @@ def bounded(op: HopOperator, fresh: Callable[[], View], prices: Prices, max_erro
         outcome = run(view, None if last else MaxError(error, exponent, op.hops, op.scheme.influence(op.hops)))
         dropped = left_out(op, view, prices).bound_over(exponent) if view.square is not None else 0.0
         pruned = joined(outcome.certificates, exponent)
-        size = local.scaled(norm_of(outcome.values), outcome.growth + view.features.exponent - exponent)
+        size = scaled(norm_of(outcome.values), outcome.growth + view.features.exponent - exponent)
         bound = math.hypot(pruned, dropped)
         if bound <= max_error * (size - bound) or (last and not dropped):
             return Bounded(view, outcome, attempt + 1, macs)
@@ -72,8 +72,8 @@ def estimated_norm(op: HopOperator, view: View) -> tuple[float, int]:
     """About ‖P‖_F, as (number, e) with the norm 2^e times that; exact for up to 16 features."""
     features = view.features
     axes, known = _directions(view, op)
-    pilot = View(features, Basis(axes, view.mean, 0), view.phi, view.mean, view.diffusion, view.threads)
-    outcome = local.unpruned(op, pilot, False, None)
+    pilot = View(features, Basis(axes, view.mean), op)
+    outcome = local.propagate_groups(op, pilot)
     square = np.square(outcome.values, dtype=np.float64).sum(axis=0)
     rest = features.f - known
     whole = float(square[:known].sum()) + (float(square[known:].mean()) * rest if rest else 0.0)
@@ -85,9 +85,9 @@ def _directions(view: View, op: HopOperator) -> tuple[Floats, int]:
     features = view.features
     if features.f <= DIRECTIONS:
         return np.eye(features.f, dtype=np.float32), features.f
-    mean = view.mean if view.mean is not None else stationary_mean(features, stationary(view.diffusion), op.threads)
+    mean = view.mean if view.mean is not None else stationary_mean(features, op.phi, op.threads)
     parts: list[NDArray[Any]] = [mean[:, None]] if mean.any() else []
-    if view.basis is not None:
+    if view.basis.axes is not None:
         parts.append(view.basis.axes[:, : DIRECTIONS - RANDOM - 1])
     known = sum(part.shape[1] for part in parts)
     parts.append(np.random.default_rng(_SEED).standard_normal((features.f, DIRECTIONS - known)))

@@ -37,6 +37,11 @@ class HopOperator:
     def gain(self) -> Floats:
         return self.diffusion.target * self.diffusion.source
 
+    @cached_property
+    def phi(self) -> Floats:
+        """The stationary vector of the diffusion, float32 [n]."""
+        return stationary(self.diffusion)
+
     def release(self) -> None:
         """Keep no more than hops need."""
         _ = self.keep, self.gain, self.diffusion.target, self.diffusion.source
@@ -64,6 +69,14 @@ class HopOperator:
     def at(self, values: NDArray[Any], nodes: NDArray[Any]) -> NDArray[Any]:
         """Values of some nodes, one row of `values` each."""
         return np.asarray(values[nodes])
+
+    @property
+    def rows(self) -> int:
+        """Rows that are computed here, the first ones; others are copies of what other workers compute."""
+        return self.diffusion.graph.num_nodes
+
+    def refresh(self, values: Floats) -> None:
+        """Bring the copies up to date; here all rows are computed."""
 
     def most(self, value: float) -> float:
         """The largest of what any part of the graph finds; here all of it is one part."""
@@ -106,6 +119,7 @@ class HopOperator:
 
     def column_hop(self, q: Floats) -> Floats:
         """One hop of a single column of scaled values; float32 [n]."""
+        self.refresh(q)
         after = np.empty_like(q)
         native.column_hop(**self.edges, keep=self.keep, gain=self.gain, q=q, q_out=after, threads=self.threads)
         return after

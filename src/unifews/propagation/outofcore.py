@@ -24,14 +24,15 @@ import numpy as np
 from unifews.errors import InputError
 from unifews.kernels import LANES, SLACK, aligned
 from unifews.propagation import local, planner
-from unifews.propagation.assembly import RESULT, Assembly, ColumnBasis, GroupRecord, trace_of
+from unifews.propagation.assembly import RESULT, Assembly, GroupRecord, basis_of, trace_of
+from unifews.propagation.basis import Basis
 from unifews.propagation.budget import Budget, Target
-from unifews.propagation.checkpoint import Checkpoint, budget_state, resumed, whole
-from unifews.propagation.engines import BlockEngine
+from unifews.propagation.checkpoint import Checkpoint, budget_state, resumed
+from unifews.propagation.engines import BlockEngine, Engine, FullEngine
 from unifews.propagation.features import Floats
-from unifews.propagation.operator import stationary
 from unifews.propagation.planner import Plan, Requirements
 from unifews.propagation.result import Propagated
+from unifews.propagation.sampling import divided
 from unifews.propagation.tiles import Shape, Tile
 from unifews.propagation.view import View
 from unifews.resources import Progress, format_bytes
@@ -54,6 +55,8 @@ class OutOfCoreOptions:
     """Bytes of memory the process had before."""
     overwrite: bool = False
     restart: bool = False
+    checkpoint_every_hop: bool = False
+    """Whether the state of the hops is saved after each of them, whatever time that takes."""
     report: Callable[[Plan], None] | None = None
 
 
@@ -75,7 +78,7 @@ def out_of_core(
             check_place(out, order.overwrite)
             chosen = _planned(work, needs, order)
             with work.writing():
-                run = _OutOfCoreRun(work, needs, chosen, pages, progress)
+                run = _OutOfCoreRun(work, needs, order, chosen, pages, progress)
                 run.all()
                 (work.folder / RESULT).replace(out)
         summary = work.get("summary")
@@ -108,21 +111,28 @@ def _planned(work: Journal, needs: Requirements, order: OutOfCoreOptions) -> Pla
 class _OutOfCoreRun:
     """One propagation on its way into a file."""
 
-    def __init__(self, work: Journal, needs: Requirements, chosen: Plan, pages: MappedPages, progress: Progress | None) -> None:
-        self.work, self.needs, self.op, self.features = work, needs, needs.op, needs.features
+    def __init__(
+        self,
+        work: Journal,
+        needs: Requirements,
+        order: OutOfCoreOptions,
+        chosen: Plan,
+        pages: MappedPages,
+        progress: Progress | None,
+    ) -> None:
+        self.work, self.needs, self.order, self.op, self.features = work, needs, order, needs.op, needs.features
         self.groups, self.outside, self.pages, self.progress = chosen.groups, chosen.outside, pages, progress
         self.steps = len(self.groups) * self.op.hops + 2
         self.began = perf_counter()
 
     def all(self) -> None:
-        frame = ColumnBasis.kept(self.work, self.needs)
-        phi = stationary(self.op.diffusion) if self.needs.deflate else None
-        view = View(self.features, frame.basis, phi, frame.mean, self.op.diffusion, self.op.threads)
+        basis = basis_of(self.work, self.needs.task)
+        view = View(self.features, basis, self.op)
         if len(self.groups) > 1:
             view = self._laid_out(view)
         self._tell(1)
         self._hops(view)
-        self._rotated(frame)
+        self._rotated(basis)
         self._tell(self.steps)
 
     def _tell(self, done: int) -> None:
@@ -137,7 +147,7 @@ class _OutOfCoreRun:
     def _laid_out(self, view: View) -> View:
         """The columns of each group in a file of their own, [n, blocks · 16]."""
         files = [self._file("columns", shape) for shape in self.groups]
-        axes = [None if view.basis is None else view.axes(shape) for shape in self.groups]
+        axes = [None if view.basis.axes is None else view.axes(shape) for shape in self.groups]
 
         def made(first: int, last: int) -> list[Floats]:
             rows = self.features.rows(first, last)
@@ -146,7 +156,7 @@ class _OutOfCoreRun:
         self._pass("layout", files, [LANES * shape.blocks for shape in self.groups], made)
         crc = self.work.get("layout")["crc"]
         laid = {shape.column: (file, sum_) for shape, file, sum_ in zip(self.groups, files, crc, strict=True)}
-        return _Laid(view.features, view.basis, view.phi, view.mean, view.diffusion, view.threads, laid)
+        return _Laid(view.features, view.basis, view.op, laid)
 
     def _pass(
         self,
@@ -203,12 +213,9 @@ class _OutOfCoreRun:
             if str(shape.column) in done:
                 continue
             own = budgets[-number - 1]
-            state = Checkpoint(self.work, shape, self.needs.checkpoint_every_hop)
+            state = Checkpoint(self.work, shape, self.order.checkpoint_every_hop)
             report = partial(self._after, 1 + number * self.op.hops)
-            if own is None:
-                outcome = whole(self.op, view, shape, state, report, allocate=self._allocate)
-            else:
-                outcome = self._pruned(view, shape, own, state, report)
+            outcome = local.run(self._engine(view, shape, own), False, report, state)
             each = GroupRecord.of(outcome, state_files.save(self._file("coordinates", shape), [outcome.values]))
             del outcome
             if number + 1 < len(self.groups) and own is not None:
@@ -227,7 +234,7 @@ class _OutOfCoreRun:
             return [None] * len(self.groups)
         kept = self.work.get("budgets")
         if kept is None:
-            budgets: list[Budget | None] = [*local.divided(self.op, view, [[shape] for shape in self.groups], budget)]
+            budgets = divided(self.op, view, [[shape] for shape in self.groups], budget)
             self.work.record(budgets=[budget_state(each) for each in budgets])
             return budgets
         if not isinstance(budget, Target):
@@ -243,20 +250,19 @@ class _OutOfCoreRun:
         self.pages.add(buffer)
         return buffer[: n * columns].reshape(n, columns)
 
-    def _pruned(
-        self, view: View, shape: Shape, budget: Budget, state: Checkpoint, report: Callable[[int], None]
-    ) -> local.GroupResult:
-        by_feature = self.needs.by_feature
-        engine = BlockEngine(self.op, view, [shape], self.needs.inherit, by_feature=by_feature, allocate=self._allocate)
-        return local.run(self.op, engine, budget, False, report, state)
+    def _engine(self, view: View, shape: Shape, budget: Budget | None) -> Engine:
+        if budget is None:
+            return FullEngine(self.op, view, [shape], allocate=self._allocate)
+        inherit, by_feature = self.needs.task.config.inherit, self.needs.task.by_feature
+        return BlockEngine(self.op, view, [shape], budget, inherit, by_feature=by_feature, allocate=self._allocate)
 
     # ------------------------------------------------------------------------------------------------------- rotation
 
-    def _rotated(self, frame: ColumnBasis) -> None:
+    def _rotated(self, basis: Basis) -> None:
         """The rows of all groups, back on the input's axes, into the result, and its trace."""
         kept = self.work.get("groups")
         done = [GroupRecord.of_dict(kept[str(shape.column)]) for shape in self.groups]
-        assembly = Assembly(self.needs, frame, done)
+        assembly = Assembly(self.needs, basis, done)
         files = [self._file("coordinates", shape) for shape in self.groups]
         for file, each in zip(files, done, strict=True):
             if state_files.checksum(file) != each.crc:

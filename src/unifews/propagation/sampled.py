@@ -22,6 +22,8 @@ from unifews.theory.bounds import sample_range
 
 DIRECTIONS = 16
 FAILURE = 1e-6
+SAMPLED = f"the error was measured in {DIRECTIONS} random directions; the bound fails with a chance of {FAILURE:g}"
+"""A note for traces."""
 _SEED = 20250718  # pruning never sees these directions, so they are as good as fresh ones
 
 
@@ -44,13 +46,13 @@ def sampled(op: HopOperator, features: FeatureMatrix, values: Floats, axes: Floa
     else:
         directions = np.random.default_rng(_SEED).standard_normal((f, DIRECTIONS), dtype=np.float32)
         least, most = (DIRECTIONS * t for t in sample_range(DIRECTIONS, FAILURE / 2))
-    view = View(features, Basis(directions, None, 0), None, None, op.diffusion, op.threads)
-    whole = local.unpruned(op, view, False, None)
+    view = View(features, Basis(directions, None), op)
+    whole = local.propagate_groups(op, view)
     exact = whole.values * 2.0 ** (whole.growth + features.exponent - exponent)
     seen = values @ directions if axes is None else values @ (axes.T @ directions)
     if axes is not None and axes.shape[1] < f:
         own = features.times(np.ascontiguousarray(directions - axes @ (axes.T @ directions)), op.threads)
         seen += op.alone(exponent - features.exponent)[:, None] * own
     k = directions.shape[1]
-    macs = view.macs + op.graph.num_edges * op.hops * k + values.size * k
+    macs = features.nnz * k + op.graph.num_edges * op.hops * k + values.size * k
     return Sampled(norm_of(seen - exact) / math.sqrt(least), norm_of(exact) / math.sqrt(most), macs)

@@ -6,6 +6,7 @@ threshold that looks at all of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -40,6 +41,14 @@ def cut(width: int, least: int = 1) -> list[Shape]:
     step = -(-total // max(count, 1)) * LANES
     shapes = [(at, min(step, width - at)) for at in range(0, width, max(step, 1))]
     return [Shape(at, columns, -(-columns // LANES)) for at, columns in shapes]
+
+
+def scaled(value: float, exponent: int) -> float:
+    """value · 2^exponent, infinite where it is too large."""
+    try:
+        return math.ldexp(value, exponent)
+    except OverflowError:
+        return math.inf
 
 
 class Tile:

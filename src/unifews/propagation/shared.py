@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.distributed.group import ProcessGroup
-from unifews.distributed.launch import restarts
+from unifews.distributed.communicator import ProcessGroup, restarts
 from unifews.errors import InputError
 from unifews.storage import state_files
 from unifews.storage.atomic import naming
@@ -32,6 +31,7 @@ class DistributedOptions:
     inputs: Sequence[Path]
     overwrite: bool = False
     restart: bool = False
+    checkpoint_every_hop: bool = False
 
 
 class SharedWork:
@@ -42,7 +42,7 @@ class SharedWork:
 
     def get(self, step: str) -> Any:
         """What the first worker's manifest knows of a step."""
-        return self.group.gather(self.work.get(step) if self.work else None)[0]
+        return self.group.all_gather(self.work.get(step) if self.work else None)[0]
 
     def keep(self, **done: Any) -> None:
         if self.work:
@@ -94,8 +94,3 @@ class SharedArray:
                     out.write(values[first:last].data)
             out.flush()
             os.fsync(out.fileno())
-
-
-def later(progress: Callable[[int, int], None] | None, before: int, steps: int) -> Report:
-    """Progress of one group of columns, as progress of all groups."""
-    return lambda done: progress(before + done, steps) if progress else None

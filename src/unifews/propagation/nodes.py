@@ -12,36 +12,40 @@ from numpy.typing import NDArray
 
 from unifews.core.diffusion import Diffusion
 from unifews.core.trace import HopTrace
-from unifews.distributed.group import ProcessGroup
-from unifews.distributed.halo import PartitionEngine, PartitionOperator, PartitionView, refresh_whole
+from unifews.distributed.communicator import ProcessGroup
 from unifews.distributed.partition import Owners, Part, metis, ranges
-from unifews.distributed.result import Rows, frame_of, write
-from unifews.distributed.shared import SharedWork, later
 from unifews.propagation import local
-from unifews.propagation.assembly import Assembly, ColumnBasis, GroupRecord
+from unifews.propagation.assembly import Assembly, GroupRecord
+from unifews.propagation.basis import Basis
 from unifews.propagation.budget import Budget, Target
-from unifews.propagation.checkpoint import Checkpoint, budget_state, plain, resumed, whole
-from unifews.propagation.operator import stationary
+from unifews.propagation.checkpoint import Checkpoint, budget_state, plain, resumed
+from unifews.propagation.engines import Engine, FullEngine
+from unifews.propagation.halo import PartitionEngine, PartitionOperator, PartitionView
 from unifews.propagation.planner import Requirements
+from unifews.propagation.rows import Rows, shared_basis, write
+from unifews.propagation.sampling import divided
+from unifews.propagation.shared import SharedWork
 from unifews.propagation.tiles import Shape, cut
 from unifews.resources import Progress
 from unifews.storage import state_files
 from unifews.storage.journal import Journal, open_journal
 
 
-def by_nodes(common: SharedWork, needs: Requirements, way: str | NDArray[Any], progress: Progress | None) -> None:
+def by_nodes(
+    common: SharedWork, needs: Requirements, every_hop: bool, way: str | NDArray[Any], progress: Progress | None
+) -> None:
     """Propagate into the working folder; the manifest then has a `summary`."""
     began, group = perf_counter(), common.group
     shapes = cut(needs.features.f, needs.grouped)
     owners = _owners(common, needs, way)
-    frame = frame_of(common, needs)
+    basis = shared_basis(common, needs.task)
     needs.op.diffusion.release()
     part = Part.of(needs.op.graph, owners, group)
     with open_journal(common.folder / f"worker-{group.rank}", {"worker": group.rank}) as work, work.writing():
-        run = _PartitionRun(common, work, needs, frame, part, shapes, progress)
+        run = _PartitionRun(common, work, needs, every_hop, basis, part, shapes, progress)
         done = run.all()
         rows = _rows(work, part, needs, shapes)
-        write(common, Assembly(needs, frame, done), rows, local.added([each.hops for each in done]), began)
+        write(common, Assembly(needs, basis, done), rows, local.added([each.hops for each in done]), began)
 
 
 def _owners(common: SharedWork, needs: Requirements, way: str | NDArray[Any]) -> Owners:
@@ -74,18 +78,18 @@ class _PartitionRun:
         common: SharedWork,
         work: Journal,
         needs: Requirements,
-        frame: ColumnBasis,
+        every_hop: bool,
+        basis: Basis,
         part: Part,
         shapes: list[Shape],
         progress: Progress | None,
     ) -> None:
         self.group, self.work, self.needs, self.part, self.shapes = common.group, work, needs, part, shapes
-        self.progress = progress
+        self.progress, self.every_hop = progress, every_hop
         op = needs.op
         diffusion = Diffusion(part.graph, op.diffusion.r)
         self.op = PartitionOperator(diffusion, op.scheme, op.hops, op.threads, part)
-        phi = stationary(diffusion) if needs.deflate else None
-        self.view = PartitionView(needs.features, frame.basis, phi, frame.mean, diffusion, op.threads, part)
+        self.view = PartitionView(needs.features, basis, self.op, part)
 
     def all(self) -> list[GroupRecord]:
         done, states = _agreed(self.group, self.work, [shape.column for shape in reversed(self.shapes)])
@@ -95,7 +99,7 @@ class _PartitionRun:
             if number < len(done):
                 continue
             own = budgets[-number - 1]
-            state = _Together(self.work, shape, self.needs.checkpoint_every_hop, self.group, states, budgets)
+            state = _Together(self.work, shape, self.every_hop, self.group, states, budgets)
             outcome, traffic = self._one(shape, own, state, number)
             outcome.values = outcome.values[: self.part.owned]
             if own is not None and number + 1 < len(self.shapes):
@@ -104,7 +108,7 @@ class _PartitionRun:
                 following.inherit(own)
             crc = state_files.save(_coordinates(self.work, shape.column), [np.ascontiguousarray(outcome.values)])
             each = GroupRecord.of(outcome, crc, traffic)
-            done.append(replace(each, peak=self.group.most(each.peak)))
+            done.append(replace(each, peak=self.group.maximum(each.peak)))
             kept = {"column": shape.column, "done": done[-1].to_dict(), "budgets": [budget_state(budget) for budget in budgets]}
             self.work.record(groups=[*(self.work.get("groups") or [])[:number], kept])
             states = []
@@ -117,22 +121,25 @@ class _PartitionRun:
             return [budget] * len(self.shapes)
         kept = states[0]["budgets"] if states else self.work.get("groups")[len(done) - 1]["budgets"] if done else None
         if kept is None:
-            return [*local.divided(self.op, self.view, [[shape] for shape in self.shapes], budget)]
+            return divided(self.op, self.view, [[shape] for shape in self.shapes], budget)
         return resumed(budget, kept)
 
     def _one(
         self, shape: Shape, budget: Budget | None, state: _Together, number: int
     ) -> tuple[local.GroupResult, tuple[list[int], list[int]]]:
         op, part = self.op, self.part
-        report = later(self.progress, number * op.hops, len(self.shapes) * op.hops)
-        rows = int(self.group.add(np.array([len(part.rows)]))[0])
+        report = local.later(self.progress, number * op.hops, len(self.shapes) * op.hops)
+        rows = int(self.group.all_reduce(np.array([len(part.rows)]))[0])
         everything = [4 * shape.width * rows] * op.hops
+        engine: Engine
         if budget is None:
-            refresh = lambda tile, hop: refresh_whole(part, tile, hop)  # noqa: E731
-            return whole(op, self.view, shape, state, report, before=refresh), (everything, everything)
-        engine = PartitionEngine(op, self.view, shape, self.needs.inherit, by_feature=self.needs.by_feature)
-        outcome = local.run(op, engine, budget, False, report, state)
-        return outcome, (engine.sent, everything)
+            engine = FullEngine(op, self.view, [shape])
+        else:
+            engine = PartitionEngine(
+                op, self.view, shape, budget, self.needs.task.config.inherit, by_feature=self.needs.task.by_feature
+            )
+        outcome = local.run(engine, False, report, state)
+        return outcome, (engine.sent or everything, everything)
 
 
 def _coordinates(work: Journal, column: int) -> Path:
@@ -169,16 +176,17 @@ class _Together(Checkpoint):
         super().__init__(work, shape, checkpoint_every_hop)
         self.group, self.states, self.budgets = group, states, budgets
 
-    def load(self, arrays: list[NDArray[Any]]) -> dict[str, Any] | None:
+    def resume(self, engine: Engine) -> list[HopTrace]:
         if not self.states:
-            return None
+            return []
         (kept,) = self.states
         with self.group.agreed():
-            state_files.load(self._file(kept["slot"]), arrays, kept["crc"])
-        return {**kept, "hops": [HopTrace(**hop) for hop in kept["hops"]]}
+            state_files.load(self._file(kept["slot"]), engine.arrays(), kept["crc"])
+        engine.resume(kept["engine"])
+        return [HopTrace(**hop) for hop in kept["hops"]]
 
-    def save(self, arrays: list[NDArray[Any]], hops: list[HopTrace], facts: dict[str, Any]) -> None:
-        if not self.group.most(float(self.is_due)):
+    def save(self, engine: Engine, hops: list[HopTrace]) -> None:
+        if not self.group.maximum(float(self.is_due)):
             return
         began = perf_counter()
         kept = self.work.get("states") or []
@@ -187,9 +195,9 @@ class _Together(Checkpoint):
             "column": self.shape.column,
             "slot": slot,
             "hops": [plain(hop) for hop in hops],
-            "crc": state_files.save(self._file(slot), arrays),
+            "crc": state_files.save(self._file(slot), engine.arrays()),
             "budgets": [budget_state(budget) for budget in self.budgets],
-            **facts,
+            "engine": engine.facts(),
         }
         self.work.record(states=[*kept[-1:], state])
         self.since = perf_counter()
@@ -199,9 +207,9 @@ class _Together(Checkpoint):
 def _agreed(group: ProcessGroup, work: Journal, columns: list[int]) -> tuple[list[GroupRecord], list[dict[str, Any]]]:
     """Groups that all workers have done, and the last state within the next one that all of them have, if there is any."""
     groups, states = work.get("groups") or [], work.get("states") or []
-    finished = min(group.gather(len(groups)))
+    finished = min(group.all_gather(len(groups)))
     mine = {len(state["hops"]): state for state in states if columns[finished : finished + 1] == [state["column"]]}
-    common = set.intersection(*(set(each) for each in group.gather(sorted(mine))))
+    common = set.intersection(*(set(each) for each in group.all_gather(sorted(mine))))
     resumed_states = [mine[max(common)]] if common else []
     if states:
         work.record(states=resumed_states)  # the others are overwritten next and must not be resumed from

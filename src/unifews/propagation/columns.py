@@ -11,16 +11,16 @@ from time import perf_counter
 import numpy as np
 
 from unifews.core.trace import HopTrace
-from unifews.distributed.result import Rows, frame_of, write
-from unifews.distributed.shared import Report, SharedWork, later
 from unifews.kernels import LANES, MAX_BLOCKS
 from unifews.propagation import local
 from unifews.propagation.assembly import Assembly, GroupRecord
 from unifews.propagation.budget import Budget, Target
-from unifews.propagation.checkpoint import Checkpoint, budget_state, resumed, whole
-from unifews.propagation.engines import BlockEngine
-from unifews.propagation.operator import stationary
+from unifews.propagation.checkpoint import Checkpoint, budget_state, resumed
+from unifews.propagation.engines import BlockEngine, Engine, FullEngine
 from unifews.propagation.planner import Requirements
+from unifews.propagation.rows import Rows, shared_basis, write
+from unifews.propagation.sampling import Sample, fades
+from unifews.propagation.shared import Report, SharedWork
 from unifews.propagation.tiles import Shape
 from unifews.propagation.view import View
 from unifews.resources import Progress
@@ -39,7 +39,7 @@ def dealt(width: int, least: int, workers: int) -> list[Shape]:
     return [Shape(LANES * a, min(LANES * b, width) - LANES * a, b - a) for a, b in pairwise(ends)]
 
 
-def by_columns(common: SharedWork, needs: Requirements, groups: int | None, progress: Progress | None) -> None:
+def by_columns(common: SharedWork, needs: Requirements, every_hop: bool, groups: int | None, progress: Progress | None) -> None:
     """Propagate into the working folder; the manifest then has a `summary`."""
     began, group, op, width = perf_counter(), common.group, needs.op, needs.features.f
     shapes = _shapes(common, needs, groups)
@@ -51,21 +51,20 @@ def by_columns(common: SharedWork, needs: Requirements, groups: int | None, prog
             f"(--partition nodes)."
         )
     common.keep(shapes=[[shape.column, shape.width, shape.blocks] for shape in shapes])
-    frame = frame_of(common, needs)
-    phi = stationary(op.diffusion) if needs.deflate else None
-    view = View(needs.features, frame.basis, phi, frame.mean, op.diffusion, op.threads)
+    basis = shared_basis(common, needs.task)
+    view = View(needs.features, basis, op)
     budgets = _budgets(common, needs, view, shapes)
     op.release()
     mine = list(range(len(shapes)))[group.rank :: group.size]
     done: dict[int, GroupRecord] = {}
     with group.agreed():
         for turn, number in enumerate(mine):
-            report = later(progress, turn * op.hops, len(mine) * op.hops)
-            done[number] = _one(common, needs, view, shapes[number], budgets[number], report)
-    gathered = group.gather({number: each.to_dict() for number, each in done.items()})
+            report = local.later(progress, turn * op.hops, len(mine) * op.hops)
+            done[number] = _one(common, needs, every_hop, view, shapes[number], budgets[number], report)
+    gathered = group.all_gather({number: each.to_dict() for number, each in done.items()})
     by_worker = [{int(number): GroupRecord.of_dict(kept) for number, kept in worker.items()} for worker in gathered]
     parts = [worker[number] for number in range(len(shapes)) for worker in by_worker if number in worker]
-    assembly = Assembly(needs, frame, parts)
+    assembly = Assembly(needs, basis, parts)
     write(common, assembly, _rows(common, needs, shapes), _together(by_worker, parts), began)
 
 
@@ -86,12 +85,12 @@ def _budgets(common: SharedWork, needs: Requirements, view: View, shapes: list[S
         return [None if budget is None else replace(budget) if isinstance(budget, Target) else budget for _ in shapes]
     kept = common.get("budgets")
     if kept is None:
-        sample = local.Sample(op, inherit=False)
+        sample = Sample(op, inherit=False)
         weight = float(op.scheme.influence(op.hops)[0])
         fading = np.zeros((op.hops, len(shapes)))
         for number in range(group.rank, len(shapes), group.size):
-            fading[:, number] = local.fades(op, view, [shapes[number]], sample)
-        group.add(fading)
+            fading[:, number] = fades(op, view, [shapes[number]], sample)
+        group.all_reduce(fading)
         divided = budget.divide([sample.first(view, [shape], weight) for shape in shapes], fading)
         common.keep(budgets=[budget_state(each) for each in divided])
         return [*divided]
@@ -99,7 +98,13 @@ def _budgets(common: SharedWork, needs: Requirements, view: View, shapes: list[S
 
 
 def _one(
-    common: SharedWork, needs: Requirements, view: View, shape: Shape, budget: Budget | None, report: Report
+    common: SharedWork,
+    needs: Requirements,
+    every_hop: bool,
+    view: View,
+    shape: Shape,
+    budget: Budget | None,
+    report: Report,
 ) -> GroupRecord:
     """The hops of one group, into a folder of its own."""
     op = needs.op
@@ -110,12 +115,13 @@ def _one(
             if state_files.checksum(file) != kept["crc"]:
                 raise state_files.damaged(file)
             return GroupRecord.of_dict(kept)
-        state = Checkpoint(work, shape, needs.checkpoint_every_hop)
+        state = Checkpoint(work, shape, every_hop)
+        engine: Engine
         if budget is None:
-            outcome = whole(op, view, shape, state, report)
+            engine = FullEngine(op, view, [shape])
         else:
-            engine = BlockEngine(op, view, [shape], needs.inherit, by_feature=needs.by_feature)
-            outcome = local.run(op, engine, budget, False, report, state)
+            engine = BlockEngine(op, view, [shape], budget, needs.task.config.inherit, by_feature=needs.task.by_feature)
+        outcome = local.run(engine, False, report, state)
         done = GroupRecord.of(outcome, state_files.save(file, [outcome.values]))
         work.record(done=done.to_dict(), state=None)
         Checkpoint.clear(work)

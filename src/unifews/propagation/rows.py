@@ -1,30 +1,32 @@
-"""What all workers share before their hops, the frame of the columns, and after them, the file that each writes rows of."""
+"""What all workers share before their hops, the basis of the columns, and after them, the file that each writes rows of."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unifews.core.trace import HopTrace
-from unifews.distributed.shared import SharedArray, SharedWork
-from unifews.propagation.assembly import RESULT, Assembly, ColumnBasis
+from unifews.propagation.assembly import RESULT, Assembly, basis_of, empty_basis
+from unifews.propagation.basis import Basis
 from unifews.propagation.features import Floats
-from unifews.propagation.planner import Requirements
+from unifews.propagation.shared import SharedArray, SharedWork
+from unifews.propagation.task import PropagationTask
 
 Rows = Iterator[tuple[NDArray[np.int64], list[Floats]]]
 """Numbers of rows, and their coordinates in each group of columns."""
 
 
-def frame_of(common: SharedWork, needs: Requirements) -> ColumnBasis:
-    """As one process finds them: by the first worker, for all."""
+def shared_basis(common: SharedWork, task: PropagationTask) -> Basis:
+    """As one process finds it: by the first worker, for all."""
     with common.group.agreed():
-        frame = ColumnBasis.kept(common.work, needs) if common.work else ColumnBasis.empty(needs)
-    for array in frame.arrays():
-        common.group.from_first(array)
-    frame.macs, frame.seconds = common.group.gather((frame.macs, frame.seconds))[0]
-    return frame
+        basis = basis_of(common.work, task) if common.work else empty_basis(task)
+    for array in basis.arrays():
+        common.group.broadcast(array)
+    macs, seconds = common.group.all_gather((basis.macs, basis.seconds))[0]
+    return replace(basis, macs=macs, seconds=seconds)
 
 
 def write(common: SharedWork, assembly: Assembly, rows: Rows, hops: list[HopTrace], began: float) -> None:
@@ -33,7 +35,7 @@ def write(common: SharedWork, assembly: Assembly, rows: Rows, hops: list[HopTrac
     sheet = SharedArray(common.folder / RESULT, (needs.op.graph.num_nodes, needs.features.f))
     if common.is_first:
         sheet.create()
-    group.wait()
+    group.barrier()
     sheet.put((numbers, assembly.rows(parts)) for numbers, parts in rows)
-    group.wait()
+    group.barrier()
     common.keep(summary=assembly.summary(hops, began, group.size))

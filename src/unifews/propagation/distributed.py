@@ -15,18 +15,20 @@ from unifews.core.entry import Amounts, Entries
 from unifews.core.graph import Graph
 from unifews.core.schemes import Scheme, resolve
 from unifews.deprecation import renamed_arguments
-from unifews.distributed.columns import by_columns
-from unifews.distributed.group import ProcessGroup, workers
-from unifews.distributed.nodes import by_nodes
-from unifews.distributed.shared import DistributedOptions, shared
+from unifews.distributed.communicator import ProcessGroup, check_same, workers
 from unifews.errors import GraphError, InputError, unknown_name
 from unifews.kernels import threads_to_use
-from unifews.propagation.api import budget_of, posed
+from unifews.propagation.api import check_width
 from unifews.propagation.assembly import RESULT, trace_of
+from unifews.propagation.columns import by_columns
 from unifews.propagation.config import BasisName, PropagationConfig
+from unifews.propagation.features import FeatureMatrix
+from unifews.propagation.nodes import by_nodes
 from unifews.propagation.operator import HopOperator
 from unifews.propagation.planner import Requirements
 from unifews.propagation.result import Propagated
+from unifews.propagation.shared import DistributedOptions, shared
+from unifews.propagation.task import PropagationTask
 from unifews.resources import Progress
 from unifews.storage.atomic import check_place
 from unifews.storage.journal import array_identity, fingerprint
@@ -91,14 +93,15 @@ def propagate(
                 raise InputError(
                     "entries='node' decides by all columns of a node at once, and workers do not; write entries='block'."
                 )
-            budget = budget_of(amounts, config, scheme, hops)
             op = HopOperator(Diffusion(graph, r), scheme, hops, threads_to_use(threads))
-            needs, task, inputs = posed(op, x, budget, amounts, config, "distributed propagation", checkpoint_every_hop)
+            task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes), amounts, config)
+            check_width(task, "distributed propagation")
+            identity, inputs = task.identity(x)
             way, facts = _way(partition, groups, group.size)
-            order = DistributedOptions(Path(out), task | facts, inputs, overwrite, restart)
+            order = DistributedOptions(Path(out), identity | facts, inputs, overwrite, restart, checkpoint_every_hop)
             files = {f"the contents of {file.name}": fingerprint(file)["ends"] for file in order.inputs}
-        group.check_same({**order.task, **files})
-        return _propagated(group, needs, order, way, groups, progress)
+        check_same(group, {**order.task, **files})
+        return _propagated(group, Requirements(task), order, way, groups, progress)
 
 
 def _propagated(
@@ -111,19 +114,19 @@ def _propagated(
 ) -> Propagated:
     out = order.out
     with shared(group, order) as common:
-        finished = group.gather(common.is_first and out.exists() and not (common.folder / RESULT).exists())[0]
+        finished = group.all_gather(common.is_first and out.exists() and not (common.folder / RESULT).exists())[0]
         if not (finished and common.get("summary")):  # else killed after the last step
             with group.agreed():
                 check_place(out, order.overwrite)
             if isinstance(way, str) and way == "columns":
-                by_columns(common, needs, groups, progress)
+                by_columns(common, needs, order.checkpoint_every_hop, groups, progress)
             else:
-                by_nodes(common, needs, way, progress)
+                by_nodes(common, needs, order.checkpoint_every_hop, way, progress)
             if common.is_first:
                 (common.folder / RESULT).replace(out)
         summary = common.get("summary")
         common.remove()
-        group.wait()
+        group.barrier()
     return Propagated(open_array(out), None, trace_of(summary), summary["exponent"], None, lambda array: array)
 
 
