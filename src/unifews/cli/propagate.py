@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from unifews.propagation.config import PropagationConfig
 
 _EDGE_AMOUNTS = ("edge_sparsity", "edge_threshold", "relative_threshold", "max_error")
-_HOW = ("entries", "basis", "rank", "deflate", "inherit")
+_WITHOUT_FLAG = ("focus", "every_hop", "certify")  # for Python only; --certify and --certify-sampled are written below
 _SCHEME = ("hops", "alpha", "r", "skip")
 _ONE_PROCESS = ("relative_threshold", "max_error", "rank")  # options that several workers do not have
 
@@ -64,7 +64,7 @@ def _options() -> Iterator[Option]:
     from unifews.propagation.config import PropagationConfig
 
     yield from (option for option in options_of(Amounts) if option.name in _EDGE_AMOUNTS)
-    yield from (option for option in options_of(PropagationConfig) if option.name in _HOW)
+    yield from (option for option in options_of(PropagationConfig) if option.name not in _WITHOUT_FLAG)
     yield from (option for option in train_options() if option.name in _SCHEME)
 
 
