@@ -42,6 +42,9 @@ class TrainingJob:
     @classmethod
     def prepare(cls, data: Dataset, spec: TrainSpec, *, data_id: str | None = None) -> TrainingJob:
         """Check and split the data for every seed. `data_id`: its fingerprint, if it is known already."""
+        rank = getattr(spec, "rank", None) or 0
+        if rank > data.num_features:
+            raise InputError(f"`rank` is {rank}, more than the {data.num_features:,} features of {data.name}.", setting="rank")
         return cls(data, spec, splits_of(data, spec), data_id or fingerprint(data))
 
     @cached_property
