@@ -184,8 +184,8 @@ class Recurrence:
             return [(0, features.columns(shape.column, shape.column + shape.width), 0)]
         return [(first, features.rows(first, last), shape.column) for first, last in features.chunks()]
 
-    def hop(self, shift: float) -> None:
-        """One more iterate, with `shift` the guess σ_k."""
+    def hop(self, shift: Doubles | float) -> None:
+        """One more iterate, with `shift` the guess σ_k, of each column or of all."""
         state, op, shape = self.state, self.op, self.shape
         assert state is not None
         k = len(state.basis) - 1
@@ -221,7 +221,7 @@ class Recurrence:
         )
         self._measured(shift, out, sums, inverse)
 
-    def _measured(self, shift: float, out: StoredRows, sums: Doubles, inverse: Doubles) -> None:
+    def _measured(self, shift: Doubles | float, out: StoredRows, sums: Doubles, inverse: Doubles) -> None:
         """a_k, b_k and p_{k+1} from what the hop has added up."""
         state = self.state
         assert state is not None
@@ -270,13 +270,14 @@ class Recurrence:
         rounding[state.spoilt[:width]] = np.inf
         return Accuracy(found, np.where(active, rounding, 0.0), active)
 
-    def next_shift(self) -> float:
-        """A guess of a_k: the mean of the last ones."""
-        state = self.state
-        assert state is not None
-        running = state.live[: self.shape.width]
-        low, high = self.op.series.low, self.op.series.high
-        return float(state.a[-1][: self.shape.width][running].mean()) if running.any() else 0.5 * (low + high)
+    def next_shift(self) -> Doubles:
+        """A guess of a_k: a_{k-1} of each column.
+
+        An error e of a_{k-1} leaves p_k with a part e/b along p_{k-1}, and what is measured as a_k has the error
+        (a_{k-1} - σ_{k-1})(a_{k-1} - σ_k) e/b² from it; with this guess that is zero, and errors do not grow.
+        """
+        assert self.state is not None
+        return self.state.a[-1]
 
     def norms(self, found: Estimate) -> Doubles:
         """Of each column of f(S) X in the caller's norm: without the stationary part, and with it; [2, width]."""
