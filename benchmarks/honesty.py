@@ -45,6 +45,7 @@ PRECISIONS = (None, "int8", "bfloat16", "float32")
 NORMS = (0.0, 0.5, 1.0)
 WORST = 3.0  # times ε: what is promised of each column
 NEGLIGIBLE = 1e-11  # of a column's squared norm: it counts as stationary
+RESOLVED = 2.0**-16  # of ‖f‖·‖x‖: errors of a column of which f leaves less are relative to this
 Doubles = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -262,6 +263,7 @@ def measured(graph: Graph, x: Doubles, r: float, scheme: Scheme, values: Doubles
     d, connected = Diffusion(graph, r).degree[:, None], graph.degree > 0
     settled = np.zeros(x.shape)
     square = np.square(x * d ** (0.5 - r))[connected].sum(axis=0)
+    mean = np.zeros(x.shape[1])
     if scheme.skip in STATIONARY and connected.any():
         mean = (d ** (1 - r) * x)[connected].sum(axis=0) / d[connected].sum()
         found, hops = resolve(scheme, None)
@@ -270,7 +272,15 @@ def measured(graph: Graph, x: Doubles, r: float, scheme: Scheme, values: Doubles
     else:
         alone = square
     rest = np.linalg.norm((values - settled)[connected], axis=0)
+    given = np.linalg.norm((x - d**r * mean)[connected], axis=0)
+    rest = np.maximum(rest, RESOLVED * largest(scheme) * given)
     return Truth(values, np.linalg.norm(values, axis=0), np.where(alone > NEGLIGIBLE * square, rest, 0.0))
+
+
+def largest(scheme: Scheme) -> float:
+    """The largest magnitude of f on the interval of the eigenvalues."""
+    found, hops = resolve(scheme, None)
+    return float(np.abs(response_of(found, hops)(np.linspace(*INTERVALS[scheme.skip], 1001))).max())
 
 
 # ------------------------------------------------------------------------------------------------------------------ cases

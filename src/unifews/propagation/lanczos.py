@@ -238,5 +238,5 @@ def _fill_isolated(op: SymmetricOperator, features: FeatureMatrix, values: Float
     """f(keep(u)) x(u) for nodes without edges."""
     nodes = np.flatnonzero(op.weight == 0)
     if len(nodes):
-        factor = op.series(op.hop.keep[nodes].astype(np.float64))
+        factor = response_of(op.hop.scheme, op.hop.hops)(op.hop.keep[nodes].astype(np.float64))
         values[nodes] = features.some(nodes) * factor[:, None].astype(np.float32)

@@ -26,17 +26,18 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.schemes import Skip
+from unifews.core.schemes import Skip, response_of
 from unifews.kernels import LANES, aligned, native
 from unifews.kernels.formats import RowFormat, StoredRows
 from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.operator import HopOperator
-from unifews.propagation.spectral import Doubles, Estimate, Series, estimate
+from unifews.propagation.spectral import Doubles, Estimate, Series, amplification, estimate
 from unifews.propagation.tiles import Shape
 
 _SUMS = 4  # ⟨s', s⟩, ‖s'‖², ‖stored - s'‖², and ‖s'‖² in the caller's norm: see native/rows.h
 _STATIONARY = 1e-11  # of a column's squared norm: less than this beside the stationary part is rounding
 _FINISHED = 1e-6  # b_k of a column whose Krylov space is exhausted
+_ARITHMETIC = 2.0**-23  # relative rounding of a sum in float32
 _CARRIED = 1.25  # rounding in the result over what is expected of random errors
 
 INTERVALS: dict[Skip, tuple[float, float]] = {
@@ -70,11 +71,21 @@ class SymmetricOperator:
         weight = np.where(connected, diffusion.degree, 0.0)
         own = None if diffusion.r == 0.5 else np.where(connected, diffusion.degree ** (2 * diffusion.r), 0.0).astype(np.float32)
         at = STATIONARY.get(skip)
-        return cls(hop, series, weight.astype(np.float32), own, None if at is None else float(series(np.array(at))))
+        f = response_of(hop.scheme, hop.hops)
+        return cls(hop, series, weight.astype(np.float32), own, None if at is None else float(f(np.array(at))))
 
     @cached_property
     def total(self) -> float:
         return float(self.weight.sum(dtype=np.float64))
+
+    @cached_property
+    def stationary_share(self) -> float:
+        """Of the squared norm of a random vector: in its stationary part, in the caller's norm."""
+        if self.stationary is None or not self.total:
+            return 0.0
+        weight = self.weight.astype(np.float64)
+        settled = 1.0 if self.own is None else float(self.own.sum(dtype=np.float64)) / self.total
+        return settled * float(np.square(weight).sum()) / self.total**2
 
     @cached_property
     def factors(self) -> tuple[Floats, Floats]:
@@ -107,6 +118,8 @@ class _State:
     applied: Doubles | None = None
     """S p_{k-1} in terms of s_0 .. s_k"""
     rounding: list[Doubles] = field(default_factory=list)
+    lengths: list[Doubles] = field(default_factory=list)
+    """‖s_k‖"""
     sizes: list[Doubles] = field(default_factory=list)
     """Norm of p_k in the caller's norm, about."""
 
@@ -173,7 +186,9 @@ class Recurrence:
         live = nu > 0
         inverse = _inverse(nu)
         self.state = _State(format, [stored], [inverse[None]], nu, np.zeros(self.padded), live, np.zeros_like(live))
-        self.state.rounding.append(np.sqrt(sums[2]) * inverse)
+        offset = _ARITHMETIC * np.abs(self.mean) * self.scale * np.sqrt(op.total)  # x - mean, in float32
+        self.state.lengths.append(nu)
+        self.state.rounding.append(np.sqrt(sums[2] + np.square(offset)) * inverse)
         self.state.sizes.append(np.sqrt(sums[3]) * inverse if op.own is not None else np.ones(self.padded))
         return self.state.rounding[0]
 
@@ -219,9 +234,11 @@ class Recurrence:
             sums=sums,
             threads=op.hop.threads,
         )
-        self._measured(shift, out, sums, inverse)
+        lengths = np.array(state.lengths)
+        arithmetic = _ARITHMETIC * np.sqrt(np.square(inverse * lengths[-1]) + np.square(mix * lengths).sum(axis=0))
+        self._measured(shift, out, sums, inverse, np.square(arithmetic))
 
-    def _measured(self, shift: Doubles | float, out: StoredRows, sums: Doubles, inverse: Doubles) -> None:
+    def _measured(self, shift: Doubles | float, out: StoredRows, sums: Doubles, inverse: Doubles, arithmetic: Doubles) -> None:
         """a_k, b_k and p_{k+1} from what the hop has added up."""
         state = self.state
         assert state is not None
@@ -245,8 +262,9 @@ class Recurrence:
         state.a.append(np.where(state.live, shift + along, 0.0))
         state.b.append(b)
         state.stored.append(out)
+        state.lengths.append(np.sqrt(sums[1]))
         # S p_{k-1} was taken from s_k, so its rounding is in S p_k too, and so on.
-        lost = sums[2] + np.square(state.epsilon * state.rounding[-1]) * (k > 0)
+        lost = sums[2] + arithmetic + np.square(state.epsilon * state.rounding[-1]) * (k > 0)
         state.nu, state.epsilon, state.applied = b, along, applied
         state.live = state.live & ~finished
         inverse = _inverse(b)
@@ -262,13 +280,32 @@ class Recurrence:
         a, b, sizes = (np.array(each)[:, :width] for each in (state.a, state.b, state.sizes))
         found = estimate(self.op.series, a, b, sizes, tolerance, self.op.hop.threads)
         active = self.scale[:width] > 0
-        later = np.square(found.coefficients * sizes)[::-1].cumsum(axis=0)[::-1]
-        if active.any():  # f may remove nearly all of a column, and not of a random error
-            later = np.maximum(later, later[:, active].mean(axis=1, keepdims=True))
-        rounding = np.sqrt((np.square(np.array(state.rounding)[:, :width]) * later).sum(axis=0))
+        carried = self._carried(found.coefficients, a, b, sizes, active)
+        rounding = np.sqrt((np.square(np.array(state.rounding)[:, :width]) * carried).sum(axis=0))
         rounding *= _CARRIED / np.maximum(found.norm, 1e-300)
         rounding[state.spoilt[:width]] = np.inf
         return Accuracy(found, np.where(active, rounding, 0.0), active)
+
+    def _carried(self, coefficients: Doubles, a: Doubles, b: Doubles, sizes: Doubles, active: NDArray[np.bool_]) -> Doubles:
+        """‖g_j(S) δ‖² of an error δ of norm 1 in p_j that is random, or like the column; [m + 1, width].
+
+        A random δ has the spectrum of an average column, and a stationary part that columns do not have.
+        """
+        op, (m, width) = self.op, a.shape
+        running = active & (b > 0).all(axis=0)
+        some = running if running.any() else np.ones(width, dtype=bool)
+        diagonal, off_diagonal = np.zeros((2 * m + 3, width)), np.zeros((2 * m + 2, width))
+        diagonal[:m], off_diagonal[:m] = a, b
+        diagonal[m + 1 : 2 * m + 1] = a[:, some].mean(axis=1, keepdims=True)
+        off_diagonal[m + 1 : 2 * m + 1] = b[:, some].mean(axis=1, keepdims=True)
+        diagonal[-1] = op.series.high
+        first = np.zeros_like(diagonal)
+        first[[0, m + 1, -1]] = 1
+        weights = np.concatenate([sizes, np.repeat(sizes[:, some].mean(axis=1, keepdims=True), width, axis=1)])
+        squares = np.square(amplification(coefficients, a, b, diagonal, off_diagonal, first))
+        squares[:, :-1] *= np.square(weights)
+        like, random = squares[:, : m + 1].sum(axis=1), squares[:, m + 1 : -1].sum(axis=1)
+        return np.maximum(like, random) + op.stationary_share * squares[:, -1]
 
     def next_shift(self) -> Doubles:
         """A guess of a_k: a_{k-1} of each column.
