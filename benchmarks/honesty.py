@@ -1,5 +1,5 @@
-"""Is the error that `propagate(max_error=ε)` estimates the error that it has? True errors over ε, on real and generated graphs and
-on graphs made to mislead the estimate.
+"""Is the error that `propagate(max_error=ε)` estimates the error that it has? True errors over ε, on real graphs, generated
+ones and graphs made to mislead the estimate.
 
 The truth is a float64 Chebyshev series of f(S) X that ends below 1e-12. Errors are those of `Propagated.column_errors`: of each
 column over its norm without the stationary part and without isolated nodes, which are exact; less what float32 cannot represent

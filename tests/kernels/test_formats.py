@@ -70,7 +70,7 @@ def test_what_is_stored_is_within_the_rounding_bound(kind, values):
     values = whole(values)
     blocks = values.shape[1] // LANES
     error = np.abs(kind.rounded(values).astype(np.float64) - values).reshape(len(values), blocks, LANES).max(axis=2)
-    most = np.abs(values.astype(np.float64)).reshape(error.shape + (LANES,)).max(axis=2)
+    most = np.abs(values.astype(np.float64)).reshape(*error.shape, LANES).max(axis=2)
     assert (error <= kind.rounding * most + (TINY if kind.rounding else 0)).all()
 
 

@@ -72,7 +72,7 @@ def recurrence_hop(
     sums: Doubles,
     threads: int,
 ) -> None:
-    """y'[u] = factor ∘ (keep[u]·y[u] + gain[u]·Σ_v A[u,v]·y[v]) + Σ_l mix[l] ∘ s_l[u], y = s_k the last iterate. `sums` are set."""
+    """y'[u] = factor ∘ (keep[u]·y[u] + gain[u]·Σ_v A[u,v]·y[v]) + Σ_l mix[l] ∘ s_l[u], y the last iterate. `sums` are set."""
     kind = format_of(format)
     iterates = _decoded(kind, rows, steps, blocks)
     y = iterates[-1]

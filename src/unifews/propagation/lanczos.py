@@ -228,6 +228,17 @@ def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy
             if len(seconds) >= most < op.hop.hops and not goal.degree:
                 raise NotReached(total)
             return accuracy, poor, seconds
+        if not can_widen and not goal.degree and _is_rounded(accuracy, tolerance):
+            return accuracy, poor, seconds
+
+
+def _is_rounded(accuracy: Accuracy, tolerance: float) -> bool:
+    """Whether the format's rounding, which more hops do not make smaller, is what is left of the error."""
+    determined = accuracy.active & np.isfinite(accuracy.rounding)
+    truncation, rounding = accuracy.found.truncation[determined], accuracy.rounding[determined]
+    settled = _rms(truncation) <= _ROUNDED * tolerance and truncation.max(initial=0.0) <= _WORST * _ROUNDED * tolerance
+    exceeds = not determined.all() or _rms(rounding) > tolerance or rounding.max(initial=0.0) > _WORST * tolerance
+    return settled and exceeds
 
 
 def _rms(values: Doubles) -> float:

@@ -20,7 +20,7 @@ the column's own c or, where that is more, what other columns have on average.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -38,6 +38,8 @@ _SUMS = 4  # ⟨s', s⟩, ‖s'‖², ‖stored - s'‖², and ‖s'‖² in the
 _STATIONARY = 1e-11  # of a column's squared norm: less than this beside the stationary part is rounding
 _FINISHED = 1e-6  # b_k of a column whose Krylov space is exhausted
 _ARITHMETIC = 2.0**-23  # relative rounding of a sum in float32
+_SAMPLE = 512  # rows whose rounding is looked at
+_NONE = np.zeros(0, dtype=np.int64)
 _CARRIED = 1.25  # rounding in the result over what is expected of random errors
 
 INTERVALS: dict[Skip, tuple[float, float]] = {
@@ -78,14 +80,17 @@ class SymmetricOperator:
     def total(self) -> float:
         return float(self.weight.sum(dtype=np.float64))
 
-    @cached_property
-    def stationary_share(self) -> float:
-        """Of the squared norm of a random vector: in its stationary part, in the caller's norm."""
-        if self.stationary is None or not self.total:
-            return 0.0
-        weight = self.weight.astype(np.float64)
-        settled = 1.0 if self.own is None else float(self.own.sum(dtype=np.float64)) / self.total
-        return settled * float(np.square(weight).sum()) / self.total**2
+    def stationary_share(self, error: Doubles, nodes: NDArray[np.int64]) -> Doubles:
+        """Of ‖error‖²: in its stationary part, in the caller's norm, for errors [nodes, columns] of a sample of the rows.
+
+        At least what independent errors have; more where many rows have the same value, and so the same error.
+        """
+        weight, some = self.weight.astype(np.float64), self.weight[nodes].astype(np.float64)
+        square = some @ np.square(error)
+        along = np.square(some @ error) - np.square(some) @ np.square(error)  # without what is random
+        whole = some.sum() * square
+        share = np.clip(along / np.where(whole > 0, whole, 1.0), 0.0, 1.0) + np.square(weight).sum() / self.total**2
+        return share if self.own is None else share * (self.own.sum(dtype=np.float64) / self.total)
 
     @cached_property
     def factors(self) -> tuple[Floats, Floats]:
@@ -151,6 +156,8 @@ class Recurrence:
         self.rest = np.maximum(square - total * self.mean**2, 0.0)
         self.rest[self.rest <= _STATIONARY * square] = 0.0
         self.scale = np.where(self.rest > 0, 1 / np.sqrt(np.where(self.rest > 0, self.rest, 1.0)), 0.0)
+        self.alike = np.zeros(self.padded)
+        """The share of rounding errors that is stationary"""
         self.state: _State | None = None
 
     def _wide(self, values: Doubles) -> Doubles:
@@ -164,7 +171,11 @@ class Recurrence:
         stored = format.empty(self.features.n, shape.blocks)
         sums = np.zeros((_SUMS, self.padded))
         mean, scale = _floats(self.mean), _floats(self.scale)
+        nodes = np.flatnonzero(op.weight)[:: max(1, self.features.n // _SAMPLE)] if op.stationary is not None else _NONE
+        some = np.zeros((len(nodes), self.padded))
         for first, rows, column in self._rows():
+            inside = (nodes >= first) & (nodes < first + len(rows))
+            some[inside, : shape.width] = rows[nodes[inside] - first, column : column + shape.width]
             native.encode_rows(
                 format=format.code,
                 x=rows,
@@ -182,6 +193,10 @@ class Recurrence:
                 sums=sums,
                 threads=op.hop.threads,
             )
+        if len(nodes):
+            part = StoredRows(stored.rows[nodes], stored.steps[nodes] if stored.steps.size else stored.steps)
+            exact = (op.hop.diffusion.source[nodes, None] * some - self.mean) * self.scale
+            self.alike = op.stationary_share(format.decode(part, shape.blocks) - exact, nodes)
         nu = np.sqrt(sums[1])
         live = nu > 0
         inverse = _inverse(nu)
@@ -280,16 +295,21 @@ class Recurrence:
         a, b, sizes = (np.array(each)[:, :width] for each in (state.a, state.b, state.sizes))
         found = estimate(self.op.series, a, b, sizes, tolerance, self.op.hop.threads)
         active = self.scale[:width] > 0
-        carried = self._carried(found.coefficients, a, b, sizes, active)
-        rounding = np.sqrt((np.square(np.array(state.rounding)[:, :width]) * carried).sum(axis=0))
-        rounding *= _CARRIED / np.maximum(found.norm, 1e-300)
+        lost = np.square(_CARRIED * np.array(state.rounding)[:, :width])
+        carried, settled = ((lost * each).sum(axis=0) for each in self._carried(found.coefficients, a, b, sizes, active))
+        # J has seen what rounding added to the stationary part, and f may leave more of that than of the column.
+        norm = np.sqrt(np.maximum(np.square(found.norm) - settled, np.square(self.op.series.resolved * sizes[0])))
+        found = replace(found, norm=norm, truncation=found.truncation * (found.norm / np.maximum(norm, 1e-300)))
+        rounding = np.sqrt(carried + settled) / np.maximum(found.norm, 1e-300)
         rounding[state.spoilt[:width]] = np.inf
         return Accuracy(found, np.where(active, rounding, 0.0), active)
 
-    def _carried(self, coefficients: Doubles, a: Doubles, b: Doubles, sizes: Doubles, active: NDArray[np.bool_]) -> Doubles:
-        """‖g_j(S) δ‖² of an error δ of norm 1 in p_j that is random, or like the column; [m + 1, width].
+    def _carried(
+        self, coefficients: Doubles, a: Doubles, b: Doubles, sizes: Doubles, active: NDArray[np.bool_]
+    ) -> tuple[Doubles, Doubles]:
+        """‖g_j(S) δ‖² of an error δ of norm 1 in p_j that is random, or like the column, each [m + 1, width].
 
-        A random δ has the spectrum of an average column, and a stationary part that columns do not have.
+        A random δ has the spectrum of an average column; and a stationary part that columns do not have, the second result.
         """
         op, (m, width) = self.op, a.shape
         running = active & (b > 0).all(axis=0)
@@ -305,7 +325,7 @@ class Recurrence:
         squares = np.square(amplification(coefficients, a, b, diagonal, off_diagonal, first))
         squares[:, :-1] *= np.square(weights)
         like, random = squares[:, : m + 1].sum(axis=1), squares[:, m + 1 : -1].sum(axis=1)
-        return np.maximum(like, random) + op.stationary_share * squares[:, -1]
+        return np.maximum(like, random), self.alike[:width] * squares[:, -1]
 
     def next_shift(self) -> Doubles:
         """A guess of a_k: a_{k-1} of each column.

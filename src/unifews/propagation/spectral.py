@@ -59,10 +59,11 @@ class Series:
         return len(self.terms) - 1
 
     @cached_property
-    def size(self) -> float:
-        """The largest magnitude of f."""
+    def resolved(self) -> float:
+        """The least norm of f(S) x, for ‖x‖ = 1, of which float32 leaves a few digits."""
         centre, radius = 0.5 * (self.high + self.low), 0.5 * (self.high - self.low)
-        return float(np.abs(self(centre + radius * np.cos(np.linspace(0, np.pi, 2 * len(self.terms) + 8)))).max())
+        values = self(centre + radius * np.cos(np.linspace(0, np.pi, 2 * len(self.terms) + 8)))
+        return _RESOLVED * float(np.abs(values).max())
 
     def __call__(self, t: Doubles) -> Doubles:
         scaled = (np.asarray(t, dtype=np.float64) - 0.5 * (self.high + self.low)) / (0.5 * (self.high - self.low))
@@ -131,7 +132,7 @@ def estimate(series: Series, a: Doubles, b: Doubles, sizes: Doubles, tolerance: 
         size = min(longest, 2 * size)
     chosen = ways[: m + 1, 0].copy()
     weights = np.concatenate([sizes, np.repeat(sizes[-1:], size - len(sizes), axis=0)])
-    norm = np.maximum(_norm(ways[:, 0] * weights), _RESOLVED * series.size * sizes[0])
+    norm = np.maximum(_norm(ways[:, 0] * weights), series.resolved * sizes[0])
     with np.errstate(invalid="ignore", over="ignore"):
         ways[: m + 1] -= chosen[:, None]
         error = _norm(ways * weights[:, None]).max(axis=0)

@@ -42,14 +42,14 @@ class Int8(RowFormat):
         most = np.abs(parts).max(axis=2)
         e = np.maximum((most.view(np.uint32) >> 23).astype(np.int32) - 6, 1)
         whole = np.clip(np.rint(np.ldexp(parts, 127 - e[:, :, None])), -127, 127).astype(np.int8)
-        stored.rows[:, : 16 * blocks] = whole.reshape(n, -1).view(np.uint8)
+        stored.rows[:, : 16 * blocks] = whole.reshape(n, 16 * blocks).view(np.uint8)
         self._steps(stored, blocks)[:] = e
         return stored
 
     def decode(self, stored: StoredRows, blocks: int) -> Floats:
-        whole = stored.rows[:, : 16 * blocks].view(np.int8).reshape(-1, blocks, 16).astype(np.float32)
+        whole = stored.rows[:, : 16 * blocks].view(np.int8).reshape(len(stored.rows), blocks, 16).astype(np.float32)
         e = self._steps(stored, blocks).astype(np.int32) - 127
-        return np.ldexp(whole, e[:, :, None]).reshape(len(whole), -1).astype(np.float32)
+        return np.ldexp(whole, e[:, :, None]).reshape(len(whole), 16 * blocks).astype(np.float32)
 
     def _steps(self, stored: StoredRows, blocks: int) -> Bytes:
         return stored.steps[:, :blocks] if self._is_apart(blocks) else stored.rows[:, 16 * blocks : 17 * blocks]
