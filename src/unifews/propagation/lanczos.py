@@ -228,6 +228,17 @@ def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy
             if len(seconds) >= most < op.hop.hops and not goal.degree:
                 raise NotReached(total)
             return accuracy, poor, seconds
+        if not can_widen and not goal.degree and _is_rounded(accuracy, tolerance):
+            return accuracy, poor, seconds
+
+
+def _is_rounded(accuracy: Accuracy, tolerance: float) -> bool:
+    """Whether the format's rounding, which more hops do not make smaller, is what is left of the error."""
+    determined = accuracy.active & np.isfinite(accuracy.rounding)
+    truncation, rounding = accuracy.found.truncation[determined], accuracy.rounding[determined]
+    settled = _rms(truncation) <= _ROUNDED * tolerance and truncation.max(initial=0.0) <= _WORST * _ROUNDED * tolerance
+    exceeds = not determined.all() or _rms(rounding) > tolerance or rounding.max(initial=0.0) > _WORST * tolerance
+    return settled and exceeds
 
 
 def _rms(values: Doubles) -> float:
@@ -238,5 +249,5 @@ def _fill_isolated(op: SymmetricOperator, features: FeatureMatrix, values: Float
     """f(keep(u)) x(u) for nodes without edges."""
     nodes = np.flatnonzero(op.weight == 0)
     if len(nodes):
-        factor = op.series(op.hop.keep[nodes].astype(np.float64))
+        factor = response_of(op.hop.scheme, op.hop.hops)(op.hop.keep[nodes].astype(np.float64))
         values[nodes] = features.some(nodes) * factor[:, None].astype(np.float32)
