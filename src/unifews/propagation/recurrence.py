@@ -1,4 +1,4 @@
-"""One Lanczos recurrence per feature column, on rows stored in few bytes (ADR 42).
+"""One Lanczos recurrence per feature column, on rows stored in few bytes (ADR 27).
 
 Values are kept as q = D^-r x, so that one hop is (S q)[u] = keep(u)·q[u] + Σ_v A[u,v]·q[v] / d(u) for every r. S is symmetric
 in the inner product ⟨q, q'⟩ = Σ_u d(u) q(u) q'(u), and in it each column, less its stationary part, has the recurrence
@@ -20,23 +20,26 @@ the column's own c or, where that is more, what other columns have on average.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.schemes import Skip
+from unifews.core.schemes import Skip, response_of
 from unifews.kernels import LANES, aligned, native
 from unifews.kernels.formats import RowFormat, StoredRows
 from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.operator import HopOperator
-from unifews.propagation.spectral import Doubles, Estimate, Series, estimate
+from unifews.propagation.spectral import Doubles, Estimate, Series, amplification, estimate
 from unifews.propagation.tiles import Shape
 
 _SUMS = 4  # ⟨s', s⟩, ‖s'‖², ‖stored - s'‖², and ‖s'‖² in the caller's norm: see native/rows.h
 _STATIONARY = 1e-11  # of a column's squared norm: less than this beside the stationary part is rounding
 _FINISHED = 1e-6  # b_k of a column whose Krylov space is exhausted
+_ARITHMETIC = 2.0**-23  # relative rounding of a sum in float32
+_SAMPLE = 512  # rows whose rounding is looked at
+_NONE = np.zeros(0, dtype=np.int64)
 _CARRIED = 1.25  # rounding in the result over what is expected of random errors
 
 INTERVALS: dict[Skip, tuple[float, float]] = {
@@ -70,11 +73,24 @@ class SymmetricOperator:
         weight = np.where(connected, diffusion.degree, 0.0)
         own = None if diffusion.r == 0.5 else np.where(connected, diffusion.degree ** (2 * diffusion.r), 0.0).astype(np.float32)
         at = STATIONARY.get(skip)
-        return cls(hop, series, weight.astype(np.float32), own, None if at is None else float(series(np.array(at))))
+        f = response_of(hop.scheme, hop.hops)
+        return cls(hop, series, weight.astype(np.float32), own, None if at is None else float(f(np.array(at))))
 
     @cached_property
     def total(self) -> float:
         return float(self.weight.sum(dtype=np.float64))
+
+    def stationary_share(self, error: Doubles, nodes: NDArray[np.int64]) -> Doubles:
+        """Of ‖error‖²: in its stationary part, in the caller's norm, for errors [nodes, columns] of a sample of the rows.
+
+        At least what independent errors have; more where many rows have the same value, and so the same error.
+        """
+        weight, some = self.weight.astype(np.float64), self.weight[nodes].astype(np.float64)
+        square = some @ np.square(error)
+        along = np.square(some @ error) - np.square(some) @ np.square(error)  # without what is random
+        whole = some.sum() * square
+        share = np.clip(along / np.where(whole > 0, whole, 1.0), 0.0, 1.0) + np.square(weight).sum() / self.total**2
+        return share if self.own is None else share * (self.own.sum(dtype=np.float64) / self.total)
 
     @cached_property
     def factors(self) -> tuple[Floats, Floats]:
@@ -107,6 +123,8 @@ class _State:
     applied: Doubles | None = None
     """S p_{k-1} in terms of s_0 .. s_k"""
     rounding: list[Doubles] = field(default_factory=list)
+    lengths: list[Doubles] = field(default_factory=list)
+    """‖s_k‖"""
     sizes: list[Doubles] = field(default_factory=list)
     """Norm of p_k in the caller's norm, about."""
 
@@ -138,6 +156,8 @@ class Recurrence:
         self.rest = np.maximum(square - total * self.mean**2, 0.0)
         self.rest[self.rest <= _STATIONARY * square] = 0.0
         self.scale = np.where(self.rest > 0, 1 / np.sqrt(np.where(self.rest > 0, self.rest, 1.0)), 0.0)
+        self.alike = np.zeros(self.padded)
+        """The share of rounding errors that is stationary"""
         self.state: _State | None = None
 
     def _wide(self, values: Doubles) -> Doubles:
@@ -151,7 +171,11 @@ class Recurrence:
         stored = format.empty(self.features.n, shape.blocks)
         sums = np.zeros((_SUMS, self.padded))
         mean, scale = _floats(self.mean), _floats(self.scale)
+        nodes = np.flatnonzero(op.weight)[:: max(1, self.features.n // _SAMPLE)] if op.stationary is not None else _NONE
+        some = np.zeros((len(nodes), self.padded))
         for first, rows, column in self._rows():
+            inside = (nodes >= first) & (nodes < first + len(rows))
+            some[inside, : shape.width] = rows[nodes[inside] - first, column : column + shape.width]
             native.encode_rows(
                 format=format.code,
                 x=rows,
@@ -169,11 +193,17 @@ class Recurrence:
                 sums=sums,
                 threads=op.hop.threads,
             )
+        if len(nodes):
+            part = StoredRows(stored.rows[nodes], stored.steps[nodes] if stored.steps.size else stored.steps)
+            exact = (op.hop.diffusion.source[nodes, None] * some - self.mean) * self.scale
+            self.alike = op.stationary_share(format.decode(part, shape.blocks) - exact, nodes)
         nu = np.sqrt(sums[1])
         live = nu > 0
         inverse = _inverse(nu)
         self.state = _State(format, [stored], [inverse[None]], nu, np.zeros(self.padded), live, np.zeros_like(live))
-        self.state.rounding.append(np.sqrt(sums[2]) * inverse)
+        offset = _ARITHMETIC * np.abs(self.mean) * self.scale * np.sqrt(op.total)  # x - mean, in float32
+        self.state.lengths.append(nu)
+        self.state.rounding.append(np.sqrt(sums[2] + np.square(offset)) * inverse)
         self.state.sizes.append(np.sqrt(sums[3]) * inverse if op.own is not None else np.ones(self.padded))
         return self.state.rounding[0]
 
@@ -184,8 +214,8 @@ class Recurrence:
             return [(0, features.columns(shape.column, shape.column + shape.width), 0)]
         return [(first, features.rows(first, last), shape.column) for first, last in features.chunks()]
 
-    def hop(self, shift: float) -> None:
-        """One more iterate, with `shift` the guess σ_k."""
+    def hop(self, shift: Doubles | float) -> None:
+        """One more iterate, with `shift` the guess σ_k, of each column or of all."""
         state, op, shape = self.state, self.op, self.shape
         assert state is not None
         k = len(state.basis) - 1
@@ -219,9 +249,11 @@ class Recurrence:
             sums=sums,
             threads=op.hop.threads,
         )
-        self._measured(shift, out, sums, inverse)
+        lengths = np.array(state.lengths)
+        arithmetic = _ARITHMETIC * np.sqrt(np.square(inverse * lengths[-1]) + np.square(mix * lengths).sum(axis=0))
+        self._measured(shift, out, sums, inverse, np.square(arithmetic))
 
-    def _measured(self, shift: float, out: StoredRows, sums: Doubles, inverse: Doubles) -> None:
+    def _measured(self, shift: Doubles | float, out: StoredRows, sums: Doubles, inverse: Doubles, arithmetic: Doubles) -> None:
         """a_k, b_k and p_{k+1} from what the hop has added up."""
         state = self.state
         assert state is not None
@@ -245,8 +277,9 @@ class Recurrence:
         state.a.append(np.where(state.live, shift + along, 0.0))
         state.b.append(b)
         state.stored.append(out)
+        state.lengths.append(np.sqrt(sums[1]))
         # S p_{k-1} was taken from s_k, so its rounding is in S p_k too, and so on.
-        lost = sums[2] + np.square(state.epsilon * state.rounding[-1]) * (k > 0)
+        lost = sums[2] + arithmetic + np.square(state.epsilon * state.rounding[-1]) * (k > 0)
         state.nu, state.epsilon, state.applied = b, along, applied
         state.live = state.live & ~finished
         inverse = _inverse(b)
@@ -262,21 +295,46 @@ class Recurrence:
         a, b, sizes = (np.array(each)[:, :width] for each in (state.a, state.b, state.sizes))
         found = estimate(self.op.series, a, b, sizes, tolerance, self.op.hop.threads)
         active = self.scale[:width] > 0
-        later = np.square(found.coefficients * sizes)[::-1].cumsum(axis=0)[::-1]
-        if active.any():  # f may remove nearly all of a column, and not of a random error
-            later = np.maximum(later, later[:, active].mean(axis=1, keepdims=True))
-        rounding = np.sqrt((np.square(np.array(state.rounding)[:, :width]) * later).sum(axis=0))
-        rounding *= _CARRIED / np.maximum(found.norm, 1e-300)
+        lost = np.square(_CARRIED * np.array(state.rounding)[:, :width])
+        carried, settled = ((lost * each).sum(axis=0) for each in self._carried(found.coefficients, a, b, sizes, active))
+        # J has seen what rounding added to the stationary part, and f may leave more of that than of the column.
+        norm = np.sqrt(np.maximum(np.square(found.norm) - settled, np.square(self.op.series.resolved * sizes[0])))
+        found = replace(found, norm=norm, truncation=found.truncation * (found.norm / np.maximum(norm, 1e-300)))
+        rounding = np.sqrt(carried + settled) / np.maximum(found.norm, 1e-300)
         rounding[state.spoilt[:width]] = np.inf
         return Accuracy(found, np.where(active, rounding, 0.0), active)
 
-    def next_shift(self) -> float:
-        """A guess of a_k: the mean of the last ones."""
-        state = self.state
-        assert state is not None
-        running = state.live[: self.shape.width]
-        low, high = self.op.series.low, self.op.series.high
-        return float(state.a[-1][: self.shape.width][running].mean()) if running.any() else 0.5 * (low + high)
+    def _carried(
+        self, coefficients: Doubles, a: Doubles, b: Doubles, sizes: Doubles, active: NDArray[np.bool_]
+    ) -> tuple[Doubles, Doubles]:
+        """‖g_j(S) δ‖² of an error δ of norm 1 in p_j that is random, or like the column, each [m + 1, width].
+
+        A random δ has the spectrum of an average column; and a stationary part that columns do not have, the second result.
+        """
+        op, (m, width) = self.op, a.shape
+        running = active & (b > 0).all(axis=0)
+        some = running if running.any() else np.ones(width, dtype=bool)
+        diagonal, off_diagonal = np.zeros((2 * m + 3, width)), np.zeros((2 * m + 2, width))
+        diagonal[:m], off_diagonal[:m] = a, b
+        diagonal[m + 1 : 2 * m + 1] = a[:, some].mean(axis=1, keepdims=True)
+        off_diagonal[m + 1 : 2 * m + 1] = b[:, some].mean(axis=1, keepdims=True)
+        diagonal[-1] = op.series.high
+        first = np.zeros_like(diagonal)
+        first[[0, m + 1, -1]] = 1
+        weights = np.concatenate([sizes, np.repeat(sizes[:, some].mean(axis=1, keepdims=True), width, axis=1)])
+        squares = np.square(amplification(coefficients, a, b, diagonal, off_diagonal, first))
+        squares[:, :-1] *= np.square(weights)
+        like, random = squares[:, : m + 1].sum(axis=1), squares[:, m + 1 : -1].sum(axis=1)
+        return np.maximum(like, random), self.alike[:width] * squares[:, -1]
+
+    def next_shift(self) -> Doubles:
+        """A guess of a_k: a_{k-1} of each column.
+
+        An error e of a_{k-1} leaves p_k with a part e/b along p_{k-1}, and what is measured as a_k has the error
+        (a_{k-1} - σ_{k-1})(a_{k-1} - σ_k) e/b² from it; with this guess that is zero, and errors do not grow.
+        """
+        assert self.state is not None
+        return self.state.a[-1]
 
     def norms(self, found: Estimate) -> Doubles:
         """Of each column of f(S) X in the caller's norm: without the stationary part, and with it; [2, width]."""

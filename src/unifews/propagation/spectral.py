@@ -6,7 +6,7 @@ Lanczos on a column x gives orthonormal p_0 = x/‖x‖, p_1, ... with S p_k = b
 
 where J is the (infinite) tridiagonal matrix of a and b. After m hops its first m rows are known. Continued in some way, the
 leading m + 1 entries of f(J) e_1 are the coefficients, and the others the error. The true continuation is not known, so the
-error is taken from the worst of four (ADR 42): the mean of the last three a, b; the last two, alternating; and one more row
+error is taken from the worst of four (ADR 27): the mean of the last three a, b; the last two, alternating; and one more row
 that gives J an eigenvalue at either end of the spectrum (Gauss-Radau).
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from unifews.kernels import LANES, aligned, native
 Doubles = NDArray[np.float64]
 Response = Callable[[Doubles], Doubles]
 _EXACT = 1e-7  # of the largest coefficient: where a series of f ends
+_RESOLVED = 2.0**-16  # of ‖f‖·‖x‖: errors are relative to at least this much, about 100 times what float32 rounds
 _LONGEST = 4096  # terms of a series
 
 
@@ -55,6 +57,13 @@ class Series:
     @property
     def degree(self) -> int:
         return len(self.terms) - 1
+
+    @cached_property
+    def resolved(self) -> float:
+        """The least norm of f(S) x, for ‖x‖ = 1, of which float32 leaves a few digits."""
+        centre, radius = 0.5 * (self.high + self.low), 0.5 * (self.high - self.low)
+        values = self(centre + radius * np.cos(np.linspace(0, np.pi, 2 * len(self.terms) + 8)))
+        return _RESOLVED * float(np.abs(values).max())
 
     def __call__(self, t: Doubles) -> Doubles:
         scaled = (np.asarray(t, dtype=np.float64) - 0.5 * (self.high + self.low)) / (0.5 * (self.high - self.low))
@@ -101,7 +110,7 @@ class Estimate:
     coefficients: Doubles
     """c_0 .. c_m, [m + 1, columns]"""
     norm: Doubles
-    """‖f(S) x‖, [columns]"""
+    """‖f(S) x‖, [columns]; at least what float32 resolves of a column that f removes"""
     truncation: Doubles
     """The error of the coefficients, relative to that norm, [columns]"""
 
@@ -123,10 +132,14 @@ def estimate(series: Series, a: Doubles, b: Doubles, sizes: Doubles, tolerance: 
         size = min(longest, 2 * size)
     chosen = ways[: m + 1, 0].copy()
     weights = np.concatenate([sizes, np.repeat(sizes[-1:], size - len(sizes), axis=0)])
-    norm = _norm(ways[:, 0] * weights)
-    ways[: m + 1] -= chosen[:, None]
-    error = _norm(ways * weights[:, None]).max(axis=0)
-    return Estimate(chosen, norm, error / np.maximum(norm, 1e-300))
+    norm = np.maximum(_norm(ways[:, 0] * weights), series.resolved * sizes[0])
+    with np.errstate(invalid="ignore", over="ignore"):
+        ways[: m + 1] -= chosen[:, None]
+        error = _norm(ways * weights[:, None]).max(axis=0)
+    truncation = error / np.maximum(norm, 1e-300)
+    broken = ~np.isfinite(truncation)  # rounding gave J eigenvalues outside of the interval, where the series is large
+    chosen[:, broken], norm[broken], truncation[broken] = 0.0, 0.0, np.inf
+    return Estimate(chosen, norm, truncation)
 
 
 def first_columns(series: Series, diagonal: Doubles, off_diagonal: Doubles, threads: int) -> Doubles:
@@ -148,6 +161,29 @@ def continuations(series: Series, a: Doubles, b: Doubles, size: int) -> tuple[Do
     for way, end in ((2, series.high), (3, series.low)):
         diagonal[m, way] = _radau(a, b, end)
     return diagonal, off_diagonal
+
+
+def amplification(
+    coefficients: Doubles, a: Doubles, b: Doubles, diagonal: Doubles, off_diagonal: Doubles, e: Doubles
+) -> Doubles:
+    """g_j(M) e for j = 0 .. m, [m + 1, size, columns], where an error δ made at p_j appears in Σ_k c_k p_k as g_j(S) δ.
+
+    g_j = Σ_{k≥j} c_k π_{k-j} with the polynomials π of the recurrence that begins with a_j, b_j: Clenshaw's sums, from the last
+    to the first. M is tridiagonal, one matrix per column.
+    """
+    m = len(b)
+    inverse = np.where(b > 0, 1 / np.where(b > 0, b, 1.0), 0.0)
+    sums = np.zeros((m + 2, *e.shape))
+    sums[m] = coefficients[m] * e
+    for k in range(m - 1, -1, -1):
+        after = sums[k + 1]
+        product = (diagonal - a[k]) * after
+        product[1:] += off_diagonal * after[:-1]
+        product[:-1] += off_diagonal * after[1:]
+        sums[k] = coefficients[k] * e + inverse[k] * product
+        if k + 1 < m:
+            sums[k] -= b[k] * inverse[k + 1] * sums[k + 2]
+    return sums[: m + 1]
 
 
 def _radau(a: Doubles, b: Doubles, end: float) -> Doubles:
