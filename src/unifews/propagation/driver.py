@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from time import perf_counter
 
 from unifews.core.trace import HopTrace
@@ -152,12 +153,13 @@ def _gathered(split: Communicator, done: dict[int, GroupResult]) -> RunResult:
     everything = {number: each for worker in workers for number, each in worker.items()}
     groups = [everything[number] for number in sorted(everything)]
     seconds = [[hop.seconds for hop in _added([each.hops for each in worker.values()])] for worker in workers]
+    longest = [max(same) for same in zip_longest(*seconds, fillvalue=0.0)]
     hops = _added([each.hops for each in groups])
-    return RunResult(groups, [replace(hop, seconds=max(each)) for hop, *each in zip(hops, *seconds, strict=True)])
+    return RunResult(groups, [replace(hop, seconds=most) for hop, most in zip(hops, longest, strict=True)])
 
 
 def _added(groups: list[list[HopTrace]]) -> list[HopTrace]:
-    """The hops of several groups of columns as those of all."""
+    """The hops of several groups of columns as those of all; a group may have fewer than others."""
     if len(groups) == 1:
         return groups[0]
     return [
@@ -169,5 +171,5 @@ def _added(groups: list[list[HopTrace]]) -> list[HopTrace]:
             zero_macs=sum(part.zero_macs for part in parts),
             seconds=sum(part.seconds for part in parts),
         )
-        for parts in zip(*groups, strict=True)
+        for parts in ([part for part in same if part] for same in zip_longest(*groups))
     ]
