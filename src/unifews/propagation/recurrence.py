@@ -39,7 +39,7 @@ _STATIONARY = 1e-11  # of a column's squared norm: less than this beside the sta
 _FINISHED = 1e-6  # b_k of a column whose Krylov space is exhausted
 _ARITHMETIC = 2.0**-23  # relative rounding of a sum in float32
 _SAMPLE = 512  # rows whose rounding is looked at
-_NONE = np.zeros(0, dtype=np.int64)
+_QUADRATURES, _RANGES = 16, 32  # columns that give the spectrum of an average one, and ranges of eigenvalues
 _CARRIED = 1.25  # rounding in the result over what is expected of random errors
 
 INTERVALS: dict[Skip, tuple[float, float]] = {
@@ -171,7 +171,7 @@ class Recurrence:
         stored = format.empty(self.features.n, shape.blocks)
         sums = np.zeros((_SUMS, self.padded))
         mean, scale = _floats(self.mean), _floats(self.scale)
-        nodes = np.flatnonzero(op.weight)[:: max(1, self.features.n // _SAMPLE)] if op.stationary is not None else _NONE
+        nodes = np.flatnonzero(op.weight)[:: max(1, self.features.n // _SAMPLE)]
         some = np.zeros((len(nodes), self.padded))
         for first, rows, column in self._rows():
             inside = (nodes >= first) & (nodes < first + len(rows))
@@ -309,22 +309,20 @@ class Recurrence:
     ) -> tuple[Doubles, Doubles]:
         """‖g_j(S) δ‖² of an error δ of norm 1 in p_j that is random, or like the column, each [m + 1, width].
 
-        A random δ has the spectrum of an average column; and a stationary part that columns do not have, the second result.
+        A random δ has the spectrum of an average column; and a part in the stationary or leading eigenvector, which columns may
+        not have: the second result.
         """
-        op, (m, width) = self.op, a.shape
-        running = active & (b > 0).all(axis=0)
-        some = running if running.any() else np.ones(width, dtype=bool)
-        diagonal, off_diagonal = np.zeros((2 * m + 3, width)), np.zeros((2 * m + 2, width))
+        m, width = a.shape
+        nodes, shares = _spectrum(a, b, active, self.op.series)
+        count = len(nodes)
+        diagonal, off_diagonal = np.zeros((m + 2 + count, width)), np.zeros((m + 1 + count, width))
         diagonal[:m], off_diagonal[:m] = a, b
-        diagonal[m + 1 : 2 * m + 1] = a[:, some].mean(axis=1, keepdims=True)
-        off_diagonal[m + 1 : 2 * m + 1] = b[:, some].mean(axis=1, keepdims=True)
-        diagonal[-1] = op.series.high
+        diagonal[m + 1 : -1], diagonal[-1] = nodes[:, None], self.op.series.high
         first = np.zeros_like(diagonal)
-        first[[0, m + 1, -1]] = 1
-        weights = np.concatenate([sizes, np.repeat(sizes[:, some].mean(axis=1, keepdims=True), width, axis=1)])
+        first[0], first[m + 1 : -1], first[-1] = 1.0, np.sqrt(shares)[:, None], 1.0
         squares = np.square(amplification(coefficients, a, b, diagonal, off_diagonal, first))
-        squares[:, :-1] *= np.square(weights)
-        like, random = squares[:, : m + 1].sum(axis=1), squares[:, m + 1 : -1].sum(axis=1)
+        like = (squares[:, : m + 1] * np.square(sizes)).sum(axis=1)
+        random = squares[:, m + 1 : -1].sum(axis=1) * np.square(sizes).mean()
         return np.maximum(like, random), self.alike[:width] * squares[:, -1]
 
     def next_shift(self) -> Doubles:
@@ -374,6 +372,23 @@ class Recurrence:
         assert self.state is not None
         inverse = self.state.basis[0][0]
         return _inverse(inverse) ** 2
+
+
+def _spectrum(a: Doubles, b: Doubles, active: NDArray[np.bool_], series: Series) -> tuple[Doubles, Doubles]:
+    """Eigenvalues and their shares in an average column: Gauss quadratures of some columns, added up in narrow ranges."""
+    columns = np.flatnonzero(active)
+    columns = columns[:: max(1, len(columns) // _QUADRATURES)] if len(columns) else np.arange(1)
+    matrices = np.zeros((len(columns), len(a), len(a)))
+    at = np.arange(len(a))
+    matrices[:, at, at] = a[:, columns].T
+    matrices[:, at[1:], at[:-1]] = b[:-1, columns].T  # eigh reads the lower half
+    values, vectors = np.linalg.eigh(matrices)
+    shares = np.square(vectors[:, 0]).ravel() / len(columns)
+    values = np.clip(values.ravel(), series.low, series.high)
+    place = np.minimum((values - series.low) / (series.high - series.low) * _RANGES, _RANGES - 1).astype(np.int64)
+    total = np.bincount(place, shares, _RANGES)
+    some = total > 0
+    return np.bincount(place, shares * values, _RANGES)[some] / total[some], total[some]
 
 
 def _inverse(values: Doubles) -> Doubles:
