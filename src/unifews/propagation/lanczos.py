@@ -206,7 +206,8 @@ def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy
     None: rounding has spoilt too much, and there is a wider format.
     """
     op, tolerance = recurrence.op, goal.tolerance
-    shift, seconds = op.series.low + _FIRST * (op.series.high - op.series.low), []
+    shift: Doubles | float = op.series.low + _FIRST * (op.series.high - op.series.low)
+    seconds: list[float] = []
     least, most = (goal.degree, goal.degree) if goal.degree else (min(_LEAST, op.hop.hops), min(op.hop.hops, MOST_HOPS))
     while True:
         began = perf_counter()

@@ -90,7 +90,8 @@ class SymmetricOperator:
         along = np.square(some @ error) - np.square(some) @ np.square(error)  # without what is random
         whole = some.sum() * square
         share = np.clip(along / np.where(whole > 0, whole, 1.0), 0.0, 1.0) + np.square(weight).sum() / self.total**2
-        return share if self.own is None else share * (self.own.sum(dtype=np.float64) / self.total)
+        size = 1.0 if self.own is None else float(self.own.sum(dtype=np.float64)) / self.total
+        return np.asarray(size * share)
 
     @cached_property
     def factors(self) -> tuple[Floats, Floats]:
@@ -299,9 +300,11 @@ class Recurrence:
         carried, settled = ((lost * each).sum(axis=0) for each in self._carried(found.coefficients, a, b, sizes, active))
         # J has seen what rounding added to the stationary part, and f may leave more of that than of the column.
         norm = np.sqrt(np.maximum(np.square(found.norm) - settled, np.square(self.op.series.resolved * sizes[0])))
-        found = replace(found, norm=norm, truncation=found.truncation * (found.norm / np.maximum(norm, 1e-300)))
+        determined = np.isfinite(found.truncation)
+        truncation = np.where(determined, found.truncation, 0.0) * (found.norm / np.maximum(norm, 1e-300))
+        found = replace(found, norm=norm, truncation=np.where(determined, truncation, np.inf))
         rounding = np.sqrt(carried + settled) / np.maximum(found.norm, 1e-300)
-        rounding[state.spoilt[:width]] = np.inf
+        rounding[state.spoilt[:width] | ~determined] = np.inf
         return Accuracy(found, np.where(active, rounding, 0.0), active)
 
     def _carried(
@@ -326,13 +329,18 @@ class Recurrence:
         return np.maximum(like, random), self.alike[:width] * squares[:, -1]
 
     def next_shift(self) -> Doubles:
-        """A guess of a_k: a_{k-1} of each column.
+        """A guess of a_k for each column: the mean of a_{k-1} over columns, as far as that is stable.
 
-        An error e of a_{k-1} leaves p_k with a part e/b along p_{k-1}, and what is measured as a_k has the error
-        (a_{k-1} - σ_{k-1})(a_{k-1} - σ_k) e/b² from it; with this guess that is zero, and errors do not grow.
+        An error e of a_{k-1} leaves p_k with a part e/b along p_{k-1}, from which what is measured as a_k has the error
+        (a_{k-1} - σ_{k-1})(a_{k-1} - σ_k) e/b². The guess keeps that below e/4.
         """
-        assert self.state is not None
-        return self.state.a[-1]
+        state = self.state
+        assert state is not None
+        last = state.a[-1]
+        running = state.live & (self.scale > 0)
+        mean = float(last[running].mean()) if running.any() else 0.0
+        reach = 0.25 * np.square(state.b[-1]) / np.maximum(np.abs(state.epsilon), 1e-30)
+        return last + np.clip(mean - last, -reach, reach)
 
     def norms(self, found: Estimate) -> Doubles:
         """Of each column of f(S) X in the caller's norm: without the stationary part, and with it; [2, width]."""
@@ -386,9 +394,9 @@ def _spectrum(a: Doubles, b: Doubles, active: NDArray[np.bool_], series: Series)
     shares = np.square(vectors[:, 0]).ravel() / len(columns)
     values = np.clip(values.ravel(), series.low, series.high)
     place = np.minimum((values - series.low) / (series.high - series.low) * _RANGES, _RANGES - 1).astype(np.int64)
-    total = np.bincount(place, shares, _RANGES)
+    total, moment = (np.asarray(np.bincount(place, each, _RANGES), dtype=np.float64) for each in (shares, shares * values))
     some = total > 0
-    return np.bincount(place, shares * values, _RANGES)[some] / total[some], total[some]
+    return moment[some] / total[some], total[some]
 
 
 def _inverse(values: Doubles) -> Doubles:

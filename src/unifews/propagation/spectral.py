@@ -59,11 +59,15 @@ class Series:
         return len(self.terms) - 1
 
     @cached_property
+    def largest(self) -> float:
+        """The largest magnitude of f, which is the norm of f(S)."""
+        centre, radius = 0.5 * (self.high + self.low), 0.5 * (self.high - self.low)
+        return float(np.abs(self(centre + radius * np.cos(np.linspace(0, np.pi, 2 * len(self.terms) + 8)))).max())
+
+    @property
     def resolved(self) -> float:
         """The least norm of f(S) x, for ‖x‖ = 1, of which float32 leaves a few digits."""
-        centre, radius = 0.5 * (self.high + self.low), 0.5 * (self.high - self.low)
-        values = self(centre + radius * np.cos(np.linspace(0, np.pi, 2 * len(self.terms) + 8)))
-        return _RESOLVED * float(np.abs(values).max())
+        return _RESOLVED * self.largest
 
     def __call__(self, t: Doubles) -> Doubles:
         scaled = (np.asarray(t, dtype=np.float64) - 0.5 * (self.high + self.low)) / (0.5 * (self.high - self.low))
@@ -132,12 +136,14 @@ def estimate(series: Series, a: Doubles, b: Doubles, sizes: Doubles, tolerance: 
         size = min(longest, 2 * size)
     chosen = ways[: m + 1, 0].copy()
     weights = np.concatenate([sizes, np.repeat(sizes[-1:], size - len(sizes), axis=0)])
+    size_of_f = _norm(ways[:, 0])
     norm = np.maximum(_norm(ways[:, 0] * weights), series.resolved * sizes[0])
     with np.errstate(invalid="ignore", over="ignore"):
         ways[: m + 1] -= chosen[:, None]
         error = _norm(ways * weights[:, None]).max(axis=0)
     truncation = error / np.maximum(norm, 1e-300)
-    broken = ~np.isfinite(truncation)  # rounding gave J eigenvalues outside of the interval, where the series is large
+    # Rounding has given J eigenvalues outside of the interval, where the series is large.
+    broken = ~np.isfinite(truncation) | ~(size_of_f <= 1.01 * series.largest)
     chosen[:, broken], norm[broken], truncation[broken] = 0.0, 0.0, np.inf
     return Estimate(chosen, norm, truncation)
 
