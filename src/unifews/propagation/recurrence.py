@@ -38,6 +38,7 @@ _SUMS = 4  # ⟨s', s⟩, ‖s'‖², ‖stored - s'‖², and ‖s'‖² in the
 _STATIONARY = 1e-11  # of a column's squared norm: less than this beside the stationary part is rounding
 _FINISHED = 1e-6  # b_k of a column whose Krylov space is exhausted
 _ARITHMETIC = 2.0**-23  # relative rounding of a sum in float32
+_UNCERTAIN = 0.05  # error of a_k beyond which J says little
 _SAMPLE = 512  # rows whose rounding is looked at
 _QUADRATURES, _RANGES = 16, 32  # columns that give the spectrum of an average one, and ranges of eigenvalues
 _CARRIED = 1.25  # rounding in the result over what is expected of random errors
@@ -80,8 +81,8 @@ class SymmetricOperator:
     def total(self) -> float:
         return float(self.weight.sum(dtype=np.float64))
 
-    def stationary_share(self, error: Doubles, nodes: NDArray[np.int64]) -> Doubles:
-        """Of ‖error‖²: in its stationary part, in the caller's norm, for errors [nodes, columns] of a sample of the rows.
+    def alike(self, error: Doubles, nodes: NDArray[np.int64]) -> Doubles:
+        """The share of ‖error‖² in one vector that is not zero anywhere, for errors [nodes, columns] of a sample of the rows.
 
         At least what independent errors have; more where many rows have the same value, and so the same error.
         """
@@ -89,9 +90,13 @@ class SymmetricOperator:
         square = some @ np.square(error)
         along = np.square(some @ error) - np.square(some) @ np.square(error)  # without what is random
         whole = some.sum() * square
-        share = np.clip(along / np.where(whole > 0, whole, 1.0), 0.0, 1.0) + np.square(weight).sum() / self.total**2
-        size = 1.0 if self.own is None else float(self.own.sum(dtype=np.float64)) / self.total
-        return np.asarray(size * share)
+        share = np.clip(along / np.where(whole > 0, whole, 1.0), 0.0, 1.0)
+        return np.asarray(np.minimum(share + np.square(weight).sum() / self.total**2, 1.0))
+
+    @cached_property
+    def leading(self) -> float:
+        """The squared norm of the stationary vector in the caller's norm, over that in the inner product."""
+        return 1.0 if self.own is None or not self.total else float(self.own.sum(dtype=np.float64)) / self.total
 
     @cached_property
     def factors(self) -> tuple[Floats, Floats]:
@@ -158,7 +163,7 @@ class Recurrence:
         self.rest[self.rest <= _STATIONARY * square] = 0.0
         self.scale = np.where(self.rest > 0, 1 / np.sqrt(np.where(self.rest > 0, self.rest, 1.0)), 0.0)
         self.alike = np.zeros(self.padded)
-        """The share of rounding errors that is stationary"""
+        """The share of squared rounding errors that is the same in all rows"""
         self.state: _State | None = None
 
     def _wide(self, values: Doubles) -> Doubles:
@@ -197,7 +202,7 @@ class Recurrence:
         if len(nodes):
             part = StoredRows(stored.rows[nodes], stored.steps[nodes] if stored.steps.size else stored.steps)
             exact = (op.hop.diffusion.source[nodes, None] * some - self.mean) * self.scale
-            self.alike = op.stationary_share(format.decode(part, shape.blocks) - exact, nodes)
+            self.alike = op.alike(format.decode(part, shape.blocks) - exact, nodes)
         nu = np.sqrt(sums[1])
         live = nu > 0
         inverse = _inverse(nu)
@@ -264,6 +269,8 @@ class Recurrence:
         square = sums[1] - along**2
         # What rounding has left undetermined is no sign of an exhausted space: the column needs a wider format.
         state.spoilt |= (sums[2] > 0) & ((square < 4 * sums[2]) | (along != sums[0] * inverse))
+        # s_k has a part along p_{k-1}, and p_k the rounding of s_k: that much of what was measured is not a_k.
+        state.spoilt |= np.abs(state.epsilon) * inverse * state.rounding[-1] * np.sqrt(self.alike) > _UNCERTAIN
         b = np.sqrt(np.clip(square, sums[2], (0.5 * (high - low)) ** 2))
         finished = b <= _FINISHED
         b[finished] = 0.0
@@ -326,7 +333,7 @@ class Recurrence:
         squares = np.square(amplification(coefficients, a, b, diagonal, off_diagonal, first))
         like = (squares[:, : m + 1] * np.square(sizes)).sum(axis=1)
         random = squares[:, m + 1 : -1].sum(axis=1) * np.square(sizes).mean()
-        return np.maximum(like, random), self.alike[:width] * squares[:, -1]
+        return np.maximum(like, random), self.op.leading * self.alike[:width] * squares[:, -1]
 
     def next_shift(self) -> Doubles:
         """A guess of a_k for each column: the mean of a_{k-1} over columns, as far as that is stable.

@@ -136,14 +136,14 @@ def estimate(series: Series, a: Doubles, b: Doubles, sizes: Doubles, tolerance: 
         size = min(longest, 2 * size)
     chosen = ways[: m + 1, 0].copy()
     weights = np.concatenate([sizes, np.repeat(sizes[-1:], size - len(sizes), axis=0)])
-    size_of_f = _norm(ways[:, 0])
+    length = _norm(ways[:, 2])
     norm = np.maximum(_norm(ways[:, 0] * weights), series.resolved * sizes[0])
     with np.errstate(invalid="ignore", over="ignore"):
         ways[: m + 1] -= chosen[:, None]
         error = _norm(ways * weights[:, None]).max(axis=0)
     truncation = error / np.maximum(norm, 1e-300)
-    # Rounding has given J eigenvalues outside of the interval, where the series is large.
-    broken = ~np.isfinite(truncation) | ~(size_of_f <= 1.01 * series.largest)
+    # Rounding has given J eigenvalues outside of the interval, where the series is large: ‖f(S) x‖ is at most ‖f‖.
+    broken = ~np.isfinite(truncation) | ~(length <= 2 * series.largest)
     chosen[:, broken], norm[broken], truncation[broken] = 0.0, 0.0, np.inf
     return Estimate(chosen, norm, truncation)
 
@@ -165,7 +165,7 @@ def continuations(series: Series, a: Doubles, b: Doubles, size: int) -> tuple[Do
         whole[m:, 0] = part[-min(3, m) :].mean(axis=0)
         whole[m:, 1] = part[[m - 2 + turn % 2 if m > 1 else 0 for turn in range(rest)]]
     for way, end in ((2, series.high), (3, series.low)):
-        diagonal[m, way] = _radau(a, b, end)
+        diagonal[m, way] = np.clip(_radau(a, b, end), series.low, series.high)  # as every entry of J is
     return diagonal, off_diagonal
 
 
@@ -199,7 +199,7 @@ def _radau(a: Doubles, b: Doubles, end: float) -> Doubles:
     for k in range(1, len(a)):
         pivot = a[k] - end - b[k - 1] ** 2 / np.where(np.abs(pivot) < tiny, tiny, pivot)
     pivot = np.where(np.abs(pivot) < tiny, np.copysign(tiny, pivot), pivot)
-    return np.asarray(end + np.clip(b[-1] ** 2 / pivot, -4.0, 4.0))
+    return np.asarray(end + b[-1] ** 2 / pivot)
 
 
 def _norm(values: Doubles) -> Doubles:
