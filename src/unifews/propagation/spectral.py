@@ -26,6 +26,7 @@ Doubles = NDArray[np.float64]
 Response = Callable[[Doubles], Doubles]
 _EXACT = 1e-7  # of the largest coefficient: where a series of f ends
 _RESOLVED = 2.0**-16  # of ‖f‖·‖x‖: errors are relative to at least this much, about 100 times what float32 rounds
+_MARGIN = 0.02  # of the interval: what rounding may add to its ends
 _LONGEST = 4096  # terms of a series
 
 
@@ -136,14 +137,12 @@ def estimate(series: Series, a: Doubles, b: Doubles, sizes: Doubles, tolerance: 
         size = min(longest, 2 * size)
     chosen = ways[: m + 1, 0].copy()
     weights = np.concatenate([sizes, np.repeat(sizes[-1:], size - len(sizes), axis=0)])
-    length = _norm(ways[:, 2])
     norm = np.maximum(_norm(ways[:, 0] * weights), series.resolved * sizes[0])
     with np.errstate(invalid="ignore", over="ignore"):
         ways[: m + 1] -= chosen[:, None]
         error = _norm(ways * weights[:, None]).max(axis=0)
     truncation = error / np.maximum(norm, 1e-300)
-    # Rounding has given J eigenvalues outside of the interval, where the series is large: ‖f(S) x‖ is at most ‖f‖.
-    broken = ~np.isfinite(truncation) | ~(length <= 2 * series.largest)
+    broken = ~np.isfinite(truncation) | _is_outside(a, b, series)
     chosen[:, broken], norm[broken], truncation[broken] = 0.0, 0.0, np.inf
     return Estimate(chosen, norm, truncation)
 
@@ -192,14 +191,27 @@ def amplification(
     return sums[: m + 1]
 
 
+def _is_outside(a: Doubles, b: Doubles, series: Series) -> NDArray[np.bool_]:
+    """Whether J has eigenvalues outside of the interval, of each column: rounding has spoilt it, and f is not known there."""
+    margin = _MARGIN * (series.high - series.low)
+    above, below = (_pivots(a, b, end) for end in (series.high + margin, series.low - margin))
+    return np.asarray((above >= 0).any(axis=0) | (below <= 0).any(axis=0))
+
+
 def _radau(a: Doubles, b: Doubles, end: float) -> Doubles:
     """The last diagonal entry that gives J an eigenvalue at `end`: end + b² / (last pivot of J - end)."""
+    return np.asarray(end + b[-1] ** 2 / _pivots(a, b, end)[-1])
+
+
+def _pivots(a: Doubles, b: Doubles, end: float) -> Doubles:
+    """Of J - end, [m, columns], none zero; as many are positive as J has eigenvalues above `end`."""
     tiny = 1e-9 * (1 + abs(end))
-    pivot = a[0] - end
-    for k in range(1, len(a)):
-        pivot = a[k] - end - b[k - 1] ** 2 / np.where(np.abs(pivot) < tiny, tiny, pivot)
-    pivot = np.where(np.abs(pivot) < tiny, np.copysign(tiny, pivot), pivot)
-    return np.asarray(end + b[-1] ** 2 / pivot)
+    pivots = a - end
+    for k in range(len(a)):
+        if k:
+            pivots[k] -= b[k - 1] ** 2 / pivots[k - 1]
+        pivots[k] = np.where(np.abs(pivots[k]) < tiny, np.copysign(tiny, pivots[k]), pivots[k])
+    return pivots
 
 
 def _norm(values: Doubles) -> Doubles:
