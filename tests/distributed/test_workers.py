@@ -12,14 +12,18 @@ from torchrun import torchrun
 
 import unifews as uf
 from unifews import Graph, propagate
-from unifews.errors import InputError
-from unifews.propagation import columns, local
+from unifews.errors import FileFormatError, InputError
+from unifews.propagation import features, planner
 from unifews.propagation.budget import Target
+from unifews.propagation.distributed import dealt
+from unifews.propagation.folder import SharedRows
+from unifews.storage import journal
 from unifews.storage.journal import folder_of
 
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
+write = SharedRows.write
 COLUMNS = [name for name in CASES if name.startswith("columns")]
 NODES = [name for name in CASES if name.startswith("nodes")]
 
@@ -72,10 +76,9 @@ def same_as(got, trace, expected):
 @pytest.mark.parametrize("name", COLUMNS)
 def test_columns_dealt_out(folder, told, monkeypatch, name):
     groups = CASES[name][1].get("groups")
-    shapes = columns.dealt(70, groups or 1, 1 if groups else 2)
+    shapes = dealt(70, groups or 1, 1 if groups else 2)
     assert len(shapes) == (groups or 2)
-    monkeypatch.setattr(local, "grouped", lambda *given: [[shape] for shape in shapes])
-    monkeypatch.setattr(local, "cut", lambda width, least=1: shapes)
+    monkeypatch.setattr(planner, "in_memory_groups", lambda *given: [[shape] for shape in shapes])
     monkeypatch.setattr(Target, "inherit", lambda self, other: None)  # nothing is handed over
     same_as(np.load(folder / f"{name}.npy"), told[0][name], alone(folder, name))
 
@@ -141,8 +144,8 @@ def test_a_lost_worker_is_replaced_and_all_go_on(folder):
         assert (folder / f"killed {way}.npy").read_bytes() == (folder / f"{way} target.npy").read_bytes()
         assert not folder_of(folder / f"killed {way}.npy").exists()
     # It was killed after its third hop, which all may have kept, or all but one.
-    assert [(folder / f"steps nodes {rank}").read_text() for rank in (0, 1)] in (["4 5"] * 2, ["3 4 5"] * 2)
-    assert (folder / "steps columns 1").read_text() == "4 5"
+    assert [(folder / f"steps nodes {rank}").read_text() for rank in (0, 1)] in (["1 5 6 7"] * 2, ["1 4 5 6 7"] * 2)
+    assert (folder / "steps columns 1").read_text() == "1 5 6 7"
 
 
 def test_the_command(folder):
@@ -178,7 +181,7 @@ def test_one_worker_alone(folder, monkeypatch, tmp_path):
 
         def stop(done, total, steps=steps):
             steps.append(done)
-            if len(steps) == 4:
+            if len(steps) == 5:  # after the basis, and four hops
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
@@ -186,7 +189,42 @@ def test_one_worker_alone(folder, monkeypatch, tmp_path):
         with pytest.raises(InputError, match="begun with hops 5 and not 6"):
             uf.distributed.propagate(graph, x, hops=6, threads=1, out=out, **how)
         uf.distributed.propagate(graph, x, hops=5, threads=1, out=out, checkpoint_every_hop=True, progress=stop, **how)
-        assert steps[4] == 5
+        assert steps[:7] == [1, 2, 3, 4, 5, 1, 6]
         if name.startswith("columns"):
             assert out.read_bytes() == Path(f"{name}.npy").read_bytes()
         np.testing.assert_allclose(np.load(out), np.load(f"{name}.npy"), atol=2e-6)
+
+
+@pytest.mark.parametrize("partition", ["columns", "nodes"])
+def test_writing_the_result_is_resumed_and_compared(folder, monkeypatch, tmp_path, partition):
+    monkeypatch.setattr(journal, "SAVE_INTERVAL", 0.0)
+    monkeypatch.setattr(features, "_CHUNK_BYTES", 50 * 4 * 70)
+    graph, x, record = Graph.open(folder / "plain"), np.load(folder / "x.npy", mmap_mode="r"), journal.Journal.record
+    how = dict(hops=4, edge_sparsity=0.8, threads=1, partition=partition)
+    uf.distributed.propagate(graph, x, out=tmp_path / "whole.npy", **how)
+
+    def stop(self, **done):
+        record(self, **done)
+        if done.get("rows", {"pieces": 0})["pieces"] == 3:
+            raise KeyboardInterrupt
+
+    def stopped(out):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(journal.Journal, "record", stop)
+            uf.distributed.propagate(graph, x, out=out, **how)
+        return folder_of(out) / "embedding.npy"
+
+    stopped(tmp_path / "p.npy")
+    written, steps = [], []
+    with monkeypatch.context() as patch:
+        patch.setattr(SharedRows, "write", lambda self, nodes, rows: written.append(nodes[0]) or write(self, nodes, rows))
+        uf.distributed.propagate(graph, x, out=tmp_path / "p.npy", progress=lambda done, _: steps.append(done), **how)
+    assert written[0] == 150 and steps[0] == 1 and len(steps) == 2, "no hop and no row is made again"
+    assert (tmp_path / "p.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
+
+    file = stopped(tmp_path / "q.npy")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 10] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(FileFormatError, match=r"embedding.npy has changed since the interrupted call"):
+        uf.distributed.propagate(graph, x, out=tmp_path / "q.npy", **how)

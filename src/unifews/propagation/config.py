@@ -17,12 +17,12 @@ class PropagationConfig:
 
     entries: Entries = option(
         "block",
-        "what one decision covers: 16 features of an edge (block), one (feature), or all of them (node)",
+        "what one decision covers: of an edge 16 features (block), one (feature), all (node); a column (unit)",
         group="Pruning",
     )
     basis: BasisName = option(
         "principal",
-        "prune in the PCA basis of the features (principal), or leave them as they are (input)",
+        "basis in which edges are pruned: PCA (principal) or that of the features (input)",
         group="Pruning",
     )
     rank: int | None = option(
@@ -31,6 +31,7 @@ class PropagationConfig:
         ge=1,
         group="Pruning",
         metavar="K",
+        needs="basis!=input",
     )
     deflate: bool | None = option(
         None,
@@ -38,7 +39,12 @@ class PropagationConfig:
         group="Pruning",
         rare=True,
     )
-    inherit: bool = option(False, "an entry removed at one hop stays removed at later ones (the paper's form)", group="Pruning")
+    inherit: bool = option(
+        False,
+        "entries removed at one hop or layer are removed at later ones too",
+        group="Pruning",
+        needs="edge_sparsity|edge_threshold|relative_threshold|max_error",
+    )
     focus: float | None = option(
         None,
         "0 to 1: how much of the edge_sparsity budget is given to early hops (default: the scheme's)",
