@@ -38,6 +38,7 @@ _SUMS = 4  # ⟨s', s⟩, ‖s'‖², ‖stored - s'‖², and ‖s'‖² in the
 _STATIONARY = 1e-11  # of a column's squared norm: less than this beside the stationary part is rounding
 _FINISHED = 1e-6  # b_k of a column whose Krylov space is exhausted
 _ARITHMETIC = 2.0**-23  # relative rounding of a sum in float32
+_NEGLIGIBLE = 0.1  # of the tolerance: what may be left out of a column because rounding has spoilt it
 _UNCERTAIN = 0.05  # error of a_k beyond which J says little
 _SAMPLE = 512  # rows whose rounding is looked at
 _QUADRATURES, _RANGES = 16, 32  # columns that give the spectrum of an average one, and ranges of eigenvalues
@@ -122,8 +123,8 @@ class _State:
     """s_k = nu p_k + epsilon p_{k-1}"""
     epsilon: Doubles
     live: NDArray[np.bool_]
-    spoilt: NDArray[np.bool_]
-    """Where rounding is as large as what is left of a column."""
+    known: NDArray[np.int64]
+    """Rows of J before rounding was as large as what was left of a column; p_k after that many are not used."""
     a: list[Doubles] = field(default_factory=list)
     b: list[Doubles] = field(default_factory=list)
     applied: Doubles | None = None
@@ -206,7 +207,7 @@ class Recurrence:
         nu = np.sqrt(sums[1])
         live = nu > 0
         inverse = _inverse(nu)
-        self.state = _State(format, [stored], [inverse[None]], nu, np.zeros(self.padded), live, np.zeros_like(live))
+        self.state = _State(format, [stored], [inverse[None]], nu, np.zeros(self.padded), live, np.full(self.padded, 1000))
         offset = _ARITHMETIC * np.abs(self.mean) * self.scale * np.sqrt(op.total)  # x - mean, in float32
         self.state.lengths.append(nu)
         self.state.rounding.append(np.sqrt(sums[2] + np.square(offset)) * inverse)
@@ -267,10 +268,11 @@ class Recurrence:
         low, high = self.op.series.low - shift, self.op.series.high - shift
         along = np.clip(sums[0] * inverse, low, high)
         square = sums[1] - along**2
-        # What rounding has left undetermined is no sign of an exhausted space: the column needs a wider format.
-        state.spoilt |= (sums[2] > 0) & ((square < 4 * sums[2]) | (along != sums[0] * inverse))
+        # What rounding has left undetermined is no sign of an exhausted space: the column may need a wider format.
+        spoilt = ((sums[2] > 0) & (square < 4 * sums[2])) | (np.abs(along - sums[0] * inverse) > 1e-6)
         # s_k has a part along p_{k-1}, and p_k the rounding of s_k: that much of what was measured is not a_k.
-        state.spoilt |= np.abs(state.epsilon) * inverse * state.rounding[-1] * np.sqrt(self.alike) > _UNCERTAIN
+        spoilt |= np.abs(state.epsilon) * inverse * state.rounding[-1] * np.sqrt(self.alike) > _UNCERTAIN
+        state.known[spoilt] = np.minimum(state.known[spoilt], k)
         b = np.sqrt(np.clip(square, sums[2], (0.5 * (high - low)) ** 2))
         finished = b <= _FINISHED
         b[finished] = 0.0
@@ -301,7 +303,14 @@ class Recurrence:
         state, width = self.state, self.shape.width
         assert state is not None
         a, b, sizes = (np.array(each)[:, :width] for each in (state.a, state.b, state.sizes))
+        known = state.known[:width]
+        after = np.arange(len(a))[:, None] >= known
+        last = np.maximum(known, 1).clip(max=len(a)) - 1, np.arange(width)
+        a, b = (np.where(after, each[last], each) for each in (a, b))
         found = estimate(self.op.series, a, b, sizes, tolerance, self.op.hop.threads)
+        used = np.arange(len(sizes))[:, None] <= known
+        unused = np.sqrt(np.square(np.where(used, 0.0, found.coefficients) * sizes).sum(axis=0))
+        found = replace(found, coefficients=np.where(used, found.coefficients, 0.0))
         active = self.scale[:width] > 0
         lost = np.square(_CARRIED * np.array(state.rounding)[:, :width])
         carried, settled = ((lost * each).sum(axis=0) for each in self._carried(found.coefficients, a, b, sizes, active))
@@ -311,7 +320,7 @@ class Recurrence:
         truncation = np.where(determined, found.truncation, 0.0) * (found.norm / np.maximum(norm, 1e-300))
         found = replace(found, norm=norm, truncation=np.where(determined, truncation, np.inf))
         rounding = np.sqrt(carried + settled) / np.maximum(found.norm, 1e-300)
-        rounding[state.spoilt[:width] | ~determined] = np.inf
+        rounding[~determined | (unused > _NEGLIGIBLE * tolerance * norm)] = np.inf
         return Accuracy(found, np.where(active, rounding, 0.0), active)
 
     def _carried(
