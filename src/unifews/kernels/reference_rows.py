@@ -118,10 +118,10 @@ def tridiagonal_series(
     diagonal: Floats, off_diagonal: Floats, series: Doubles, centre: float, radius: float, out: Floats, threads: int
 ) -> None:
     """Σ_k series[k]·C_k((J - centre)/radius) e_1 of tridiagonal matrices J, one per column."""
-    diagonal = diagonal.astype(np.float64) - centre
+    centred = diagonal.astype(np.float64) - centre
 
     def times(y: Doubles) -> Doubles:
-        z = diagonal * y
+        z = centred * y
         if len(y) > 1:
             z[1:] += off_diagonal[: len(y) - 1] * y[:-1]
             z[:-1] += off_diagonal[: len(y) - 1] * y[1:]

@@ -182,11 +182,10 @@ def _tile(
         return [done for part, sum_ in zip(parts, own, strict=True) for done in _tile(op, features, part, sum_, goal, values)]
     accuracy, poor, seconds = ran
     recurrence.finish(accuracy.found.coefficients, values)
-    errors, columns = accuracy.errors, np.flatnonzero(poor)
+    errors, norms, columns = accuracy.errors, recurrence.norms(accuracy.found), np.flatnonzero(poor)
     if len(columns):
         errors = errors.copy()
-        errors[columns] = _again(op, features, shape.column + columns, goal, values)
-    norms = recurrence.norms(accuracy.found)
+        errors[columns], norms[:, columns] = _again(op, features, shape.column + columns, goal, values)
     return [TileResult(shape, format, len(seconds), errors, norms, tuple(seconds), tuple(columns.tolist()))]
 
 
@@ -200,14 +199,17 @@ def _parts(shape: Shape, format: RowFormat, n: int) -> list[Shape]:
     return [Shape(shape.column + start, width, -(-width // LANES)) for start, width in zip(starts, widths, strict=True)]
 
 
-def _again(op: SymmetricOperator, features: FeatureMatrix, columns: NDArray[np.int64], goal: Goal, values: Floats) -> Doubles:
-    """Propagate some columns by themselves; returns their errors."""
+def _again(
+    op: SymmetricOperator, features: FeatureMatrix, columns: NDArray[np.int64], goal: Goal, values: Floats
+) -> tuple[Doubles, Doubles]:
+    """Propagate some columns by themselves; returns their errors and norms."""
     part = np.concatenate([features.rows(first, last)[:, columns] for first, last in features.chunks()])
     some = FeatureMatrix(part, features.n)
     result = aligned(features.n, len(columns))
     done = _tile(op, some, cut(len(columns))[0], _column_sums(op, some), goal, result)
     values[:, columns] = np.ldexp(result, some.exponent) if some.exponent else result
-    return np.concatenate([each.errors for each in done])
+    scale = 2.0**some.exponent
+    return np.concatenate([each.errors for each in done]), scale * np.concatenate([each.norms for each in done], axis=1)
 
 
 def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy, NDArray[np.bool_], list[float]] | None:
@@ -216,7 +218,8 @@ def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy
     None: rounding has spoilt too much, and there is a wider format.
     """
     op, tolerance = recurrence.op, goal.tolerance
-    shift, seconds = op.series.low + _FIRST * (op.series.high - op.series.low), []
+    shift: Doubles | float = op.series.low + _FIRST * (op.series.high - op.series.low)
+    seconds: list[float] = []
     least, most = (goal.degree, goal.degree) if goal.degree else (min(_LEAST, op.hop.hops), min(op.hop.hops, MOST_HOPS))
     while True:
         began = perf_counter()
@@ -247,7 +250,11 @@ def _is_rounded(accuracy: Accuracy, tolerance: float) -> bool:
     determined = accuracy.active & np.isfinite(accuracy.rounding)
     truncation, rounding = accuracy.found.truncation[determined], accuracy.rounding[determined]
     settled = _rms(truncation) <= _ROUNDED * tolerance and truncation.max(initial=0.0) <= _WORST * _ROUNDED * tolerance
-    exceeds = not determined.all() or _rms(rounding) > tolerance or rounding.max(initial=0.0) > _WORST * tolerance
+    exceeds = (
+        bool((accuracy.active & ~determined).any())
+        or _rms(rounding) > tolerance
+        or rounding.max(initial=0.0) > _WORST * tolerance
+    )
     return settled and exceeds
 
 

@@ -38,8 +38,10 @@ _SUMS = 4  # ⟨s', s⟩, ‖s'‖², ‖stored - s'‖², and ‖s'‖² in the
 _STATIONARY = 1e-11  # of a column's squared norm: less than this beside the stationary part is rounding
 _FINISHED = 1e-6  # b_k of a column whose Krylov space is exhausted
 _ARITHMETIC = 2.0**-23  # relative rounding of a sum in float32
+_NEGLIGIBLE = 0.1  # of the tolerance: what may be left out of a column because rounding has spoilt it
+_UNCERTAIN = 0.05  # error of a_k beyond which J says little
 _SAMPLE = 512  # rows whose rounding is looked at
-_NONE = np.zeros(0, dtype=np.int64)
+_QUADRATURES, _RANGES = 16, 32  # columns that give the spectrum of an average one, and ranges of eigenvalues
 _CARRIED = 1.25  # rounding in the result over what is expected of random errors
 
 INTERVALS: dict[Skip, tuple[float, float]] = {
@@ -80,8 +82,8 @@ class SymmetricOperator:
     def total(self) -> float:
         return float(self.weight.sum(dtype=np.float64))
 
-    def stationary_share(self, error: Doubles, nodes: NDArray[np.int64]) -> Doubles:
-        """Of ‖error‖²: in its stationary part, in the caller's norm, for errors [nodes, columns] of a sample of the rows.
+    def alike(self, error: Doubles, nodes: NDArray[np.int64]) -> Doubles:
+        """The share of ‖error‖² in one vector that is not zero anywhere, for errors [nodes, columns] of a sample of the rows.
 
         At least what independent errors have; more where many rows have the same value, and so the same error.
         """
@@ -89,8 +91,13 @@ class SymmetricOperator:
         square = some @ np.square(error)
         along = np.square(some @ error) - np.square(some) @ np.square(error)  # without what is random
         whole = some.sum() * square
-        share = np.clip(along / np.where(whole > 0, whole, 1.0), 0.0, 1.0) + np.square(weight).sum() / self.total**2
-        return share if self.own is None else share * (self.own.sum(dtype=np.float64) / self.total)
+        share = np.clip(along / np.where(whole > 0, whole, 1.0), 0.0, 1.0)
+        return np.asarray(np.minimum(share + np.square(weight).sum() / self.total**2, 1.0))
+
+    @cached_property
+    def leading(self) -> float:
+        """The squared norm of the stationary vector in the caller's norm, over that in the inner product."""
+        return 1.0 if self.own is None or not self.total else float(self.own.sum(dtype=np.float64)) / self.total
 
     @cached_property
     def factors(self) -> tuple[Floats, Floats]:
@@ -116,8 +123,8 @@ class _State:
     """s_k = nu p_k + epsilon p_{k-1}"""
     epsilon: Doubles
     live: NDArray[np.bool_]
-    spoilt: NDArray[np.bool_]
-    """Where rounding is as large as what is left of a column."""
+    known: NDArray[np.int64]
+    """Rows of J before rounding was as large as what was left of a column; p_k after that many are not used."""
     a: list[Doubles] = field(default_factory=list)
     b: list[Doubles] = field(default_factory=list)
     applied: Doubles | None = None
@@ -157,7 +164,7 @@ class Recurrence:
         self.rest[self.rest <= _STATIONARY * square] = 0.0
         self.scale = np.where(self.rest > 0, 1 / np.sqrt(np.where(self.rest > 0, self.rest, 1.0)), 0.0)
         self.alike = np.zeros(self.padded)
-        """The share of rounding errors that is stationary"""
+        """The share of squared rounding errors that is the same in all rows"""
         self.state: _State | None = None
 
     def _wide(self, values: Doubles) -> Doubles:
@@ -171,7 +178,7 @@ class Recurrence:
         stored = format.empty(self.features.n, shape.blocks)
         sums = np.zeros((_SUMS, self.padded))
         mean, scale = _floats(self.mean), _floats(self.scale)
-        nodes = np.flatnonzero(op.weight)[:: max(1, self.features.n // _SAMPLE)] if op.stationary is not None else _NONE
+        nodes = np.flatnonzero(op.weight)[:: max(1, self.features.n // _SAMPLE)]
         some = np.zeros((len(nodes), self.padded))
         for first, rows, column in self._rows():
             inside = (nodes >= first) & (nodes < first + len(rows))
@@ -196,11 +203,11 @@ class Recurrence:
         if len(nodes):
             part = StoredRows(stored.rows[nodes], stored.steps[nodes] if stored.steps.size else stored.steps)
             exact = (op.hop.diffusion.source[nodes, None] * some - self.mean) * self.scale
-            self.alike = op.stationary_share(format.decode(part, shape.blocks) - exact, nodes)
+            self.alike = op.alike(format.decode(part, shape.blocks) - exact, nodes)
         nu = np.sqrt(sums[1])
         live = nu > 0
         inverse = _inverse(nu)
-        self.state = _State(format, [stored], [inverse[None]], nu, np.zeros(self.padded), live, np.zeros_like(live))
+        self.state = _State(format, [stored], [inverse[None]], nu, np.zeros(self.padded), live, np.full(self.padded, 1000))
         offset = _ARITHMETIC * np.abs(self.mean) * self.scale * np.sqrt(op.total)  # x - mean, in float32
         self.state.lengths.append(nu)
         self.state.rounding.append(np.sqrt(sums[2] + np.square(offset)) * inverse)
@@ -261,8 +268,11 @@ class Recurrence:
         low, high = self.op.series.low - shift, self.op.series.high - shift
         along = np.clip(sums[0] * inverse, low, high)
         square = sums[1] - along**2
-        # What rounding has left undetermined is no sign of an exhausted space: the column needs a wider format.
-        state.spoilt |= (sums[2] > 0) & ((square < 4 * sums[2]) | (along != sums[0] * inverse))
+        # What rounding has left undetermined is no sign of an exhausted space: the column may need a wider format.
+        spoilt = ((sums[2] > 0) & (square < 4 * sums[2])) | (np.abs(along - sums[0] * inverse) > 1e-6)
+        # s_k has a part along p_{k-1}, and p_k the rounding of s_k: that much of what was measured is not a_k.
+        spoilt |= np.abs(state.epsilon) * inverse * state.rounding[-1] * np.sqrt(self.alike) > _UNCERTAIN
+        state.known[spoilt] = np.minimum(state.known[spoilt], k)
         b = np.sqrt(np.clip(square, sums[2], (0.5 * (high - low)) ** 2))
         finished = b <= _FINISHED
         b[finished] = 0.0
@@ -293,15 +303,24 @@ class Recurrence:
         state, width = self.state, self.shape.width
         assert state is not None
         a, b, sizes = (np.array(each)[:, :width] for each in (state.a, state.b, state.sizes))
+        known = state.known[:width]
+        after = np.arange(len(a))[:, None] >= known
+        last = np.maximum(known, 1).clip(max=len(a)) - 1, np.arange(width)
+        a, b = (np.where(after, each[last], each) for each in (a, b))
         found = estimate(self.op.series, a, b, sizes, tolerance, self.op.hop.threads)
+        used = np.arange(len(sizes))[:, None] <= known
+        unused = np.sqrt(np.square(np.where(used, 0.0, found.coefficients) * sizes).sum(axis=0))
+        found = replace(found, coefficients=np.where(used, found.coefficients, 0.0))
         active = self.scale[:width] > 0
         lost = np.square(_CARRIED * np.array(state.rounding)[:, :width])
         carried, settled = ((lost * each).sum(axis=0) for each in self._carried(found.coefficients, a, b, sizes, active))
         # J has seen what rounding added to the stationary part, and f may leave more of that than of the column.
         norm = np.sqrt(np.maximum(np.square(found.norm) - settled, np.square(self.op.series.resolved * sizes[0])))
-        found = replace(found, norm=norm, truncation=found.truncation * (found.norm / np.maximum(norm, 1e-300)))
+        determined = np.isfinite(found.truncation)
+        truncation = np.where(determined, found.truncation, 0.0) * (found.norm / np.maximum(norm, 1e-300))
+        found = replace(found, norm=norm, truncation=np.where(determined, truncation, np.inf))
         rounding = np.sqrt(carried + settled) / np.maximum(found.norm, 1e-300)
-        rounding[state.spoilt[:width]] = np.inf
+        rounding[~determined | (unused > _NEGLIGIBLE * tolerance * norm)] = np.inf
         return Accuracy(found, np.where(active, rounding, 0.0), active)
 
     def _carried(
@@ -309,32 +328,35 @@ class Recurrence:
     ) -> tuple[Doubles, Doubles]:
         """‖g_j(S) δ‖² of an error δ of norm 1 in p_j that is random, or like the column, each [m + 1, width].
 
-        A random δ has the spectrum of an average column; and a stationary part that columns do not have, the second result.
+        A random δ has the spectrum of an average column; and a part in the stationary or leading eigenvector, which columns may
+        not have: the second result.
         """
-        op, (m, width) = self.op, a.shape
-        running = active & (b > 0).all(axis=0)
-        some = running if running.any() else np.ones(width, dtype=bool)
-        diagonal, off_diagonal = np.zeros((2 * m + 3, width)), np.zeros((2 * m + 2, width))
+        m, width = a.shape
+        nodes, shares = _spectrum(a, b, active, self.op.series)
+        count = len(nodes)
+        diagonal, off_diagonal = np.zeros((m + 2 + count, width)), np.zeros((m + 1 + count, width))
         diagonal[:m], off_diagonal[:m] = a, b
-        diagonal[m + 1 : 2 * m + 1] = a[:, some].mean(axis=1, keepdims=True)
-        off_diagonal[m + 1 : 2 * m + 1] = b[:, some].mean(axis=1, keepdims=True)
-        diagonal[-1] = op.series.high
+        diagonal[m + 1 : -1], diagonal[-1] = nodes[:, None], self.op.series.high
         first = np.zeros_like(diagonal)
-        first[[0, m + 1, -1]] = 1
-        weights = np.concatenate([sizes, np.repeat(sizes[:, some].mean(axis=1, keepdims=True), width, axis=1)])
+        first[0], first[m + 1 : -1], first[-1] = 1.0, np.sqrt(shares)[:, None], 1.0
         squares = np.square(amplification(coefficients, a, b, diagonal, off_diagonal, first))
-        squares[:, :-1] *= np.square(weights)
-        like, random = squares[:, : m + 1].sum(axis=1), squares[:, m + 1 : -1].sum(axis=1)
-        return np.maximum(like, random), self.alike[:width] * squares[:, -1]
+        like = (squares[:, : m + 1] * np.square(sizes)).sum(axis=1)
+        random = squares[:, m + 1 : -1].sum(axis=1) * np.square(sizes).mean()
+        return np.maximum(like, random), self.op.leading * self.alike[:width] * squares[:, -1]
 
     def next_shift(self) -> Doubles:
-        """A guess of a_k: a_{k-1} of each column.
+        """A guess of a_k for each column: the mean of a_{k-1} over columns, as far as that is stable.
 
-        An error e of a_{k-1} leaves p_k with a part e/b along p_{k-1}, and what is measured as a_k has the error
-        (a_{k-1} - σ_{k-1})(a_{k-1} - σ_k) e/b² from it; with this guess that is zero, and errors do not grow.
+        An error e of a_{k-1} leaves p_k with a part e/b along p_{k-1}, from which what is measured as a_k has the error
+        (a_{k-1} - σ_{k-1})(a_{k-1} - σ_k) e/b². The guess keeps that below e/4.
         """
-        assert self.state is not None
-        return self.state.a[-1]
+        state = self.state
+        assert state is not None
+        last = state.a[-1]
+        running = state.live & (self.scale > 0)
+        mean = float(last[running].mean()) if running.any() else 0.0
+        reach = 0.25 * np.square(state.b[-1]) / np.maximum(np.abs(state.epsilon), 1e-30)
+        return last + np.clip(mean - last, -reach, reach)
 
     def norms(self, found: Estimate) -> Doubles:
         """Of each column of f(S) X in the caller's norm: without the stationary part, and with it; [2, width]."""
@@ -374,6 +396,23 @@ class Recurrence:
         assert self.state is not None
         inverse = self.state.basis[0][0]
         return _inverse(inverse) ** 2
+
+
+def _spectrum(a: Doubles, b: Doubles, active: NDArray[np.bool_], series: Series) -> tuple[Doubles, Doubles]:
+    """Eigenvalues and their shares in an average column: Gauss quadratures of some columns, added up in narrow ranges."""
+    columns = np.flatnonzero(active)
+    columns = columns[:: max(1, len(columns) // _QUADRATURES)] if len(columns) else np.arange(1)
+    matrices = np.zeros((len(columns), len(a), len(a)))
+    at = np.arange(len(a))
+    matrices[:, at, at] = a[:, columns].T
+    matrices[:, at[1:], at[:-1]] = b[:-1, columns].T  # eigh reads the lower half
+    values, vectors = np.linalg.eigh(matrices)
+    shares = np.square(vectors[:, 0]).ravel() / len(columns)
+    values = np.clip(values.ravel(), series.low, series.high)
+    place = np.minimum((values - series.low) / (series.high - series.low) * _RANGES, _RANGES - 1).astype(np.int64)
+    total, moment = (np.asarray(np.bincount(place, each, _RANGES), dtype=np.float64) for each in (shares, shares * values))
+    some = total > 0
+    return moment[some] / total[some], total[some]
 
 
 def _inverse(values: Doubles) -> Doubles:

@@ -26,6 +26,7 @@ Doubles = NDArray[np.float64]
 Response = Callable[[Doubles], Doubles]
 _EXACT = 1e-7  # of the largest coefficient: where a series of f ends
 _RESOLVED = 2.0**-16  # of ‖f‖·‖x‖: errors are relative to at least this much, about 100 times what float32 rounds
+_MARGIN = 0.02  # of the interval: what rounding may add to its ends
 _LONGEST = 4096  # terms of a series
 
 
@@ -59,11 +60,15 @@ class Series:
         return len(self.terms) - 1
 
     @cached_property
+    def largest(self) -> float:
+        """The largest magnitude of f, which is the norm of f(S)."""
+        centre, radius = 0.5 * (self.high + self.low), 0.5 * (self.high - self.low)
+        return float(np.abs(self(centre + radius * np.cos(np.linspace(0, np.pi, 2 * len(self.terms) + 8)))).max())
+
+    @property
     def resolved(self) -> float:
         """The least norm of f(S) x, for ‖x‖ = 1, of which float32 leaves a few digits."""
-        centre, radius = 0.5 * (self.high + self.low), 0.5 * (self.high - self.low)
-        values = self(centre + radius * np.cos(np.linspace(0, np.pi, 2 * len(self.terms) + 8)))
-        return _RESOLVED * float(np.abs(values).max())
+        return _RESOLVED * self.largest
 
     def __call__(self, t: Doubles) -> Doubles:
         scaled = (np.asarray(t, dtype=np.float64) - 0.5 * (self.high + self.low)) / (0.5 * (self.high - self.low))
@@ -137,7 +142,7 @@ def estimate(series: Series, a: Doubles, b: Doubles, sizes: Doubles, tolerance: 
         ways[: m + 1] -= chosen[:, None]
         error = _norm(ways * weights[:, None]).max(axis=0)
     truncation = error / np.maximum(norm, 1e-300)
-    broken = ~np.isfinite(truncation)  # rounding gave J eigenvalues outside of the interval, where the series is large
+    broken = ~np.isfinite(truncation) | _is_outside(a, b, series)
     chosen[:, broken], norm[broken], truncation[broken] = 0.0, 0.0, np.inf
     return Estimate(chosen, norm, truncation)
 
@@ -159,7 +164,7 @@ def continuations(series: Series, a: Doubles, b: Doubles, size: int) -> tuple[Do
         whole[m:, 0] = part[-min(3, m) :].mean(axis=0)
         whole[m:, 1] = part[[m - 2 + turn % 2 if m > 1 else 0 for turn in range(rest)]]
     for way, end in ((2, series.high), (3, series.low)):
-        diagonal[m, way] = _radau(a, b, end)
+        diagonal[m, way] = np.clip(_radau(a, b, end), series.low, series.high)  # as every entry of J is
     return diagonal, off_diagonal
 
 
@@ -186,14 +191,27 @@ def amplification(
     return sums[: m + 1]
 
 
+def _is_outside(a: Doubles, b: Doubles, series: Series) -> NDArray[np.bool_]:
+    """Whether J has eigenvalues outside of the interval, of each column: rounding has spoilt it, and f is not known there."""
+    margin = _MARGIN * (series.high - series.low)
+    above, below = (_pivots(a, b, end) for end in (series.high + margin, series.low - margin))
+    return np.asarray((above >= 0).any(axis=0) | (below <= 0).any(axis=0))
+
+
 def _radau(a: Doubles, b: Doubles, end: float) -> Doubles:
     """The last diagonal entry that gives J an eigenvalue at `end`: end + b² / (last pivot of J - end)."""
+    return np.asarray(end + b[-1] ** 2 / _pivots(a, b, end)[-1])
+
+
+def _pivots(a: Doubles, b: Doubles, end: float) -> Doubles:
+    """Of J - end, [m, columns], none zero; as many are positive as J has eigenvalues above `end`."""
     tiny = 1e-9 * (1 + abs(end))
-    pivot = a[0] - end
-    for k in range(1, len(a)):
-        pivot = a[k] - end - b[k - 1] ** 2 / np.where(np.abs(pivot) < tiny, tiny, pivot)
-    pivot = np.where(np.abs(pivot) < tiny, np.copysign(tiny, pivot), pivot)
-    return np.asarray(end + np.clip(b[-1] ** 2 / pivot, -4.0, 4.0))
+    pivots = a - end
+    for k in range(len(a)):
+        if k:
+            pivots[k] -= b[k - 1] ** 2 / pivots[k - 1]
+        pivots[k] = np.where(np.abs(pivots[k]) < tiny, np.copysign(tiny, pivots[k]), pivots[k])
+    return pivots
 
 
 def _norm(values: Doubles) -> Doubles:
