@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from unifews.core.diffusion import Diffusion as Diffusion
     from unifews.core.graph import Graph as Graph
     from unifews.core.schemes import Appnp as Appnp
+    from unifews.core.schemes import Filter as Filter
+    from unifews.core.schemes import HeatKernel as HeatKernel
+    from unifews.core.schemes import PersonalizedPageRank as PersonalizedPageRank
     from unifews.core.schemes import Polynomial as Polynomial
     from unifews.core.schemes import Sgc as Sgc
     from unifews.core.trace import Trace as Trace
@@ -54,6 +57,9 @@ deprecation.install()
 _HOME = {
     "About": "unifews.datasets.dataset",
     "Appnp": "unifews.core.schemes",
+    "Filter": "unifews.core.schemes",
+    "HeatKernel": "unifews.core.schemes",
+    "PersonalizedPageRank": "unifews.core.schemes",
     "Comparison": "unifews.experiments.compare",
     "Dataset": "unifews.datasets.dataset",
     "Diffusion": "unifews.core.diffusion",

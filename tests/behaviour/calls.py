@@ -98,7 +98,7 @@ _propagation("identity_and_loop", scheme=uf.Sgc(skip="identity+loop"), threshold
 _propagation("paper_form", threshold=0.02, entries="node", basis="input", inherit=True)
 _propagation("single_features", relative_threshold=0.4, entries="feature", basis="input")
 _propagation("weighted_directed_mean", directed, r=0.0, edge_sparsity=0.5)
-_propagation("certified_error", max_error=0.3)
+_propagation("certified_error", max_error=0.3, certify=True)
 
 
 @call

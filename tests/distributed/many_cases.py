@@ -12,7 +12,7 @@ import numpy as np
 
 from unifews import Appnp, Graph, Sgc
 from unifews.distributed import propagate
-from unifews.distributed.group import workers
+from unifews.distributed.communicator import workers
 from unifews.errors import UnifewsError
 
 os.fsync = lambda descriptor: None  # the disk may be busy with other things

@@ -15,7 +15,7 @@ from trains import QUICK, RUNS
 
 import unifews as uf
 from unifews.datasets.folder import open_dataset, save_dataset
-from unifews.distributed.head import on_embedding
+from unifews.training.distributed import on_embedding
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ import torch
 
 from unifews.datasets.folder import open_dataset
 from unifews.distributed import train
-from unifews.distributed.group import workers
+from unifews.distributed.communicator import workers
 from unifews.errors import UnifewsError
 
 QUICK = dict(width=16, batch=32, epochs=8, patience=0, lr=1e-2, dropout=0.3, seeds=2)

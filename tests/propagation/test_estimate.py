@@ -11,13 +11,19 @@ import unifews as uf
 from unifews.core.diffusion import Diffusion
 from unifews.core.schemes import resolve
 from unifews.core.trace import HopTrace, Trace
-from unifews.propagation import estimate, inmemory
+from unifews.propagation import estimate, inmemory, tiles
 from unifews.propagation.estimate import unpruned_seconds
 from unifews.propagation.operator import HopOperator
 from unifews.resources import cores
 
 MADE = uf.powerlaw(400, 3_000, num_features=40, seed=11)
-PRUNED = [dict(edge_sparsity=0.5), dict(threshold=0.01), dict(relative_threshold=0.5), dict(max_error=0.2), dict(rank=8)]
+PRUNED = [
+    dict(edge_sparsity=0.5),
+    dict(threshold=0.01),
+    dict(relative_threshold=0.5),
+    dict(max_error=0.2, certify=True),
+    dict(rank=8),
+]
 
 
 def operator(scheme="appnp", graph=MADE.graph, threads=1):
@@ -73,7 +79,7 @@ class Clocks:
         monkeypatch.setattr(estimate, "perf_counter", lambda: self.wall)
         monkeypatch.setattr(estimate, "thread_time", lambda: self.cpu)
         monkeypatch.setattr(estimate, "_fresh_memory", lambda: 0.0)
-        monkeypatch.setattr(estimate.native, "full_hop", self.full_hop)
+        monkeypatch.setattr(tiles.native, "full_hop", self.full_hop)
 
     def full_hop(self, *, threads, **_):
         self.asked.append(threads)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from unifews.distributed.launch import launched
+from unifews.distributed.communicator import launched
 from unifews.errors import InputError, MissingFileError
 from unifews.resources import Progress
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from unifews.distributed.group import ProcessGroup
+    from unifews.distributed.communicator import ProcessGroup
     from unifews.experiments.runner import Progress as CellsProgress
     from unifews.experiments.runner import Status
     from unifews.training.api import Watch
@@ -252,8 +252,8 @@ def workers(wanted: bool = False) -> Iterator[Workers]:
     if not (wanted or launched()):
         yield Workers(None)
         return
-    from unifews.distributed.group import ReportedElsewhere
-    from unifews.distributed.group import workers as process_group
+    from unifews.distributed.communicator import ReportedElsewhere
+    from unifews.distributed.communicator import workers as process_group
 
     try:
         with process_group() as group:

@@ -17,7 +17,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from unifews.distributed.launch import launched
+from unifews.distributed.communicator import launched
 from unifews.errors import UnifewsError
 
 _INTERRUPTED = "interrupted; nothing was written."

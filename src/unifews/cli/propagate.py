@@ -27,7 +27,7 @@ from unifews.cli.options import (
     out_flag,
 )
 from unifews.cli.train import train_options
-from unifews.distributed.launch import launched
+from unifews.distributed.communicator import launched
 from unifews.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def propagate(
 def _run(distributed: bool, task: tuple[Any, ...], amounts: Amounts, given: console.Json, how: console.Json) -> Propagated:
     run: Callable[..., Propagated]
     if distributed:
-        from unifews.distributed import propagate as run
+        from unifews.propagation.distributed import propagate as run
     else:
         from unifews.propagation.api import propagate as run
     settings = {name: value for name, value in given.items() if name != "edge_threshold"}
@@ -181,7 +181,6 @@ def _pruning(given: console.Json) -> tuple[Amounts, PropagationConfig]:
 
     amounts = Amounts(**{name: value for name, value in given.items() if name in _EDGE_AMOUNTS})
     config = PropagationConfig(**{name: value for name, value in given.items() if name not in _EDGE_AMOUNTS})
-    config.check(amounts)
     check_needs(config, amounts, given=given)
     return amounts, config
 

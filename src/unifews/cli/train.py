@@ -99,7 +99,7 @@ def train(
             job = _prepare(settings, embedding)
         trainer = None
         if workers.group is not None:
-            from unifews.distributed.head import head_trainer
+            from unifews.training.distributed import head_trainer
 
             trainer = head_trainer(workers.group, job)
         cache = RunCache(source, ledger, store, restart, log, embedding, trainer)
@@ -223,7 +223,7 @@ def _prepare(settings: console.Json, embedding: Path | None) -> TrainingJob:
     with console.progress_bar(f"loading {settings['dataset']}") as progress:
         data = load_dataset(settings["dataset"], progress=progress)
     if embedding is not None:
-        from unifews.distributed.head import on_embedding
+        from unifews.training.distributed import on_embedding
 
         data = on_embedding(data, embedding)
     else:

@@ -43,7 +43,12 @@ class Amounts:
         None, "remove edge products smaller than C times the mean of their hop", ge=0, le=math.inf, group="Pruning", metavar="C"
     )
     max_error: float | None = option(
-        None, "remove as much as keeps the certified relative error at most E", ge=0, lt=1, group="Pruning", metavar="E"
+        None,
+        "relative error that is allowed: as few hops and bytes as reach it (0.05 is a good choice)",
+        ge=0,
+        lt=1,
+        group="Pruning",
+        metavar="E",
     )
     weight_sparsity: float | None = option(None, "fraction of the weights to remove", ge=0, lt=1, group="Pruning", metavar="S")
     weight_threshold: float | None = option(

@@ -20,7 +20,8 @@ skip               keep(u)                     unpruned meaning
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -178,6 +179,83 @@ class Polynomial:
         return np.abs(self.coefficients(hops))[::-1].cumsum()[::-1][1:].copy()
 
 
+class SpectralFilter(ABC):
+    """Any function of the diffusion, ``P = f(S) X`` with f evaluated at the eigenvalues of S.
+
+    It has no number of hops: `propagate` needs ``max_error`` to know when to stop.
+    """
+
+    skip: Skip = "diagonal"
+    focus: ClassVar[float] = 0.0
+    most_hops: ClassVar[int] = 1000
+
+    @abstractmethod
+    def response(self, eigenvalues: NDArray[np.float64]) -> NDArray[np.float64]:
+        """f, elementwise."""
+
+    def coefficients(self, hops: int) -> NDArray[np.float64]:
+        raise InputError(
+            f"{type(self).__name__} is no polynomial with a number of hops; say which error is allowed, such as max_error=0.05."
+        )
+
+    def influence(self, hops: int) -> NDArray[np.float64]:
+        return self.coefficients(hops)
+
+
+@dataclass(frozen=True)
+class PersonalizedPageRank(SpectralFilter):
+    """``P = α (I - (1-α) T)^-1 X``: `Appnp` with infinitely many hops (Klicpera et al., ICLR 2019)."""
+
+    alpha: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha <= 1:
+            raise InputError(f"`alpha`, the restart probability, must be in (0, 1]; got {self.alpha}.")
+
+    def response(self, eigenvalues: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(self.alpha / (1 - (1 - self.alpha) * eigenvalues))
+
+
+@dataclass(frozen=True)
+class HeatKernel(SpectralFilter):
+    """``P = exp(-t (I - T)) X`` (GDC, Klicpera et al., NeurIPS 2019)."""
+
+    time: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.time < math.inf:
+            raise InputError(f"`time`, how long the heat diffuses, must be positive; got {self.time}.")
+
+    def response(self, eigenvalues: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(np.exp(-self.time * (1 - eigenvalues)))
+
+
+class Filter(SpectralFilter):
+    """``P = f(S) X`` for a function f of the eigenvalues of S, which are in [-1, 1] (in [0, 2] with an identity skip).
+
+    ``Filter(lambda t: np.exp(-5 * (1 - t)))`` is `HeatKernel(5)`. f takes and returns float64 arrays and is smooth.
+    """
+
+    def __init__(self, response: Callable[[NDArray[np.float64]], Any], skip: Skip = "diagonal") -> None:
+        _check_skip(skip)
+        if not callable(response):
+            raise InputError(f"`Filter` takes a function of the eigenvalues, such as lambda t: t**3; got {response!r}.")
+        self._response, self.skip = response, skip
+
+    def response(self, eigenvalues: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(self._response(eigenvalues), dtype=np.float64)
+
+
+def response_of(scheme: Scheme, hops: int) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    """f of ``P = f(S) X``, as a function of the eigenvalues of S."""
+    if isinstance(scheme, SpectralFilter):
+        return scheme.response
+    if isinstance(scheme, Sgc):
+        return lambda eigenvalues: np.asarray(eigenvalues**hops)
+    theta = scheme.coefficients(hops)
+    return lambda eigenvalues: np.asarray(np.polynomial.polynomial.polyval(eigenvalues, theta))
+
+
 def resolve(scheme: str | Scheme, hops: int | None) -> tuple[Scheme, int]:
     """The scheme meant by a name or an object, and its number of hops."""
     if isinstance(scheme, str):
@@ -187,6 +265,12 @@ def resolve(scheme: str | Scheme, hops: int | None) -> tuple[Scheme, int]:
         scheme = known[scheme]()
     if isinstance(scheme, type) or not isinstance(scheme, Scheme):
         raise InputError(f"`scheme` is 'appnp', 'sgc' or an object such as Appnp(alpha=0.1); got {scheme!r}.")
+    if isinstance(scheme, SpectralFilter):
+        if hops is not None:
+            raise InputError(
+                f"`hops` is {hops!r}, but {type(scheme).__name__} is no polynomial: its hops follow from `max_error`."
+            )
+        return scheme, scheme.most_hops
     if isinstance(scheme, Polynomial):
         if hops is not None and hops != scheme.hops:
             raise InputError(

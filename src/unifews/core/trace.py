@@ -123,6 +123,8 @@ class Trace:
     """If a bound was requested: ‖P̂ - P‖_F is at most this."""
     relative_error_bound: float | None = None
     """And ‖P̂ - P‖_F / ‖P‖_F at most this; infinite where the bound is not below ‖P̂‖_F."""
+    estimated_error: float | None = None
+    """With `max_error`: the estimated relative error, in the norm that was asked for."""
     unpruned_seconds: float | None = None
     """What the unpruned propagation would have taken, estimated from a sample of its rows; None: not estimated."""
     layers: tuple[LayerTrace, ...] = ()
@@ -203,6 +205,7 @@ class Trace:
                 }
                 for hop in self.hops
             ],
+            **({} if self.estimated_error is None else {"estimated_error": self.estimated_error}),
             **({} if self.error_bound is None else self._certified()),
             **({} if not self.layers else self._transformation()),
             **({} if self.traffic is None else {"traffic": self.traffic.to_dict()}),

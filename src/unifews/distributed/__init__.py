@@ -1,17 +1,13 @@
-"""Many workers, started by torchrun, on one propagation or one training (docs/adr/0020)."""
+"""Several processes, started by torchrun, on one propagation or one training (docs/adr/0020)."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from unifews.distributed.api import propagate as propagate
-    from unifews.distributed.head import train as train
+_HOME = {"propagate": "unifews.propagation.distributed", "train": "unifews.training.distributed"}
 
-_HOME = {"propagate": "unifews.distributed.api", "train": "unifews.distributed.head"}
-
-__all__ = [*_HOME]
+__all__ = ["propagate", "train"]
 
 
 def __getattr__(name: str) -> Any:

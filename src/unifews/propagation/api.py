@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import is_dataclass
 from os import PathLike
 from pathlib import Path
 from time import perf_counter
@@ -19,17 +18,19 @@ from unifews.core.schemes import Scheme, resolve
 from unifews.deprecation import renamed_arguments
 from unifews.errors import GraphError, InputError
 from unifews.kernels import threads_to_use
+from unifews.propagation import tolerance
 from unifews.propagation.basis import GRAM_LIMIT
-from unifews.propagation.budget import Absolute, Budget, Relative, Target
 from unifews.propagation.config import BasisName, PropagationConfig
 from unifews.propagation.features import FeatureMatrix
+from unifews.propagation.folder import FileTarget
 from unifews.propagation.inmemory import in_memory
+from unifews.propagation.lanczos import ErrorNorm
 from unifews.propagation.operator import HopOperator
-from unifews.propagation.outofcore import OutOfCoreOptions, out_of_core
-from unifews.propagation.planner import Plan, Requirements
+from unifews.propagation.outofcore import OutOfCore, into_file
+from unifews.propagation.planner import Plan
 from unifews.propagation.result import Propagated
+from unifews.propagation.task import PropagationTask
 from unifews.resources import Progress, parse_bytes, resident
-from unifews.storage.journal import array_identity
 from unifews.storage.pages import MappedPages
 
 
@@ -53,6 +54,9 @@ def propagate(
     inherit: bool = False,
     every_hop: bool = False,
     focus: float | None = None,
+    error_norm: ErrorNorm = "columns",
+    degree: int | None = None,
+    precision: Literal["int8", "bfloat16", "float32"] | None = None,
     progress: Progress | None = None,
     threads: int | None = None,
     out: str | PathLike[str] | None = None,
@@ -78,8 +82,10 @@ def propagate(
             three; without any of them nothing is pruned.
         threshold: δ in message units, the same for all hops.
         relative_threshold: δ as a multiple of the mean message size of each hop.
-        max_error: ε; removes as much as keeps the certified ``‖P̂ - P‖_F / ‖P‖_F`` at most ε, that is, the bound of `certify` at
-            most ε times ``‖P̂‖_F - bound``, which is no more than ``‖P‖_F``.
+        max_error: ε, the relative error that is allowed; 0.05 is a good choice. As few hops and bytes as reach it
+            (docs/adr/0027). ``out.column_errors[j]`` estimates ``‖(P̂ - P)_j‖ / ‖P_j‖`` without the stationary part of P_j;
+            ``out.error`` is their root mean square, at most ε, and no column exceeds 3 ε. With ``certify=True`` entries are
+            removed instead, as many as keep a proven bound on ``‖P̂ - P‖_F / ‖P‖_F`` at most ε; that is slower.
         certify: also return a proven upper bound on ``‖P̂ - P‖_F``, up to float32 rounding, where P̂ is the embedding and P that
             of the unpruned propagation: ``out.error_bound``, and ``out.relative_error_bound`` (docs/adr/0016). ``"sampled"``
             propagates 16 random directions unpruned instead, at the cost of one block, and measures the error in them: the
@@ -93,6 +99,9 @@ def propagate(
         every_hop: also return the embedding of every hop.
         focus: with `edge_sparsity`, how much more later hops are pruned than early ones; see
             `unifews.propagation.budget.Target`.
+        error_norm: with `max_error`, ``"frobenius"`` bounds ``‖P̂ - P‖_F / ‖P‖_F`` instead.
+        degree: with `max_error`, exactly this many hops.
+        precision: with `max_error`, the row format, ``"int8"``, ``"bfloat16"`` or ``"float32"``; default: chosen.
         progress: called with (steps done, steps in all).
         threads: kernel threads; default: all cores. The result does not depend on it.
         out: with `memory`, write the embedding to this ``.npy`` file, out of core: graph, features and result may each be
@@ -113,8 +122,7 @@ def propagate(
     began = perf_counter()
     with reported_as(edge_threshold="threshold"):
         amounts = Amounts(edge_sparsity, threshold, relative_threshold, max_error)
-    config = PropagationConfig(entries, basis, rank, deflate, inherit, focus, certify, every_hop)
-    config.check(amounts)
+    config = PropagationConfig(entries, basis, rank, deflate, inherit, focus, certify, every_hop, error_norm, degree, precision)
     if out is not None or memory is not None:
         _check_out_of_core(x, out, memory, amounts, config)
     elif checkpoint_every_hop:
@@ -125,25 +133,19 @@ def propagate(
             f"`graph` is a {type(graph).__name__}; build one with Graph.from_edge_index(...) or Graph.from_pyg(...)."
         )
     scheme, hops = resolve(scheme, hops)
+    tolerance.check(amounts, config, scheme)
     diffusion = Diffusion(graph, r)
-    budget = budget_of(amounts, config, scheme, hops)
     op = HopOperator(diffusion, scheme, hops, threads_to_use(threads))
     if out is not None and memory is not None:
-        order = OutOfCoreOptions(Path(out), parse_bytes(memory, "memory"), taken, overwrite, restart, plan)
-        return _out_of_core(op, x, budget, amounts, config, checkpoint_every_hop, order, progress)
-    return in_memory(op, x, budget, config, amounts.max_error, progress, began)
-
-
-def budget_of(amounts: Amounts, config: PropagationConfig, scheme: Scheme, hops: int) -> Budget | None:
-    """The rule that sets the threshold of every hop; None if nothing is removed, or by `max_error`, which has its own."""
-    if amounts.edge_sparsity:
-        focus = (1.0 if config.inherit else scheme.focus) if config.focus is None else config.focus
-        return Target(amounts.edge_sparsity, hops, scheme.influence(hops), focus)
-    if amounts.edge_threshold is not None:
-        return Absolute(amounts.edge_threshold)
-    if amounts.relative_threshold is not None:
-        return Relative(amounts.relative_threshold)
-    return None
+        limit, target = parse_bytes(memory, "memory"), FileTarget(Path(out), overwrite, restart, checkpoint_every_hop)
+        pages = MappedPages()
+        pages.add(graph.indptr, graph.indices, graph.weight, np.asanyarray(x) if not hasattr(x, "detach") else None)
+        with pages.within(limit):  # mapped inputs count as memory; their pages are released during the work
+            task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes), amounts, config)
+            check_width(task, "`memory`")
+            return into_file(OutOfCore(task, limit, taken, pages, plan), target, task.identity(x), progress)
+    task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes), amounts, config)
+    return tolerance.propagate(task, progress, began) if task.is_estimated else in_memory(task, progress, began)
 
 
 def _check_out_of_core(
@@ -179,79 +181,10 @@ def _check_out_of_core(
             raise InputError(f"{name} {why}, and out of core columns are propagated in groups; {instead}.")
 
 
-def _out_of_core(
-    op: HopOperator,
-    x: Any,
-    budget: Budget | None,
-    amounts: Amounts,
-    config: PropagationConfig,
-    checkpoint_every_hop: bool,
-    order: OutOfCoreOptions,
-    progress: Progress | None,
-) -> Propagated:
-    """Memory-mapped inputs count as memory; their pages are released during the work."""
-    graph, pages = op.diffusion.graph, MappedPages()
-    pages.add(graph.indptr, graph.indices, graph.weight, np.asanyarray(x) if not hasattr(x, "detach") else None)
-    with pages.within(order.memory):
-        needs, task, inputs = posed(op, x, budget, amounts, config, "`memory`", checkpoint_every_hop)
-        return out_of_core(needs, order, task, inputs, pages, progress)
-
-
-def posed(
-    op: HopOperator,
-    x: Any,
-    budget: Budget | None,
-    amounts: Amounts,
-    config: PropagationConfig,
-    cause: str,
-    checkpoint_every_hop: bool,
-) -> tuple[Requirements, dict[str, Any], list[Path]]:
-    """What an out-of-core propagation needs, and what its result depends on: facts for JSON, and input files.
-
-    `cause`: the argument because of which it is out of core, for messages.
-    """
-    graph, rotate = op.diffusion.graph, config.basis == "principal" and budget is not None
-    deflate = rotate if config.deflate is None else config.deflate
-    features = FeatureMatrix(x, graph.num_nodes)
-    if rotate and features.f > GRAM_LIMIT:
+def check_width(task: PropagationTask, cause: str) -> None:
+    """Refuse features that are too wide for principal components out of core; `cause` is the argument that asks for it."""
+    if task.rotates and task.features.f > GRAM_LIMIT:
         raise InputError(
-            f"{cause} with basis='principal' takes up to {GRAM_LIMIT:,} features, and `x` has {features.f:,}; "
+            f"{cause} with basis='principal' takes up to {GRAM_LIMIT:,} features, and `x` has {task.features.f:,}; "
             "write basis='input'."
         )
-    spent = isinstance(budget, Target) and np.ceil((1 - budget.sparsity) * features.f) >= features.f
-    needs = Requirements(
-        op,
-        features,
-        None if spent else budget,
-        rotate,
-        deflate,
-        config.entries == "feature",
-        config.inherit,
-        checkpoint_every_hop,
-    )
-    task = {
-        "task": "propagate",
-        "scheme": _described(op.scheme, op),
-        "hops": op.hops,
-        "r": float(op.diffusion.r),
-        "edge_sparsity": amounts.edge_sparsity,
-        "threshold": amounts.edge_threshold,
-        "entries": config.entries,
-        "basis": config.basis,
-        "inherit": config.inherit,
-        "deflate": deflate,
-        "focus": budget.focus if isinstance(budget, Target) else None,
-    }
-    inputs = []
-    given = {"indptr": graph.indptr, "indices": graph.indices, "weight": graph.weight}
-    for name, array in {**given, "x": features.dense if features.is_torch else np.asanyarray(x)}.items():
-        if array is not None:
-            files, facts = array_identity(name, array)
-            inputs += files
-            task |= facts
-    return needs, task, inputs
-
-
-def _described(scheme: Scheme, op: HopOperator) -> str:
-    """A scheme as text that is the same in another process."""
-    return repr(scheme) if is_dataclass(scheme) else f"{type(scheme).__name__} {op.coefficients.tolist()}"

@@ -26,7 +26,7 @@ from unifews.kernels import LANES, aligned, native
 from unifews.propagation.complement import complement, complement_macs
 from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.gram import dense_macs, eigen_macs, from_gram
-from unifews.propagation.tiles import cut
+from unifews.propagation.tiles import cut, edges_of, full_hop
 
 GRAM_LIMIT = 1024  # features up to which all axes are found, from an f × f Gram matrix
 VERY_WIDE = 4096  # features from which rotating costs more than propagating, so the fewest axes are best
@@ -35,16 +35,22 @@ FEW_AXES, MANY_AXES = 80, 512  # the fewest axes kept of wider features, and the
 
 @dataclass(frozen=True)
 class Basis:
-    axes: Floats
-    """V, float32 [f, k], orthonormal columns, most energetic first."""
+    """What the columns of the propagated matrix mean; the same for all of them, found once."""
+
+    axes: Floats | None
+    """V, float32 [f, k], orthonormal columns, most energetic first; None = the input's own axes."""
     mean: Floats | None
     """c, float32 [f]: the features of the stationary part; None = it is not split off."""
-    macs: int
-    """Multiply-adds spent on finding the axes."""
+    macs: int = 0
+    """Multiply-adds spent on finding both."""
+    seconds: float = 0.0
 
-    @property
-    def rank(self) -> int:
-        return int(self.axes.shape[1])
+    def width(self, features: int) -> int:
+        """Columns that are propagated."""
+        return features if self.axes is None else int(self.axes.shape[1])
+
+    def arrays(self) -> list[Floats]:
+        return [array for array in (self.axes, self.mean) if array is not None]
 
 
 def principal(
@@ -137,21 +143,8 @@ class _Sketch:
                 threads=self.threads,
             )
             for hop in range(hops):
-                native.full_hop(
-                    start=graph.indptr[:-1],
-                    end=graph.indptr[1:],
-                    indices=graph.indices,
-                    weight=graph.weight,
-                    blocks=shape.blocks,
-                    keep=diffusion.diagonal,
-                    gain=self.gain,
-                    q=buffers[hop % 2],
-                    q_out=buffers[(hop + 1) % 2],
-                    coefficient=0.0,
-                    out=None,
-                    square=None,
-                    threads=self.threads,
-                )
+                q, q_out = buffers[hop % 2], buffers[(hop + 1) % 2]
+                full_hop(edges_of(graph), q, q_out, self.threads, keep=diffusion.diagonal, gain=self.gain)
             done = buffers[hops % 2]
             done /= diffusion.source[:, None]
             parts.append(done[:, : shape.width])

@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.errors import InputError
-from unifews.propagation import local
 from unifews.propagation.basis import Basis, stationary_mean
 from unifews.propagation.budget import Budget, MaxError
 from unifews.propagation.certify import Prices, joined, left_out, norm_of
-from unifews.propagation.operator import HopOperator, stationary
-from unifews.propagation.tiles import Floats
+from unifews.propagation.driver import InMemoryOutcome, run_in_memory
+from unifews.propagation.task import PropagationTask
+from unifews.propagation.tiles import Floats, scaled
 from unifews.propagation.view import View
 
-Run = Callable[[View, Budget | None], local.GroupResult]
+Run = Callable[[View, Budget | None], InMemoryOutcome]
 
 DIRECTIONS, RANDOM = 16, 8  # one block; half of them at random
 TRIES = 5
@@ -36,15 +36,15 @@ class Bounded:
     """A propagation within its bound, and what it took."""
 
     view: View
-    outcome: local.GroupResult
+    outcome: InMemoryOutcome
     runs: int
     macs: int
 
 
-def bounded(op: HopOperator, fresh: Callable[[], View], prices: Prices, max_error: float, run: Run) -> Bounded:
+def bounded(task: PropagationTask, fresh: Callable[[], View], prices: Prices, max_error: float, run: Run) -> Bounded:
     """Run with thresholds chosen so that the certified ‖P̂ - P‖/‖P‖ is at most `max_error`; `fresh` makes an unfilled view."""
-    first = fresh()
-    norm, exponent = estimated_norm(op, first)
+    op, first = task.op, fresh()
+    norm, exponent = estimated_norm(task, first)
     macs = op.diffusion.graph.num_edges * op.hops * DIRECTIONS + first.features.nnz * DIRECTIONS
     error = max_error / (1 + max_error) * norm
     for attempt in range(TRIES):
@@ -53,7 +53,7 @@ def bounded(op: HopOperator, fresh: Callable[[], View], prices: Prices, max_erro
         outcome = run(view, None if last else MaxError(error, exponent, op.hops, op.scheme.influence(op.hops)))
         dropped = left_out(op, view, prices).bound_over(exponent) if view.square is not None else 0.0
         pruned = joined(outcome.certificates, exponent)
-        size = local.scaled(norm_of(outcome.values), outcome.growth + view.features.exponent - exponent)
+        size = scaled(norm_of(outcome.values), outcome.growth + view.features.exponent - exponent)
         bound = math.hypot(pruned, dropped)
         if bound <= max_error * (size - bound) or (last and not dropped):
             return Bounded(view, outcome, attempt + 1, macs)
@@ -68,26 +68,25 @@ def bounded(op: HopOperator, fresh: Callable[[], View], prices: Prices, max_erro
     raise AssertionError("the last run is unpruned and within every bound")
 
 
-def estimated_norm(op: HopOperator, view: View) -> tuple[float, int]:
+def estimated_norm(task: PropagationTask, view: View) -> tuple[float, int]:
     """About ‖P‖_F, as (number, e) with the norm 2^e times that; exact for up to 16 features."""
     features = view.features
-    axes, known = _directions(view, op)
-    pilot = View(features, Basis(axes, view.mean, 0), view.phi, view.mean, view.diffusion, view.threads)
-    outcome = local.unpruned(op, pilot, False, None)
+    axes, known = _directions(view)
+    outcome = run_in_memory(task, View(features, Basis(axes, view.mean), task.op))
     square = np.square(outcome.values, dtype=np.float64).sum(axis=0)
     rest = features.f - known
     whole = float(square[:known].sum()) + (float(square[known:].mean()) * rest if rest else 0.0)
     return math.sqrt(whole), outcome.growth + features.exponent
 
 
-def _directions(view: View, op: HopOperator) -> tuple[Floats, int]:
+def _directions(view: View) -> tuple[Floats, int]:
     """Orthonormal directions [f, ≤ 16], those that matter first, and the number of these; the others are random."""
-    features = view.features
+    features, op = view.features, view.op
     if features.f <= DIRECTIONS:
         return np.eye(features.f, dtype=np.float32), features.f
-    mean = view.mean if view.mean is not None else stationary_mean(features, stationary(view.diffusion), op.threads)
+    mean = view.mean if view.mean is not None else stationary_mean(features, op.phi, op.threads)
     parts: list[NDArray[Any]] = [mean[:, None]] if mean.any() else []
-    if view.basis is not None:
+    if view.basis.axes is not None:
         parts.append(view.basis.axes[:, : DIRECTIONS - RANDOM - 1])
     known = sum(part.shape[1] for part in parts)
     parts.append(np.random.default_rng(_SEED).standard_normal((features.f, DIRECTIONS - known)))

@@ -7,8 +7,9 @@ A budget gives δ once per hop and records what the hop kept. All thresholds are
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,63 +59,52 @@ class Bound(Protocol):
     def bound_over(self, exponent: int) -> float: ...
 
 
-class Budget(Protocol):
-    needs_sample: bool
-    needs_mean: bool
-    needs_cost: bool
+class Budget(ABC):
+    needs_sample: ClassVar[bool] = False
+    needs_mean: ClassVar[bool] = False
+    needs_cost: ClassVar[bool] = False
     """Whether the sample must also hold the cost of removing its messages."""
 
+    @abstractmethod
     def threshold(self, hop: int, sample: Messages | None, mean: float, exponent: int) -> float:
         """δ for this hop, in the units of the sample and the mean; true magnitudes are 2^exponent times those."""
 
-    def record(self, hop: int, kept: float, bound: Bound | None = None) -> None:
+    def record(self, hop: int, kept: float, bound: Bound | None = None) -> None:  # noqa: B027
         """What share of the nonzero products this hop kept, and the bound on the error, if there is one."""
 
-    def inherit(self, other: Budget) -> None:
+    def inherit(self, other: Budget) -> None:  # noqa: B027
         """Take over what the budget of another group of columns did not use, or pay for what it used too much."""
 
-    def __str__(self) -> str: ...
+    def state(self) -> dict[str, Any]:
+        """What the hops so far have changed, for JSON."""
+        return {}
+
+    def resume(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Continue from the `state` of another budget."""
 
 
 @dataclass(frozen=True)
-class Absolute:
+class Absolute(Budget):
     """One δ for all hops, Algorithm 1 of the paper."""
 
     delta: float
-    needs_sample = False
-    needs_mean = False
-    needs_cost = False
 
     def threshold(self, hop: int, sample: Messages | None, mean: float, exponent: int) -> float:
         return math.ldexp(self.delta, -exponent) if math.isfinite(self.delta) else self.delta
-
-    def record(self, hop: int, kept: float, bound: Bound | None = None) -> None:
-        pass
-
-    def inherit(self, other: Budget) -> None:
-        pass
 
     def __str__(self) -> str:
         return f"threshold {self.delta:g}"
 
 
 @dataclass(frozen=True)
-class Relative:
+class Relative(Budget):
     """δ_l = ratio × mean message size of hop l, the scaling of the authors' iterative layers."""
 
-    ratio: float
-    needs_sample = False
     needs_mean = True
-    needs_cost = False
+    ratio: float
 
     def threshold(self, hop: int, sample: Messages | None, mean: float, exponent: int) -> float:
         return self.ratio * mean
-
-    def record(self, hop: int, kept: float, bound: Bound | None = None) -> None:
-        pass
-
-    def inherit(self, other: Budget) -> None:
-        pass
 
     def __str__(self) -> str:
         return f"relative threshold {self.ratio:g}"
@@ -143,7 +133,7 @@ class Contraction:
 
 
 @dataclass
-class Target:
+class Target(Budget):
     """Remove a given share on average over the hops, in one run.
 
     The budget of kept products is shared out over the hops that are left by looking ahead: the sample gives F, the share
@@ -160,15 +150,13 @@ class Target:
     early hops, where messages are largest.
     """
 
+    needs_sample = True
     sparsity: float
     hops: int
     influence: NDArray[np.float64]
     focus: float = 0.0
     part: float = 1.0
     """Share of the columns this budget is for, where they are propagated in groups."""
-    needs_sample: bool = field(default=True, init=False)
-    needs_mean: bool = field(default=False, init=False)
-    needs_cost: bool = field(default=False, init=False)
     _left: float = field(init=False)
     _over: float = field(default=0.0, init=False)
     _given_up: bool = field(default=False, init=False)
@@ -258,7 +246,6 @@ class Target:
         self._left = max(self._left - kept, 0.0)
 
     def state(self) -> dict[str, Any]:
-        """What the hops so far have changed, for JSON."""
         means = [[float(mean), int(exponent)] for mean, exponent in self._contraction._means]
         return {
             "part": float(self.part),
@@ -269,7 +256,6 @@ class Target:
         }
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Continue from the `state` of another budget."""
         self.part, self._left, self._over = state["part"], state["left"], state["over"]
         self._given_up = state["given up"]
         self._contraction._means = [(mean, exponent) for mean, exponent in state["means"]]
@@ -279,7 +265,7 @@ class Target:
 
 
 @dataclass
-class MaxError:
+class MaxError(Budget):
     """Remove as much as a bound on the error allows, in one run.
 
     One δ for all hops, as long as what it costs this hop and, looking ahead, the later ones stays within the remaining budget:
@@ -291,14 +277,12 @@ class MaxError:
     nothing is sent.
     """
 
+    needs_sample = needs_cost = True
     error: float
     """The bound to stay below, over 2^exponent."""
     exponent: int
     hops: int
     influence: NDArray[np.float64]
-    needs_sample: bool = field(default=True, init=False)
-    needs_mean: bool = field(default=False, init=False)
-    needs_cost: bool = field(default=True, init=False)
     _spent: float = field(default=0.0, init=False)
     _given_up: bool = field(default=False, init=False)
     _contraction: Contraction = field(init=False)
@@ -348,9 +332,6 @@ class MaxError:
     def record(self, hop: int, kept: float, bound: Bound | None = None) -> None:
         assert bound is not None
         self._spent = bound.bound_over(self.exponent)
-
-    def inherit(self, other: Budget) -> None:
-        pass
 
     def __str__(self) -> str:
         return f"error at most {self.error:g}·2^{self.exponent}"

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from unifews.core.config import option, validate
-from unifews.core.entry import Amounts, Entries
-from unifews.errors import InputError
+from unifews.core.entry import Entries
 
 BasisName = Literal["principal", "input"]
 
@@ -60,18 +59,22 @@ class PropagationConfig:
         group="Pruning",
     )
     every_hop: bool = option(False, "also return the embedding after every hop", group="Output", rare=True)
+    error_norm: Literal["columns", "frobenius"] = option(
+        "columns",
+        "what max_error bounds: the root mean square of the columns' relative errors, or that of the whole matrix (frobenius)",
+        group="Pruning",
+        rare=True,
+    )
+    degree: int | None = option(None, "with max_error: exactly this many hops", ge=1, group="Pruning", metavar="M", rare=True)
+    precision: Literal["int8", "bfloat16", "float32"] | None = option(
+        None,
+        "with max_error: format in which rows are stored (default: the narrowest that leaves room)",
+        group="Pruning",
+        rare=True,
+    )
 
     def __post_init__(self) -> None:
         validate(self)
-
-    def check(self, amounts: Amounts) -> None:
-        """Refuse options that contradict what is to be removed."""
-        if self.certify == "sampled" and amounts.max_error is not None:
-            raise InputError(
-                "max_error is enforced hop by hop through a proven bound, and certify='sampled' bounds the error only at the "
-                "end; leave out `certify`.",
-                setting="certify",
-            )
 
     @property
     def is_proven(self) -> bool:

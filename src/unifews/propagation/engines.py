@@ -1,10 +1,10 @@
-"""The two ways to run a pruned hop: deciding by block or feature, and deciding by the whole row of a node."""
+"""The ways to run a hop: unpruned, deciding by block or feature, and deciding by the whole row of a node."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,28 +13,144 @@ from numpy.typing import NDArray
 from unifews.core.trace import HopTrace
 from unifews.errors import GraphError
 from unifews.kernels import LANES, aligned, native
-from unifews.propagation.certify import Price, Prices
+from unifews.propagation.budget import Budget
+from unifews.propagation.certify import Price, Prices, certificate
 from unifews.propagation.operator import HUGE, HopOperator, lowered
-from unifews.propagation.tiles import Allocate, Floats, Shape, Tile
+from unifews.propagation.sampling import Sample
+from unifews.propagation.tiles import Allocate, Edges, Floats, Shape, Tile, scaled
 from unifews.propagation.view import View
+from unifews.theory.certificates import Certificate
 
 _MAX_EXPONENT = 100  # bits: what is added to values must stay well within the 2^127 of float32
 
 
 class Engine(ABC):
-    """What the two pruned engines share."""
+    """The hops of one group of columns: what changes from hop to hop, and one step of it."""
 
     growth = 0
     """True values are the stored ones times 2^growth."""
-    prices: Prices | None = None
-    """What removing costs, if an error bound is wanted; then
-    `removed`, float64 [groups of columns], is what the last hop removed, at its price and squared."""
-    removed: NDArray[np.float64]
+    certificate: Certificate | None = None
+    """The bound on the error so far, if one is wanted."""
 
-    def __init__(self, op: HopOperator, view: View, shapes: list[Shape], inherit: bool) -> None:
-        self.op, self.view, self.inherit = op, view, inherit
-        self.first, self.width, self.input_width = shapes[0].column, sum(shape.width for shape in shapes), view.features.f
+    def __init__(self, op: HopOperator, view: View, shapes: list[Shape]) -> None:
+        self.op, self.view = op, view
+        self.first, self.width = shapes[0].column, sum(shape.width for shape in shapes)
         self.tiles: list[Tile] = []
+        self.sent: list[int] = []
+        """Bytes that all workers have sent at each hop, where some rows that are needed elsewhere are not."""
+
+    def continues(self, hop: int) -> bool:
+        """Whether there is another hop after so many."""
+        return hop < self.op.hops
+
+    @abstractmethod
+    def hop(self, hop: int) -> HopTrace:
+        """Advance by one hop; its counts and threshold, without the time."""
+
+    def arrays(self) -> list[NDArray[Any]]:
+        """Everything that hops change, to be saved and to be read back in place; `facts` are the rest."""
+        held = [part for tile in self.tiles for part in (*tile.buffers, tile.out, tile.stamp, *tile.size, *tile.top)]
+        return [part for part in held if part is not None]
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"growth": self.growth}
+
+    def resume(self, facts: dict[str, Any]) -> None:
+        """Continue from the `facts` of another engine, whose `arrays` are here already."""
+        self.growth = facts["growth"]
+
+    def snapshot(self, hop: int) -> Floats:
+        """S^hop Z as it stands, without the stationary part; float32 [n, width]."""
+        values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32)
+        for tile in self.tiles:
+            finish(tile, self.op, hop, values, first=self.first, accumulated=False)
+        return values
+
+    def result(self, into: Floats | None = None) -> Floats:
+        """The output, of all columns `into` its place if given; the tiles' memory is given up, so it never stands twice."""
+        carried, self.growth = CarriedRows.beside(self.tiles, self.op, self.view, self.growth)
+        if len(self.tiles) == 1 and into is None:
+            return take(self.tiles.pop(), self.op, carried)
+        first = self.first if into is None else 0
+        values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32) if into is None else into
+        while self.tiles:
+            finish(self.tiles.pop(), self.op, self.op.hops, values, carried, first=first)
+        return values[:, self.first - first : self.first - first + self.width]
+
+
+class FullEngine(Engine):
+    """Every entry of one tile."""
+
+    def __init__(self, op: HopOperator, view: View, shapes: list[Shape], *, allocate: Allocate = aligned) -> None:
+        super().__init__(op, view, shapes)
+        (shape,) = shapes
+        n = op.diffusion.graph.num_nodes
+        tile = Tile(n, shape, accumulate=op.accumulate, lazy=False, allocate=allocate)
+        view.fill(tile)
+        if tile.out is not None:
+            np.multiply(tile.buffers[0], op.coefficients[0], out=tile.out)
+        self.tiles.append(tile)
+        self.square = np.zeros(n, dtype=np.float32) if op.grows else None
+
+    def hop(self, hop: int) -> HopTrace:
+        op, view, (tile,), square = self.op, self.view, self.tiles, self.square
+        op.refresh(tile.buffers[hop % 2][:, : self.width])
+        op.full_hop(tile, hop, square)
+        if hop == 0 and view.sent is not None:
+            _add_sent(op, tile, view.sent)
+        if square is not None:
+            self.growth += tile.shrink() if op.most(float(square.max(initial=0.0))) > HUGE**2 else 0
+            square[:] = 0
+        # Counted against the input's own axes: those that were dropped are entries too, and removed ones.
+        m, f, delta = op.graph.num_edges, view.features.f, None if view.basis.axes is None else 0.0
+        return HopTrace(hop, m * f, m * self.width, 0, m * self.width, m * f, 0, delta, seconds=0.0)
+
+
+def _add_sent(op: HopOperator, tile: Tile, total: NDArray[np.float64]) -> None:
+    """total[u] += ‖Σ_v A[u,v]·q[v]‖², seen in the first hop of a tile."""
+    before, after = tile.buffers
+    for at in range(0, len(total), 4096):
+        rows = slice(at, at + 4096)
+        sent = (after[rows] - op.keep[rows, None] * before[rows]) / op.gain[rows, None]
+        total[rows] += np.einsum("ij,ij->i", sent, sent, dtype=np.float64)
+
+
+class PrunedEngine(Engine):
+    """Only the entries that reach δ, which a budget sets hop by hop."""
+
+    removed: NDArray[np.float64]
+    """If an error bound is wanted: what the last hop removed, at its price and squared; float64 [groups of columns]."""
+
+    def __init__(
+        self, op: HopOperator, view: View, shapes: list[Shape], budget: Budget, inherit: bool, prices: Prices | None = None
+    ) -> None:
+        super().__init__(op, view, shapes)
+        self.budget, self.inherit, self.prices, self.input_width = budget, inherit, prices, view.features.f
+        self.influence = op.scheme.influence(op.hops)
+        self.sample = Sample(op, inherit) if budget.needs_sample else None
+        self.certificate = certificate(op.hops) if prices else None
+
+    def hop(self, hop: int) -> HopTrace:
+        budget, sample, features = self.budget, self.sample, self.view.features
+        self.rescale()
+        # Magnitudes are in stored units here, 2^exponent times smaller than true ones; thresholds are reported in true units.
+        exponent = self.growth + features.exponent
+        weight = float(self.influence[hop])
+        mean = weight * self.mean() if budget.needs_mean else 0.0
+        price, seen = self.prices[hop] if self.prices else None, None
+        if sample:
+            cost = price if budget.needs_cost else None
+            seen = sample.look(self.sizes(sample.source), self.groups, weight, features.f, cost)
+        delta = budget.threshold(hop, seen, mean, exponent)
+        if sample:
+            sample.remember(delta)
+        counted = self.prune(hop, delta / weight if weight else math.inf)
+        record = replace(counted, threshold=scaled(delta, exponent))
+        if self.certificate and price:
+            self.certificate.hop(price.scale * np.sqrt(self.removed), price.exponent + exponent)
+        budget.record(hop, self.share(record), self.certificate)
+        return record
 
     @property
     def groups(self) -> float:
@@ -55,38 +171,39 @@ class Engine(ABC):
         """Mean message size over all entries, in stored units."""
 
     @abstractmethod
-    def hop(self, hop: int, delta: float) -> HopTrace:
-        """One hop pruned at |T[u,v]|·size < δ; the counts, with δ in stored units and without the time."""
+    def prune(self, hop: int, delta: float) -> HopTrace:
+        """One hop pruned at |T[u,v]|·size < δ; the counts, with δ in stored units."""
 
     @abstractmethod
     def rescale(self) -> None:
         """Before a hop: bring values down, and say so in `growth`, if they are about to outgrow float32."""
 
-    def snapshot(self, hop: int) -> Floats:
-        """S^hop Z as it stands, without the stationary part; float32 [n, width]."""
-        values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32)
-        for tile in self.tiles:
-            finish(tile, self.op, hop, values, first=self.first, accumulated=False)
-        return values
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "budget": self.budget.state(), "sample": self.sample and self.sample.state()}
 
-    def result(self) -> Floats:
-        """The output; the tiles' memory is given up on the way, so the whole never stands twice."""
-        carried, self.growth = CarriedRows.beside(self.tiles, self.op, self.view, self.growth)
-        if len(self.tiles) == 1:
-            return take(self.tiles.pop(), self.op, carried)
-        values = np.empty((self.op.diffusion.graph.num_nodes, self.width), dtype=np.float32)
-        while self.tiles:
-            finish(self.tiles.pop(), self.op, self.op.hops, values, carried, first=self.first)
-        return values
+    def resume(self, facts: dict[str, Any]) -> None:
+        super().resume(facts)
+        self.budget.resume(facts["budget"])
+        if self.sample:
+            self.sample.resume(facts["sample"])
 
 
-class BlockEngine(Engine):
+class BlockEngine(PrunedEngine):
     """One decision per (edge, block) or (edge, feature)."""
 
     def __init__(
-        self, op: HopOperator, view: View, shapes: list[Shape], inherit: bool, *, by_feature: bool, allocate: Allocate = aligned
+        self,
+        op: HopOperator,
+        view: View,
+        shapes: list[Shape],
+        budget: Budget,
+        inherit: bool,
+        prices: Prices | None = None,
+        *,
+        by_feature: bool,
+        allocate: Allocate = aligned,
     ) -> None:
-        super().__init__(op, view, shapes, inherit)
+        super().__init__(op, view, shapes, budget, inherit, prices)
         graph = op.diffusion.graph
         if graph.num_nodes >= 2**32:
             raise GraphError(f"a pruned hop handles up to 2^32 nodes; this graph has {graph.num_nodes:,}. Use entries='node'.")
@@ -148,7 +265,7 @@ class BlockEngine(Engine):
             total = sum(float((op.send @ np.abs(self._values(tile, everyone))).sum()) for tile in self.tiles)
         return total / entries
 
-    def hop(self, hop: int, delta: float) -> HopTrace:
+    def prune(self, hop: int, delta: float) -> HopTrace:
         op, m = self.op, self.op.diffusion.graph.num_edges
         # When nothing is sent, every block may lag behind and who is zero stays zero. Sizes are then no longer kept up to
         # date, which is right because an infinite δ never comes down again.
@@ -158,40 +275,24 @@ class BlockEngine(Engine):
         if price:
             quiet = self._quiet_squares(hop) if silent else None
             removed = [price.of(each) for each in quiet] if quiet else [np.zeros(tile.shape.blocks) for tile in self.tiles]
-        reach, fanout = op.fan
         kept = zeros = macs = zero_macs = 0
         for number, (tile, alive) in enumerate(zip(self.tiles, self.alive, strict=True)):
-            now, later = self.current, 1 - self.current
             zero_by_block, kept_by_block = self.zero[number], [0] * tile.shape.blocks
-            bill: dict[str, Any] = {}
-            if price:
-                bill = {"cost": price.cost, "charge": price.charge, "toll": price.toll, "removed": removed[number]}
+            bill = price.bill(removed[number]) if price else {}
             if not silent:
                 kept_by_block, self.zero[number], self.lagging[number] = native.pruned_hop(
                     **op.edges,
-                    blocks=tile.shape.blocks,
-                    width=tile.shape.width,
+                    **op.factors,
+                    **tile.stored,
+                    **tile.sizes(self.current),
+                    **bill,
+                    out=tile.out,
                     hop=hop,
-                    keep=op.keep,
-                    gain=op.gain,
-                    target=op.diffusion.target,
-                    reach=reach,
-                    fanout=fanout,
                     delta=delta,
                     rouse=bool(self.lagging[number] >= delta),
                     by_feature=self.by_feature,
-                    size=tile.size[now],
-                    top=tile.top[now],
-                    size_out=tile.size[later],
-                    top_out=tile.top[later],
                     alive=alive,
-                    even=tile.buffers[0],
-                    odd=tile.buffers[1],
-                    stamp=tile.stamp,
-                    out=tile.out,
-                    coefficient=op.coefficients,
                     threads=op.threads,
-                    **bill,
                 )
             if price:
                 for block, width in enumerate(tile.shape.widths().tolist()):
@@ -202,7 +303,7 @@ class BlockEngine(Engine):
                     each = 1 if self.by_feature else width
                     kept, macs = kept + kept_here, macs + kept_here * each
                     zeros, zero_macs = zeros + zero_here, zero_macs + zero_here * each
-        self.current = now if silent else later
+        self.current = self.current if silent else 1 - self.current
         self._hop = hop + 1
         if price:
             self.removed = np.concatenate(removed)
@@ -240,22 +341,20 @@ class BlockEngine(Engine):
         self.growth += shift
 
     def arrays(self) -> list[NDArray[Any]]:
-        """Everything that hops change, to be kept and to be read back in place; `facts` are the rest."""
-        held = [part for tile in self.tiles for part in (*tile.buffers, tile.out, tile.stamp, *tile.size, *tile.top)]
-        return [part for part in (*held, *self.alive) if part is not None]
+        return [*super().arrays(), *(part for part in self.alive if part is not None)]
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
         return {
+            **super().facts(),
             "current": self.current,
             "hop": self._hop,
-            "growth": self.growth,
             "lagging": [float(each) for each in self.lagging],
             "zero": [[int(each) for each in tile] for tile in self.zero],
         }
 
     def resume(self, facts: dict[str, Any]) -> None:
-        self.current, self._hop, self.growth = facts["current"], facts["hop"], facts["growth"]
+        super().resume(facts)
+        self.current, self._hop = facts["current"], facts["hop"]
         self.lagging, self.zero = facts["lagging"], facts["zero"]
 
     def _rouse(self, tile: Tile) -> None:
@@ -282,11 +381,13 @@ class BlockEngine(Engine):
             tile.stamp[u, b] = hop
 
 
-class NodeEngine(Engine):
+class NodeEngine(PrunedEngine):
     """One decision per edge, by the norm of the whole row ([P] Algorithm 1): survivors are compacted, then summed."""
 
-    def __init__(self, op: HopOperator, view: View, shapes: list[Shape], inherit: bool) -> None:
-        super().__init__(op, view, shapes, inherit)
+    def __init__(
+        self, op: HopOperator, view: View, shapes: list[Shape], budget: Budget, inherit: bool, prices: Prices | None = None
+    ) -> None:
+        super().__init__(op, view, shapes, budget, inherit, prices)
         graph = op.diffusion.graph
         self.square = np.zeros(graph.num_nodes, dtype=np.float32)
         for shape in shapes:
@@ -297,9 +398,7 @@ class NodeEngine(Engine):
             if tile.out is not None:
                 np.multiply(tile.buffers[0], op.coefficients[0], out=tile.out)
             self.tiles.append(tile)
-        self.indices = np.array(graph.indices)
-        self.weight = None if graph.weight is None else np.array(graph.weight)
-        self.end = np.array(graph.indptr[1:])
+        self.kept = _copied(op.edges)  # edges of the last hop, and with `inherit` those that may still be kept
 
     @property
     def norm(self) -> Floats:
@@ -312,66 +411,40 @@ class NodeEngine(Engine):
         m = self.op.diffusion.graph.num_edges
         return float(self.op.send @ self.norm) / m if m else 0.0
 
-    def hop(self, hop: int, delta: float) -> HopTrace:
+    def prune(self, hop: int, delta: float) -> HopTrace:
         op, graph = self.op, self.op.diffusion.graph
-        start = graph.indptr[:-1]
         norm = self.norm
         zeros = int(op.fan[1][norm == 0].sum())
-        given = (
-            {"end": self.end, "indices": self.indices, "weight": self.weight}
-            if self.inherit
-            else {"end": graph.indptr[1:], "indices": graph.indices, "weight": graph.weight}
-        )
-        end, indices, weight = self.end, self.indices, self.weight
-        if self.inherit and delta == 0:  # zeros are passed over, but only δ removes for good: leave the lists as they are
-            end, indices, weight = end.copy(), indices.copy(), None if weight is None else weight.copy()
+        # Zeros are passed over, but only δ removes for good: with δ = 0 the lists stay as they are.
+        found = _copied(self.kept) if self.inherit and delta == 0 else self.kept
         kept = native.select_edges(
-            start=start,
-            **given,
+            **(self.kept if self.inherit else op.edges),
             norm=norm,
             target=op.diffusion.target,
             delta=delta,
-            end_out=end,
-            indices_out=indices,
-            weight_out=weight,
+            **{f"{name}_out": found[name] for name in ("end", "indices", "weight")},
             threads=op.threads,
         )
         if self.prices:
             complete = kept + zeros == graph.num_edges
-            self.removed = np.zeros(1) if complete else self._cost(self.prices[hop], norm, end, indices, weight)
+            self.removed = np.zeros(1) if complete else self._cost(self.prices[hop], norm, found)
         self.square[:] = 0
         for tile in self.tiles:
-            native.full_hop(
-                start=start,
-                end=end,
-                indices=indices,
-                weight=weight,
-                blocks=tile.shape.blocks,
-                keep=op.keep,
-                gain=op.gain,
-                q=tile.buffers[hop % 2],
-                q_out=tile.buffers[(hop + 1) % 2],
-                coefficient=op.coefficients[hop + 1],
-                out=tile.out,
-                square=self.square,
-                threads=op.threads,
-            )
+            op.full_hop(tile, hop, self.square, found)
         m, f = graph.num_edges, self.input_width
         return HopTrace(hop, m, kept, zeros, kept * self.width, m * f, zeros * f, threshold=delta, seconds=0.0)
 
-    def _cost(
-        self, price: Price, norm: Floats, end: NDArray[np.int64], indices: NDArray[Any], weight: Floats | None
-    ) -> NDArray[np.float64]:
+    def _cost(self, price: Price, norm: Floats, kept: Edges) -> NDArray[np.float64]:
         """The price of the sizes that each row lost: those of all its sources less those of the kept ones."""
         op, graph = self.op, self.op.diffusion.graph
         none, one = np.zeros_like(norm), np.ones_like(norm)
         sums = []
-        for lists in (op.edges, {**op.edges, "end": end, "indices": indices, "weight": weight}):
+        for lists in (op.edges, kept):
             total = np.empty_like(norm)
             native.column_hop(**lists, keep=none, gain=one, q=norm, q_out=total, threads=op.threads)
             sums.append(total.astype(np.float64))
-        everything, kept = sums
-        lost = np.where(end < graph.indptr[1:], np.maximum(everything - kept, 0) + 1e-6 * everything, 0)
+        everything, sent = sums
+        lost = np.where(kept["end"] < graph.indptr[1:], np.maximum(everything - sent, 0) + 1e-6 * everything, 0)
         return np.array([float(price.toll @ np.square(lost))])
 
     def rescale(self) -> None:
@@ -381,6 +454,11 @@ class NodeEngine(Engine):
             shift = tile.shrink()
         self.square *= np.float32(4.0**-shift)
         self.growth += shift
+
+
+def _copied(edges: Edges) -> Edges:
+    """With lists of their own for what a selection of edges writes."""
+    return {name: array if name == "start" or array is None else np.array(array) for name, array in edges.items()}
 
 
 @dataclass(frozen=True)
@@ -425,16 +503,12 @@ def finish(
     """The tile's values after `hop` hops, into its place in a result that begins with column `first`."""
     shape = tile.shape
     native.finish(
-        blocks=shape.blocks,
-        width=shape.width,
+        **tile.stored,
         hop=hop,
         keep=op.keep,
         source=op.diffusion.source,
         offset=carried.column if carried else None,
         direction=carried.direction[shape.column : shape.column + shape.width] if carried else None,
-        even=tile.buffers[0],
-        odd=tile.buffers[1],
-        stamp=tile.stamp,
         out=tile.out if accumulated else None,
         coefficient=op.coefficients,
         result=result,

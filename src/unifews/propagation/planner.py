@@ -12,43 +12,43 @@ import numpy as np
 
 from unifews.errors import InputError
 from unifews.kernels import LANES
-from unifews.propagation.budget import Budget, Target
+from unifews.propagation.budget import Absolute, Budget, Target
 from unifews.propagation.features import FeatureMatrix
-from unifews.propagation.local import LARGE, PILOT_HOPS
-from unifews.propagation.operator import HopOperator
+from unifews.propagation.sampling import PILOT_HOPS
+from unifews.propagation.task import PropagationTask
 from unifews.propagation.tiles import Shape, cut
 from unifews.resources import format_bytes
 
+LARGE = 512 << 20  # bytes of values from which saving memory is worth a second pass over the edges
 _NODE = 40  # bytes of factors and counts, one number per node each
 _CARRIED = 28  # bytes while hops of the stationary part are added up, where there are any
 _FIXED = 80 << 20  # bytes of rows on their way, whatever the graph
 _TRIAL = 8 << 20  # bytes written to see how fast the disk is
 
 
-@dataclass(frozen=True)
+def in_memory_groups(task: PropagationTask, width: int, budget: Budget | None) -> list[list[Shape]]:
+    """The tiles of `width` columns, in groups that are propagated one after the other (docs/adr/0007).
+
+    A propagation works on three copies of its values; only one group of columns stands three times. Leading columns fade
+    more slowly than trailing ones, so groups with thresholds of their own also lose less. Decisions about whole rows and
+    thresholds relative to the mean of all columns need all columns at once.
+    """
+    if budget is not None and (task.config.entries == "node" or not isinstance(budget, Target | Absolute)):
+        return [cut(width)]
+    return [[shape] for shape in cut(width, least_groups(task, width, budget))]
+
+
+def least_groups(task: PropagationTask, width: int, budget: Budget | None) -> int:
+    """Where there is one tile, and it is large, two are made, at the price of a second pass over the edges."""
+    return 2 if budget is not None and task.features.n * width * 4 > LARGE else 1
+
+
 class Requirements:
-    """What one propagation needs, as a function of how its columns are grouped."""
+    """What the task needs where all of its columns are propagated, as a function of how they are grouped."""
 
-    op: HopOperator
-    features: FeatureMatrix
-    budget: Budget | None
-    rotate: bool
-    deflate: bool
-    by_feature: bool
-    inherit: bool
-    checkpoint_every_hop: bool = False
-    """Whether the state of the hops is kept after each of them, whatever time that takes."""
-
-    @property
-    def grouped(self) -> int:
-        """The fewest groups: as many as in memory, so that the result is the same wherever that fits."""
-        large = self.budget is not None and self.op.diffusion.graph.num_nodes * self.features.f * 4 > LARGE
-        return 2 if large else 1
-
-    @property
-    def carries(self) -> bool:
-        """Whether the stationary part has hops of its own."""
-        return self.deflate and self.op.scheme.skip != "diagonal"
+    def __init__(self, task: PropagationTask) -> None:
+        self.task, self.op, self.features = task, task.op, task.features
+        self.budget = task.budget_on(task.features.f)
 
     def state(self, blocks: int) -> int:
         """Bytes that hops of a group change."""
@@ -56,8 +56,8 @@ class Requirements:
         size = graph.num_nodes * 4 * LANES * blocks * copies
         if self.budget is not None:
             size += graph.num_nodes * (11 * blocks + 8)
-            if self.inherit:
-                size += graph.num_edges * (2 * blocks if self.by_feature else 1)
+            if self.task.config.inherit:
+                size += graph.num_edges * (2 * blocks if self.task.by_feature else 1)
         return size
 
     def sum(self, blocks: int) -> int:
@@ -67,13 +67,13 @@ class Requirements:
     def memory(self, blocks: int, outside: bool = False) -> int:
         """Bytes of memory while a group is propagated, its output in memory or outside."""
         graph, f = self.op.diffusion.graph, self.features.f
-        node = _NODE + (_CARRIED if self.carries else 0)
+        node = _NODE + (_CARRIED if self.task.carries else 0)
         size = self.state(blocks) + graph.num_nodes * node + _FIXED + 24 * f * f
         if outside:
             size -= self.sum(blocks)
         if graph.weight is not None:
             size += 8 * graph.num_edges  # while degrees are summed up
-        if self.by_feature:
+        if self.task.by_feature:
             size += 2 * LANES * graph.num_nodes
         if self.budget is not None and self.op.grows:
             size += 200 * blocks * graph.num_nodes  # while values are brought down
@@ -121,9 +121,9 @@ class Plan:
 def make(needs: Requirements, limit: int, taken: int) -> Plan:
     """The plan with the fewest groups that keeps to `limit` bytes of memory, of which `taken` are gone; no time yet."""
     width = needs.features.f
-    most = -(-width // LANES)
+    most, fewest = -(-width // LANES), least_groups(needs.task, width, needs.budget)  # as in memory, wherever that fits
     for outside in (False, True):
-        for least in range(needs.grouped, max(most, needs.grouped) + 1):
+        for least in range(fewest, max(most, fewest) + 1):
             shapes = cut(width, least)
             memory = needs.memory(max(shape.blocks for shape in shapes), outside)
             if memory + taken <= limit:
@@ -146,8 +146,8 @@ def _described(needs: Requirements, shapes: list[Shape], memory: int, outside: b
     divided = isinstance(needs.budget, Target) and count > 1
     passes = count * op.hops + (needs.budget is not None)
     passes += count * min(PILOT_HOPS + 1, op.hops) if divided else 0
-    passes += count * op.hops if needs.carries else 0
-    over_features = 2 + needs.rotate + needs.deflate + (count if divided else 0)
+    passes += count * op.hops if needs.task.carries else 0
+    over_features = 2 + needs.task.rotates + needs.task.deflates + (count if divided else 0)
     edges = graph.num_edges * (graph.indices.itemsize + (4 if graph.weight is not None else 0)) + 8 * n
     read = passes * edges + over_features * n * _row_bytes(features) + laid + values
     disk = max(laid + values // count + state, 2 * values) + (1 << 20)

@@ -9,12 +9,43 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unifews.core.trace import Trace
 from unifews.errors import InputError
 from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.operator import HopOperator
 from unifews.propagation.tiles import Floats
+from unifews.resources import format_bytes
+
+
+@dataclass(frozen=True)
+class ErrorPlan:
+    """How a propagation reached its error: hops and row format of each tile of columns."""
+
+    tolerance: float
+    hops: tuple[int, ...]
+    formats: tuple[str, ...]
+    redone: int
+    """Columns that were propagated again in a wider format."""
+    bytes_moved: int
+    """Rows that were gathered, read and written, over all hops."""
+
+    def __str__(self) -> str:
+        kinds = " and ".join(dict.fromkeys(self.formats))
+        least, most = min(self.hops), max(self.hops)
+        hops = f"{most}" if least == most else f"{least} to {most}"
+        again = f", {self.redone} columns again in a wider format" if self.redone else ""
+        return f"{hops} hops on rows of {kinds}{again}; {format_bytes(self.bytes_moved)} moved"
+
+
+@dataclass(frozen=True)
+class EstimatedError:
+    """What `propagate` with `max_error` knows of its error."""
+
+    error: float
+    columns: NDArray[np.float64]
+    plan: ErrorPlan | None
 
 
 @dataclass(frozen=True)
@@ -78,6 +109,7 @@ class Propagated:
         hops: Hops | None,
         to_caller: Callable[[Floats], Any],
         remainder: Remainder | None = None,
+        accuracy: EstimatedError | None = None,
     ) -> None:
         self._coordinates, self._axes, self._hops, self._to_caller = coordinates, axes, hops, to_caller
         self._remainder = remainder
@@ -86,6 +118,28 @@ class Propagated:
         """What was kept and what it cost, a `Trace`."""
         self.exponent = exponent
         """True values are the given ones times 2^exponent; 0 unless they are too large or too small for float32."""
+        self.accuracy = accuracy
+
+    @property
+    def error(self) -> float:
+        """With ``max_error=ε``: the estimated relative error, the root mean square of `column_errors`, or with
+        ``error_norm="frobenius"`` that of the whole matrix."""
+        return self._estimated().error
+
+    @property
+    def column_errors(self) -> NDArray[np.float64]:
+        """With ``max_error=ε``: estimates of ‖(P̂ - P)_j‖ / ‖P_j‖, P_j without its stationary part; float64 [f]."""
+        return self._estimated().columns
+
+    @property
+    def plan(self) -> ErrorPlan | None:
+        """With ``max_error=ε``: hops and row formats that reached it; None: all hops of the scheme in float32."""
+        return self._estimated().plan
+
+    def _estimated(self) -> EstimatedError:
+        if self.accuracy is None:
+            raise InputError("this run has no estimate of its error; call propagate(..., max_error=0.05).")
+        return self.accuracy
 
     @property
     def embedding(self) -> Any:

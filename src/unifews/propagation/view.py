@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.diffusion import Diffusion
 from unifews.kernels import LANES, aligned, native
 from unifews.propagation.basis import Basis
 from unifews.propagation.features import FeatureMatrix, Floats
+from unifews.propagation.operator import HopOperator
 from unifews.propagation.tiles import Shape, Tile
 
 
@@ -25,12 +25,8 @@ class View:
     """
 
     features: FeatureMatrix
-    basis: Basis | None
-    phi: Floats | None
-    mean: Floats | None
-    diffusion: Diffusion
-    threads: int
-    macs: int = field(default=0, init=False)
+    basis: Basis
+    op: HopOperator
     seconds: float = field(default=0.0, init=False)
     energy: float = field(default=0.0, init=False)
     square: Floats | None = field(default=None, init=False)
@@ -38,16 +34,27 @@ class View:
     sent: NDArray[np.float64] | None = field(default=None, init=False)
     """Where `sent_outside` will be asked for: ‖Σ_v A[u,v]·q[v]‖² of the tiles propagated so far, unpruned; float64 [n]."""
 
+    def __post_init__(self) -> None:
+        self.diffusion, self.threads = self.op.diffusion, self.op.threads
+        self.mean = self.basis.mean
+        self.phi = None if self.mean is None else self.op.phi
+
     @property
     def width(self) -> int:
-        return self.features.f if self.basis is None else self.basis.rank
+        return self.basis.width(self.features.f)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether axes are left out."""
+        return self.width < self.features.f
 
     @property
     def direction(self) -> Floats | None:
         """The stationary part c on the axes, float32 [width]."""
-        if self.mean is None:
-            return None
-        return self.mean if self.basis is None else np.asarray(self.mean @ self.basis.axes, dtype=np.float32)
+        return None if self.mean is None else self._on_axes(self.mean)
+
+    def _on_axes(self, rows: Floats) -> Floats:
+        return rows if self.basis.axes is None else np.asarray(rows @ self.basis.axes, dtype=np.float32)
 
     def fill(self, tile: Tile, square: Floats | None = None) -> None:
         """Fill a tile's first buffer and its tables of sizes; the second buffer is scratch space of the rotation."""
@@ -55,11 +62,10 @@ class View:
         features, shape = self.features, tile.shape
         square = self.square if square is None else square
         columns = slice(shape.column, shape.column + shape.width)
-        if self.basis is not None:
+        if self.basis.axes is not None:
             axes = self.axes(shape)
             rotated = tile.buffers[1]
             features.times_into(axes, rotated, self.threads)
-            self.macs += features.nnz * shape.width
             self._ingest(tile, rotated, 0, 0, square)
         elif features.sparse is not None:
             self._ingest(tile, features.columns(columns.start, columns.stop), 0, 0, square)
@@ -70,26 +76,31 @@ class View:
 
     def axes(self, shape: Shape) -> Floats:
         """Those of a tile, with whole blocks of columns."""
-        assert self.basis is not None
+        assert self.basis.axes is not None
         axes = aligned(self.features.f, shape.blocks * LANES, zero=True)
         axes[:, : shape.width] = self.basis.axes[:, shape.column : shape.column + shape.width]
         return axes
 
     def column(self, mix: Floats) -> Floats:
         """Z · mix, one column; float32 [n]."""
-        v = mix if self.basis is None else self.basis.axes @ mix
-        column = self.features.times(np.ascontiguousarray(v[:, None], dtype=np.float32), self.threads)[:, 0]
+        v = mix if self.basis.axes is None else self.basis.axes @ mix
+        column = self._times(np.ascontiguousarray(v[:, None], dtype=np.float32))
         return np.asarray(column if self.phi is None or self.mean is None else column - self.phi * (self.mean @ v))
+
+    def _times(self, v: Floats) -> Floats:
+        """X · v for one column [f, 1]; float32 [n]."""
+        return self.features.times(v, self.threads)[:, 0]
 
     def sizes(self, nodes: NDArray[Any], shapes: list[Shape]) -> tuple[Floats, Floats]:
         """Block sizes of some nodes before the first hop, as tiles would hold them [k, blocks], and the features in each."""
-        values, source = self.some(nodes), self.at(self.diffusion.source, nodes)
+        values: NDArray[Any] = self.some(nodes)
+        source = self.op.at(self.diffusion.source, nodes)
         if self.phi is not None and self.mean is not None:
-            values = values - self.at(self.phi, nodes)[:, None] * self.mean
+            values = values - self.op.at(self.phi, nodes)[:, None] * self.mean
         size, width = [], []
         for shape in shapes:
             part = slice(shape.column, shape.column + shape.width)
-            on_axes = values[:, part] if self.basis is None else values @ self.basis.axes[:, part]
+            on_axes = values[:, part] if self.basis.axes is None else values @ self.basis.axes[:, part]
             for block, columns in enumerate(shape.widths().tolist()):
                 at = block * LANES
                 size.append(np.linalg.norm(on_axes[:, at : at + columns], axis=1) * source)
@@ -99,10 +110,6 @@ class View:
     def some(self, nodes: NDArray[Any]) -> Floats:
         """X of some nodes, as it is; float32 [k, f]."""
         return self.features.some(nodes)
-
-    def at(self, values: Floats, nodes: NDArray[Any]) -> Floats:
-        """Values of some nodes, one row of `values` each."""
-        return np.asarray(values[nodes])
 
     def _ingest(self, tile: Tile, rows: Floats, first: int, column: int, square: Floats | None) -> None:
         shape = tile.shape
@@ -167,7 +174,7 @@ class View:
 
     def dropped_norm(self) -> float:
         """‖(X - φcᵀ)(I - VVᵀ)‖_F, from ‖X - φcᵀ‖² - ‖Z‖²."""
-        if self.basis is None or self.width == self.features.f:
+        if not self.is_partial:
             return 0.0
         whole = self.features.square_norm()
         if self.phi is not None and self.mean is not None:

@@ -1,4 +1,4 @@
-"""Which process trains which rows of a head: here one process has all. `unifews.distributed.head` has the form of several."""
+"""Which process trains which rows of a head: here one process has all. Several: `unifews.training.distributed`."""
 
 from __future__ import annotations
 

@@ -76,14 +76,15 @@ class TrainSpec:
     split: SplitKind | None = option(None, "50/25/25 by seed (stratified) or the dataset's own (stored)", group="Training")
     recipe: Recipe = field(default_factory=Recipe)
 
-    layered: ClassVar[bool] = False
+    is_layered: ClassVar[bool] = False
+    """Whether the model propagates in every layer, not once before training."""
     unused_hyperparameters: ClassVar[tuple[str, ...]] = ()
     """Fields of `recipe` that this kind of training does not use."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "method", registry.text_of(self.method))
         validate(self, unneeded=_SHARED)
-        if self.model not in (known := models.MODELS if self.layered else DECOUPLED):
+        if self.model not in (known := models.MODELS if self.is_layered else DECOUPLED):
             raise unknown_name("model", self.model, known, setting="model")
         if self.weight_ramp is None:
             object.__setattr__(self, "weight_ramp", self._default_ramp())
@@ -103,11 +104,6 @@ class TrainSpec:
     def amounts(self) -> Amounts:
         """How much is removed; at most one number for edges and one for weights."""
         return project(Amounts, self)
-
-    @property
-    def is_layered(self) -> bool:
-        """Whether the model propagates in every layer, not once before training."""
-        return self.layered
 
     @property
     def predicts_links(self) -> bool:
@@ -279,7 +275,7 @@ class LayeredSpec(TrainSpec):
     alpha: float = same_option(DecoupledSpec, "alpha", needs="")
     theta: float = option(0.5, "strength of the identity mapping of GCNII", ge=0, group="Model", metavar="X")
 
-    layered: ClassVar[bool] = True
+    is_layered: ClassVar[bool] = True
     unused_hyperparameters: ClassVar[tuple[str, ...]] = ("batch",)
 
     def _check_combination(self) -> None:
@@ -334,19 +330,13 @@ def paper_form(model: str) -> Values:
 # ------------------------------------------------------------------------------------------------- who has which setting
 
 
-def settings_of(model: str, method: str = TrainSpec.method) -> list[Option]:
-    """The settings of this model with this method."""
-    kind = LayeredSpec if model in models.MODELS else DecoupledSpec
-    return [found for found in options_of(kind) if _has(kind, found.name, model, method)]
-
-
 def _has(kind: type[TrainSpec], name: str, model: str, method: str) -> bool:
     """Whether a setting of this class has an effect on this model with this method."""
-    owners = _owners(name) if kind.layered else ()
+    owners = _owners(name) if kind.is_layered else ()
     if owners and model not in owners:
         return False
     cards = (registry.resolve(each).card for each in (TrainSpec.method, method))
-    default, own = (card.layers if kind.layered else card.once for card in cards)
+    default, own = (card.layers if kind.is_layered else card.once for card in cards)
     return name not in default or name in own
 
 
@@ -358,7 +348,7 @@ def _owners(name: str) -> tuple[str, ...]:
 def _check_settings(kind: type[TrainSpec], model: str, method: str, given: Iterable[str]) -> None:
     """Refuse unknown settings, and those that have no effect on this model or with this method."""
     decoupled, layered = ({found.name: found for found in options_of(each)} for each in (DecoupledSpec, LayeredSpec))
-    own = layered if kind.layered else decoupled
+    own = layered if kind.is_layered else decoupled
     for name in given:
         if name == "recipe" or (name in own and name not in kind.unused_hyperparameters and _has(kind, name, model, method)):
             continue
@@ -374,7 +364,7 @@ def _why_unused(kind: type[TrainSpec], name: str, model: str, method: str, decou
     owners = (*_owners(name), *(each.value for each in once if each[:2] == ("model", "=")))
     if owners:
         return f"`{name}` belongs to model={' or '.join(map(repr, owners))}; {model} has no such setting."
-    if not kind.layered:
+    if not kind.is_layered:
         return f"`{name}` needs layers that propagate, and {model} has none; take model='gcn', or leave it out."
     if name in kind.unused_hyperparameters:
         return f"{model} is trained on the whole graph at once, so it has no `{name}`; leave it out."

@@ -17,11 +17,13 @@
 #include "check.h"
 #include "kernels.h"
 #include "pointwise.h"
+#include "rows.h"
 #include "weights.h"
 
 using namespace unifews;
 
 void bind_attention(nb::module_& m);  // attention_module.cpp
+void bind_rows(nb::module_& m);       // rows_module.cpp
 void bind_weights(nb::module_& m);    // weights_module.cpp
 
 namespace {
@@ -36,18 +38,21 @@ struct Level {
   const Weights& (*weights)();
   const Pointwise& (*pointwise)();
   const Checks& (*checks)();
+  const RowKernels& (*rows)();
 };
 
 std::vector<Level> levels() {
-  std::vector<Level> found{{"base", table_base, messages_base, attention_base, weights_base, pointwise_base, checks_base}};
+  std::vector<Level> found{{"base", table_base, messages_base, attention_base, weights_base, pointwise_base, checks_base,
+                            rows_base}};
 #if defined(UNIFEWS_X86)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-    found.push_back({"avx2", table_avx2, messages_avx2, attention_avx2, weights_avx2, pointwise_avx2, checks_avx2});
+    found.push_back({"avx2", table_avx2, messages_avx2, attention_avx2, weights_avx2, pointwise_avx2, checks_avx2,
+                     rows_avx2});
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl"))
     found.push_back({"avx512", table_avx512, messages_avx512, attention_avx512, weights_avx512, pointwise_avx512,
-                     checks_avx512});
+                     checks_avx512, rows_avx512});
 #endif
   return found;
 }
@@ -72,6 +77,7 @@ Edges edges(const Input<int64_t>& start, const Input<int64_t>& end, const Indice
 }  // namespace
 
 const Attentions& unifews::attention_in_use() { return current.attention(); }
+const RowKernels& unifews::rows_in_use() { return current.rows(); }
 const Weights& unifews::weights_in_use() { return current.weights(); }
 
 NB_MODULE(_native, m) {
@@ -334,5 +340,6 @@ NB_MODULE(_native, m) {
       "x"_a, "seed"_a, "level"_a, "scale"_a, "out"_a, "threads"_a);
 
   bind_attention(m);
+  bind_rows(m);
   bind_weights(m);
 }

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from unifews.core.graph import Graph
 from unifews.core.trace import HopTrace
 from unifews.distributed.partition import Part
-from unifews.kernels import LANES, native
+from unifews.kernels import LANES
 from unifews.kernels.reference_hops import MARGIN
 from unifews.propagation.engines import BlockEngine
 from unifews.propagation.features import Floats
@@ -46,8 +46,20 @@ class PartitionOperator(HopOperator):
         which, rows = self.part.here(nodes)
         return self.part.gathered(values[rows], which, len(nodes))
 
+    @property
+    def rows(self) -> int:
+        return self.part.owned
+
+    def refresh(self, values: Floats) -> None:
+        values[self.part.owned :] = self.part.fetch(values)
+
+    def traffic(self, width: int, sent: list[int]) -> tuple[list[int], list[int]]:
+        rows = int(self.part.comm.all_reduce(np.array([len(self.part.rows)]))[0])
+        everything = [4 * width * rows] * self.hops
+        return sent or everything, everything
+
     def most(self, value: float) -> float:
-        return self.part.group.most(value)
+        return self.part.comm.maximum(value)
 
     @cached_property
     def keep(self) -> Floats:
@@ -58,9 +70,7 @@ class PartitionOperator(HopOperator):
 
     @cached_property
     def _reach(self) -> tuple[Floats, NDArray[np.int64], Floats]:
-        part, n = self.part, self.diffusion.graph.num_nodes
-        reach, fanout = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.int64)
-        native.fan(**self.edges, target=self.diffusion.target, reach=reach, fanout=fanout, threads=self.threads)
+        part, (reach, fanout) = self.part, self._fan()
         there = part.give_back(reach[part.owned :])
         np.add.at(fanout, part.rows, part.give_back(fanout[part.owned :]))
         np.maximum.at(reach, part.rows, there)
@@ -77,40 +87,35 @@ class PartitionOperator(HopOperator):
         """The largest factor, over the edges of the worker it is sent to, of each row of `part.rows`."""
         return self._reach[2]
 
-    def column_hop(self, q: Floats) -> Floats:
-        q[self.part.owned :] = self.part.fetch(q)
-        return super().column_hop(q)
-
 
 @dataclass
 class PartitionView(View):
     """The rows of one worker, on their way into tiles; those of others are empty until they are sent."""
 
-    part: Part
+    op: PartitionOperator
+
+    @property
+    def part(self) -> Part:
+        return self.op.part
 
     def fill(self, tile: Tile, square: Floats | None = None) -> None:
         for array in (*tile.buffers, *tile.size, *tile.top):
             array[self.part.owned :] = 0
-        axes = None if self.basis is None else self.axes(tile.shape)
-        for first, rows in self._times(axes):
+        axes = None if self.basis.axes is None else self.axes(tile.shape)
+        for first, rows in self._some_times(axes):
             self._ingest(tile, rows, first, tile.shape.column if axes is None else 0, square)
 
-    def column(self, mix: Floats) -> Floats:
-        v = mix if self.basis is None else self.basis.axes @ mix
+    def _times(self, v: Floats) -> Floats:
         column = np.zeros(len(self.diffusion.source), dtype=np.float32)
-        for first, rows in self._times(np.ascontiguousarray(v[:, None], dtype=np.float32)):
+        for first, rows in self._some_times(v):
             column[first : first + len(rows)] = rows[:, 0]
-        return np.asarray(column if self.phi is None or self.mean is None else column - self.phi * (self.mean @ v))
+        return column
 
     def some(self, nodes: NDArray[Any]) -> Floats:
         which, rows = self.part.here(nodes)
         return self.part.gathered(self.features.some(self.part.nodes[rows]), which, len(nodes))
 
-    def at(self, values: Floats, nodes: NDArray[Any]) -> Floats:
-        which, rows = self.part.here(nodes)
-        return self.part.gathered(values[rows], which, len(nodes))
-
-    def _times(self, v: Floats | None) -> Iterator[tuple[int, Floats]]:
+    def _some_times(self, v: Floats | None) -> Iterator[tuple[int, Floats]]:
         """X · v of the owned rows, or X itself, some at a time, and the number of the first of them.
 
         BLAS rounds a row by its place among others: those of a range come in the company that they have in the whole matrix,
@@ -135,22 +140,20 @@ class PartitionEngine(BlockEngine):
 
     op: PartitionOperator
 
-    def __init__(self, op: PartitionOperator, view: PartitionView, shape: Shape, inherit: bool, *, by_feature: bool) -> None:
-        super().__init__(op, view, [shape], inherit, by_feature=by_feature)
-        self.part = op.part
-        self.sent: list[int] = []
-        """Bytes that all workers sent at each hop."""
+    @property
+    def part(self) -> Part:
+        return self.op.part
 
     def sizes(self, nodes: NDArray[Any]) -> tuple[Floats, Floats]:
         which, rows = self.part.here(nodes)
         size, width = super().sizes(rows)
         return self.part.gathered(size, which, len(nodes)), width
 
-    def hop(self, hop: int, delta: float) -> HopTrace:
+    def prune(self, hop: int, delta: float) -> HopTrace:
         sent = 0 if math.isinf(delta) else sum(self._refresh(tile, hop, np.float32(delta)) for tile in self.tiles)
-        mine = super().hop(hop, delta)
+        mine = super().prune(hop, delta)
         counts = [getattr(mine, name) for name in _COUNTS]
-        *total, all_sent = self.part.group.add(np.array([*counts, sent], dtype=np.int64)).tolist()
+        *total, all_sent = self.part.comm.all_reduce(np.array([*counts, sent], dtype=np.int64)).tolist()
         self.sent.append(all_sent)
         return replace(mine, **dict(zip(_COUNTS, total, strict=True)))
 
@@ -166,12 +169,12 @@ class PartitionEngine(BlockEngine):
         real = _real(tile.shape, block)  # the last block may be short
         going = lines[real]
 
-        arriving = np.unpackbits(part.group.swap(flags, part.sent, part.received), axis=1, count=tile.shape.blocks)
+        arriving = np.unpackbits(part.comm.all_to_all(flags, part.sent, part.received), axis=1, count=tile.shape.blocks)
         sent = _by_worker(row, real, part.sent)
         row, block = np.nonzero(arriving)
         real = _real(tile.shape, block)
         lines = np.zeros((len(row), 1 + LANES), dtype=np.float32)
-        lines[real] = part.group.swap(going, sent, _by_worker(row, real, part.received))
+        lines[real] = part.comm.all_to_all(going, sent, _by_worker(row, real, part.received))
         assert tile.stamp is not None
         tile.buffers[hop % 2].reshape(-1, tile.shape.blocks, LANES)[owned + row, block] = lines[:, 1:]
         tile.size[now][owned + row, block] = lines[:, 0]
@@ -202,11 +205,6 @@ class PartitionEngine(BlockEngine):
     def resume(self, facts: dict[str, Any]) -> None:
         super().resume(facts)
         self.sent = facts["sent"]
-
-
-def refresh_whole(part: Part, tile: Tile, hop: int) -> None:
-    """Bring all rows of others, as of this hop."""
-    tile.buffers[hop % 2][part.owned :, : tile.shape.width] = part.fetch(tile.buffers[hop % 2][:, : tile.shape.width])
 
 
 def _real(shape: Shape, block: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.load import load_dataset
-from unifews.distributed.group import ProcessGroup, workers
+from unifews.distributed.communicator import ProcessGroup, check_same, workers
 from unifews.errors import InputError
 from unifews.nn.decoupled import Mlp
 from unifews.storage.npy import open_array
@@ -67,7 +67,7 @@ def head_trainer(group: ProcessGroup, job: TrainingJob) -> DistributedHeadTraine
     """The trainer of all workers, once they have agreed on data and settings."""
     if job.spec.model != "mlp":
         raise group.refuse(f"workers train a head, on an embedding or on features: model='mlp', not {job.spec.model!r}.")
-    group.check_same({**job.spec.to_dict(), "data": job.data_id})
+    check_same(group, {**job.spec.to_dict(), "data": job.data_id})
     return DistributedHeadTrainer(group, job.data.num_nodes)
 
 
@@ -104,7 +104,7 @@ class DistributedHeadTrainer(HeadTrainer):
         if self.is_first:
             super().standardise(head, rows, train, per_column=per_column)
         for buffer in (head.mean, head.scale):
-            self.group.from_first(buffer.numpy())
+            self.group.broadcast(buffer.numpy())
 
     def wrap(self, head: Mlp) -> nn.Module:
         return DistributedDataParallel(head, process_group=self.group.process_group)
@@ -120,12 +120,12 @@ class DistributedHeadTrainer(HeadTrainer):
         return own * (len(at) * self.group.size / count)  # gradients are averaged over workers, and the sum is wanted
 
     def total(self, losses: float) -> float:
-        return float(self.group.add(np.array([losses]))[0]) / self.group.size
+        return float(self.group.all_reduce(np.array([losses]))[0]) / self.group.size
 
     def gather(self, scores: Tensor, at: Tensor | slice, count: int) -> Tensor:
         table = torch.zeros(count, scores.shape[1])
         table[at] = scores
-        self.group.add(table.numpy())
+        self.group.all_reduce(table.numpy())
         return table
 
     def plain(self, head: Mlp) -> Mlp:

@@ -1,0 +1,253 @@
+"""`propagate` with `max_error`: as many hops, in as few bytes, as the allowed error needs (ADR 27).
+
+Columns are propagated tile by tile, each tile until the estimated error of its columns is small enough; tiles know nothing of
+each other, so memory holds the iterates of one, and the result does not depend on how columns are grouped. A tile starts in the
+narrowest row format whose rounding leaves room; a few columns that need a wider one are propagated again by themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.core.schemes import SpectralFilter, response_of
+from unifews.core.trace import HopTrace
+from unifews.kernels import aligned, native
+from unifews.kernels.formats import FORMATS, RowFormat
+from unifews.propagation.features import FeatureMatrix, Floats
+from unifews.propagation.operator import HopOperator
+from unifews.propagation.recurrence import INTERVALS, Accuracy, Recurrence, SymmetricOperator
+from unifews.propagation.spectral import Doubles, Series
+from unifews.propagation.tiles import Shape, cut
+from unifews.resources import Progress
+
+
+class NotReached(Exception):
+    """So many hops as can be combined are not enough; `args[0]` is the error they have."""
+
+
+ErrorNorm = Literal["columns", "frobenius"]
+_LEAST = 2  # hops before the first estimate
+_WORST = 3.0  # times the tolerance: the error of no column is larger
+_ROUNDED = 0.5  # of the tolerance is left to rounding
+_AGAIN = 0.25  # of a tile's columns: if more of them need a wider format, all are propagated again
+_EARLY = 0.25  # of the tolerance: a format that loses more of the input than this loses too much in the end
+_FIRST = 0.7  # of the interval from below: the guess of a_0
+MOST_HOPS = 63
+"""Iterates that the kernels combine, less one."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """When to stop."""
+
+    tolerance: float
+    norm: ErrorNorm = "columns"
+    degree: int | None = None
+    """A fixed number of hops instead."""
+    formats: tuple[RowFormat, ...] = tuple(FORMATS.values())
+    """Row formats to choose from, the narrowest first."""
+
+
+@dataclass(frozen=True)
+class TileResult:
+    """A tile, propagated."""
+
+    shape: Shape
+    format: RowFormat
+    degree: int
+    errors: Doubles
+    """Estimated relative error of each column, [width]"""
+    norms: Doubles
+    """Norm of each column without its stationary part, and with it, [2, width]"""
+    seconds: tuple[float, ...]
+    """Of each hop."""
+    redone: tuple[int, ...] = ()
+    """Columns that were propagated again in a wider format."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    values: Floats
+    tiles: list[TileResult]
+    setup_seconds: float
+
+    @property
+    def column_errors(self) -> Doubles:
+        return np.concatenate([tile.errors for tile in self.tiles])
+
+    def error(self, norm: ErrorNorm) -> float:
+        return overall(self.column_errors, np.concatenate([tile.norms for tile in self.tiles], axis=1), norm)
+
+    @property
+    def degree(self) -> int:
+        return max(tile.degree for tile in self.tiles)
+
+    def hops(self, edges: int, planned: int) -> list[HopTrace]:
+        """What each hop multiplied; hops that the scheme has and the run left out have kept nothing."""
+        count, width = max(self.degree, planned), sum(tile.shape.width for tile in self.tiles)
+        traces = []
+        for hop in range(count):
+            running = [tile for tile in self.tiles if hop < tile.degree]
+            columns = sum(tile.shape.width for tile in running)
+            decisions = sum(tile.shape.blocks for tile in running)
+            traces.append(
+                HopTrace(
+                    hop,
+                    edges * sum(tile.shape.blocks for tile in self.tiles),
+                    edges * decisions,
+                    0,
+                    edges * columns,
+                    edges * width,
+                    0,
+                    threshold=None,
+                    seconds=sum(tile.seconds[hop] for tile in running),
+                )
+            )
+        return traces
+
+
+def overall(errors: Doubles, norms: Doubles, norm: ErrorNorm) -> float:
+    """One number for the errors of columns: their root mean square, or ‖P̂ - P‖_F/‖P‖_F."""
+    if norm == "frobenius":
+        whole = float(np.linalg.norm(norms[1]))
+        return float(np.linalg.norm(errors * norms[0])) / whole if whole else 0.0
+    active = norms[0] > 0
+    return math.sqrt(float(np.square(errors[active]).mean())) if active.any() else 0.0
+
+
+def series_of(op: HopOperator) -> Series:
+    """f of the scheme on the interval of the operator's eigenvalues."""
+    low, high = INTERVALS[op.scheme.skip]
+    degree = None if isinstance(op.scheme, SpectralFilter) else op.hops
+    return Series.of(response_of(op.scheme, op.hops), low, high, degree)
+
+
+def lanczos(op: HopOperator, features: FeatureMatrix, goal: Goal, progress: Progress | None = None) -> Outcome:
+    """f(S) X to the goal, float32 [n, f]; the graph is undirected."""
+    began = perf_counter()
+    operator = SymmetricOperator.of(op, series_of(op))
+    values = aligned(features.n, features.f)
+    sums = _column_sums(operator, features)
+    shapes = cut(features.f)
+    tiles = []
+    for number, shape in enumerate(shapes):
+        tiles.append(_tile(operator, features, shape, sums[:, shape.column : shape.column + shape.width], goal, values))
+        if progress:
+            progress(number + 1, len(shapes))
+    _fill_isolated(operator, features, values)
+    spent = sum(sum(tile.seconds) for tile in tiles)
+    return Outcome(values, tiles, perf_counter() - began - spent)
+
+
+def _column_sums(op: SymmetricOperator, features: FeatureMatrix) -> Doubles:
+    """Σ weight·q and Σ weight·q² of all columns, [2, f]."""
+    factor, square = op.factors
+    if features.sparse is not None:
+        rows = np.repeat(np.arange(features.n), np.diff(features.sparse.indptr))
+        data, columns = features.sparse.data.astype(np.float64), features.sparse.indices
+        products = (factor[rows] * data, square[rows] * data**2)
+        return np.stack([np.bincount(columns, each, features.f) for each in products]).astype(np.float64)
+    sums = np.zeros((2, features.f))
+    for first, last in features.chunks():
+        part = slice(first, last)
+        native.column_sums(
+            x=features.rows(first, last), factor=factor[part], square=square[part], sums=sums, threads=op.hop.threads
+        )
+    return sums
+
+
+def _tile(
+    op: SymmetricOperator, features: FeatureMatrix, shape: Shape, sums: Doubles, goal: Goal, values: Floats
+) -> TileResult:
+    """Propagate the columns of a tile into `values`."""
+    recurrence = Recurrence(op, features, shape, sums)
+    for place, format in enumerate(goal.formats):
+        wider = goal.formats[place + 1 :]
+        lost = recurrence.start(format)
+        if wider and _rms(lost[: shape.width]) > _EARLY * goal.tolerance:
+            continue
+        ran = _hops(recurrence, goal, bool(wider))
+        if ran is not None:
+            break
+    assert ran is not None, "the widest format takes every column"
+    accuracy, poor, seconds = ran
+    recurrence.finish(accuracy.found.coefficients, values)
+    norms = recurrence.norms(accuracy.found)
+    errors = accuracy.errors
+    columns = np.flatnonzero(poor)
+    if len(columns):
+        again = _again(op, features, shape.column + columns, replace(goal, formats=wider), values)
+        errors = errors.copy()
+        errors[columns] = again.errors
+    return TileResult(shape, format, len(seconds), errors, norms, tuple(seconds), tuple(columns.tolist()))
+
+
+def _again(
+    op: SymmetricOperator, features: FeatureMatrix, columns: NDArray[np.int64], goal: Goal, values: Floats
+) -> TileResult:
+    """Propagate some columns by themselves."""
+    part = np.concatenate([features.rows(first, last)[:, columns] for first, last in features.chunks()])
+    some = FeatureMatrix(part, features.n)
+    result = aligned(features.n, len(columns))
+    done = _tile(op, some, cut(len(columns))[0], _column_sums(op, some), goal, result)
+    values[:, columns] = np.ldexp(result, some.exponent) if some.exponent else result
+    return done
+
+
+def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy, NDArray[np.bool_], list[float]] | None:
+    """Hops until the goal is met: the accuracy, columns that rounding has spoilt, and the seconds of each hop.
+
+    None: rounding has spoilt too much, and there is a wider format.
+    """
+    op, tolerance = recurrence.op, goal.tolerance
+    shift, seconds = op.series.low + _FIRST * (op.series.high - op.series.low), []
+    least, most = (goal.degree, goal.degree) if goal.degree else (min(_LEAST, op.hop.hops), min(op.hop.hops, MOST_HOPS))
+    while True:
+        began = perf_counter()
+        recurrence.hop(shift)
+        seconds.append(perf_counter() - began)
+        shift = recurrence.next_shift()
+        if len(seconds) < least:
+            continue
+        accuracy = recurrence.estimate(tolerance)
+        poor = accuracy.active & (accuracy.rounding > _WORST * _ROUNDED * tolerance) & can_widen
+        if can_widen and goal.norm == "columns":
+            good = accuracy.rounding[accuracy.active & ~poor]
+            if poor.sum() > _AGAIN * accuracy.active.sum() or _rms(good) > _ROUNDED * tolerance:
+                return None
+        errors = np.where(poor, 0.0, accuracy.errors)
+        worst = errors.max(initial=0.0) if goal.norm == "columns" else 0.0
+        total = overall(errors, recurrence.norms(accuracy.found), goal.norm)
+        if (total <= tolerance and worst <= _WORST * tolerance) or len(seconds) >= most:
+            if len(seconds) >= most < op.hop.hops and not goal.degree:
+                raise NotReached(total)
+            return accuracy, poor, seconds
+        if not can_widen and not goal.degree and _is_rounded(accuracy, tolerance):
+            return accuracy, poor, seconds
+
+
+def _is_rounded(accuracy: Accuracy, tolerance: float) -> bool:
+    """Whether the format's rounding, which more hops do not make smaller, is what is left of the error."""
+    determined = accuracy.active & np.isfinite(accuracy.rounding)
+    truncation, rounding = accuracy.found.truncation[determined], accuracy.rounding[determined]
+    settled = _rms(truncation) <= _ROUNDED * tolerance and truncation.max(initial=0.0) <= _WORST * _ROUNDED * tolerance
+    exceeds = not determined.all() or _rms(rounding) > tolerance or rounding.max(initial=0.0) > _WORST * tolerance
+    return settled and exceeds
+
+
+def _rms(values: Doubles) -> float:
+    return math.sqrt(float(np.square(values).mean())) if len(values) else 0.0
+
+
+def _fill_isolated(op: SymmetricOperator, features: FeatureMatrix, values: Floats) -> None:
+    """f(keep(u)) x(u) for nodes without edges."""
+    nodes = np.flatnonzero(op.weight == 0)
+    if len(nodes):
+        factor = response_of(op.hop.scheme, op.hop.hops)(op.hop.keep[nodes].astype(np.float64))
+        values[nodes] = features.some(nodes) * factor[:, None].astype(np.float32)

@@ -1,0 +1,387 @@
+"""One Lanczos recurrence per feature column, on rows stored in few bytes (ADR 27).
+
+Values are kept as q = D^-r x, so that one hop is (S q)[u] = keep(u)·q[u] + Σ_v A[u,v]·q[v] / d(u) for every r. S is symmetric
+in the inner product ⟨q, q'⟩ = Σ_u d(u) q(u) q'(u), and in it each column, less its stationary part, has the recurrence
+
+    S p_k = b_k p_{k+1} + a_k p_k + b_{k-1} p_{k-1}.
+
+a_k is a sum over all rows of the hop that is to subtract a_k p_k. So a hop stores, rounded to a row format,
+
+    s_{k+1} = S p_k - σ_k p_k - b_{k-1} p_{k-1}
+
+with a guess σ_k, and measures ⟨s_{k+1}, p_k⟩ = a_k - σ_k and ‖s_{k+1}‖² on the way. That gives p_{k+1} as a combination of what
+is stored. The next hop works on combinations: it gathers s_{k+1} and reads the row's own s_0 .. s_k.
+At the end f(S) x = ‖x‖ Σ c_k p_k is one combination too (`unifews.propagation.spectral` says what c is, and its error).
+
+What is rounded is known: ρ_k = ‖stored - s_k‖ is measured. An error made at p_j goes through the rest of the recurrence, whose
+polynomials are orthonormal for the matrix J without its first j rows; so it appears in the result as ρ_j (Σ_{k≥j} c_k²)^½ with
+the column's own c or, where that is more, what other columns have on average.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.core.schemes import Skip, response_of
+from unifews.kernels import LANES, aligned, native
+from unifews.kernels.formats import RowFormat, StoredRows
+from unifews.propagation.features import FeatureMatrix, Floats
+from unifews.propagation.operator import HopOperator
+from unifews.propagation.spectral import Doubles, Estimate, Series, amplification, estimate
+from unifews.propagation.tiles import Shape
+
+_SUMS = 4  # ⟨s', s⟩, ‖s'‖², ‖stored - s'‖², and ‖s'‖² in the caller's norm: see native/rows.h
+_STATIONARY = 1e-11  # of a column's squared norm: less than this beside the stationary part is rounding
+_FINISHED = 1e-6  # b_k of a column whose Krylov space is exhausted
+_ARITHMETIC = 2.0**-23  # relative rounding of a sum in float32
+_SAMPLE = 512  # rows whose rounding is looked at
+_NONE = np.zeros(0, dtype=np.int64)
+_CARRIED = 1.25  # rounding in the result over what is expected of random errors
+
+INTERVALS: dict[Skip, tuple[float, float]] = {
+    "diagonal": (-1.0, 1.0),
+    "none": (-1.0, 1.0),
+    "identity": (0.0, 2.0),
+    "identity+loop": (0.0, 2.0),
+}
+"""Where the eigenvalues of S are, by skip connection."""
+STATIONARY: dict[Skip, float] = {"diagonal": 1.0, "identity+loop": 2.0}
+"""The eigenvalue of d^r, where it is an eigenvector."""
+
+
+@dataclass(frozen=True)
+class SymmetricOperator:
+    """S on values q = D^-r x, with the weights of the inner product in which it is symmetric, and a function of it."""
+
+    hop: HopOperator
+    series: Series
+    weight: Floats
+    """d(u), and 0 for isolated nodes: they have f(keep(u)) x(u) exactly and take no part."""
+    own: Floats | None
+    """d(u)^2r, the weights of the caller's norm, where they are others; else None."""
+    stationary: float | None
+    """f at the eigenvalue of the stationary vector; None: it is no eigenvector, and nothing is split off."""
+
+    @classmethod
+    def of(cls, hop: HopOperator, series: Series) -> SymmetricOperator:
+        diffusion, skip = hop.diffusion, hop.scheme.skip
+        connected = diffusion.graph.degree > 0
+        weight = np.where(connected, diffusion.degree, 0.0)
+        own = None if diffusion.r == 0.5 else np.where(connected, diffusion.degree ** (2 * diffusion.r), 0.0).astype(np.float32)
+        at = STATIONARY.get(skip)
+        f = response_of(hop.scheme, hop.hops)
+        return cls(hop, series, weight.astype(np.float32), own, None if at is None else float(f(np.array(at))))
+
+    @cached_property
+    def total(self) -> float:
+        return float(self.weight.sum(dtype=np.float64))
+
+    def stationary_share(self, error: Doubles, nodes: NDArray[np.int64]) -> Doubles:
+        """Of ‖error‖²: in its stationary part, in the caller's norm, for errors [nodes, columns] of a sample of the rows.
+
+        At least what independent errors have; more where many rows have the same value, and so the same error.
+        """
+        weight, some = self.weight.astype(np.float64), self.weight[nodes].astype(np.float64)
+        square = some @ np.square(error)
+        along = np.square(some @ error) - np.square(some) @ np.square(error)  # without what is random
+        whole = some.sum() * square
+        share = np.clip(along / np.where(whole > 0, whole, 1.0), 0.0, 1.0) + np.square(weight).sum() / self.total**2
+        return share if self.own is None else share * (self.own.sum(dtype=np.float64) / self.total)
+
+    @cached_property
+    def factors(self) -> tuple[Floats, Floats]:
+        """Of x and of x² in Σ weight·q and Σ weight·q²."""
+        source = self.hop.diffusion.source
+        return self.weight * source, self.weight * source * source
+
+    @cached_property
+    def target(self) -> Floats:
+        """x = target · q."""
+        return np.asarray(1 / self.hop.diffusion.source, dtype=np.float32)
+
+
+@dataclass
+class _State:
+    """The iterates of a tile in one format and the recurrence so far; arrays over the tile's columns, padding included."""
+
+    format: RowFormat
+    stored: list[StoredRows]
+    basis: list[Doubles]
+    """p_k = Σ_l basis[k][l] ∘ s_l"""
+    nu: Doubles
+    """s_k = nu p_k + epsilon p_{k-1}"""
+    epsilon: Doubles
+    live: NDArray[np.bool_]
+    spoilt: NDArray[np.bool_]
+    """Where rounding is as large as what is left of a column."""
+    a: list[Doubles] = field(default_factory=list)
+    b: list[Doubles] = field(default_factory=list)
+    applied: Doubles | None = None
+    """S p_{k-1} in terms of s_0 .. s_k"""
+    rounding: list[Doubles] = field(default_factory=list)
+    lengths: list[Doubles] = field(default_factory=list)
+    """‖s_k‖"""
+    sizes: list[Doubles] = field(default_factory=list)
+    """Norm of p_k in the caller's norm, about."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Of each column of a tile, after some hops."""
+
+    found: Estimate
+    rounding: Doubles
+    """Relative error of what was stored in few bytes, [width]"""
+    active: NDArray[np.bool_]
+    """False: the column is zero or stationary, and exact."""
+
+    @property
+    def errors(self) -> Doubles:
+        return np.where(self.active, np.hypot(self.found.truncation, self.rounding), 0.0)
+
+
+class Recurrence:
+    """The recurrences of one tile of columns."""
+
+    def __init__(self, op: SymmetricOperator, features: FeatureMatrix, shape: Shape, sums: Doubles) -> None:
+        """`sums` [2, width]: Σ weight·q and Σ weight·q² of the columns."""
+        self.op, self.features, self.shape, self.padded = op, features, shape, shape.blocks * LANES
+        total = op.total
+        whole, square = self._wide(sums[0]), self._wide(sums[1])
+        self.mean = whole / total if op.stationary is not None and total else np.zeros(self.padded)
+        self.rest = np.maximum(square - total * self.mean**2, 0.0)
+        self.rest[self.rest <= _STATIONARY * square] = 0.0
+        self.scale = np.where(self.rest > 0, 1 / np.sqrt(np.where(self.rest > 0, self.rest, 1.0)), 0.0)
+        self.alike = np.zeros(self.padded)
+        """The share of rounding errors that is stationary"""
+        self.state: _State | None = None
+
+    def _wide(self, values: Doubles) -> Doubles:
+        wide = np.zeros(self.padded)
+        wide[: self.shape.width] = values
+        return wide
+
+    def start(self, format: RowFormat) -> Doubles:
+        """Encode the columns; returns the share of each that is lost to rounding."""
+        op, shape = self.op, self.shape
+        stored = format.empty(self.features.n, shape.blocks)
+        sums = np.zeros((_SUMS, self.padded))
+        mean, scale = _floats(self.mean), _floats(self.scale)
+        nodes = np.flatnonzero(op.weight)[:: max(1, self.features.n // _SAMPLE)] if op.stationary is not None else _NONE
+        some = np.zeros((len(nodes), self.padded))
+        for first, rows, column in self._rows():
+            inside = (nodes >= first) & (nodes < first + len(rows))
+            some[inside, : shape.width] = rows[nodes[inside] - first, column : column + shape.width]
+            native.encode_rows(
+                format=format.code,
+                x=rows,
+                row0=first,
+                column0=column,
+                width=shape.width,
+                blocks=shape.blocks,
+                source=op.hop.diffusion.source,
+                weight=op.weight,
+                own=op.own,
+                mean=mean,
+                scale=scale,
+                rows=stored.rows,
+                steps=stored.steps,
+                sums=sums,
+                threads=op.hop.threads,
+            )
+        if len(nodes):
+            part = StoredRows(stored.rows[nodes], stored.steps[nodes] if stored.steps.size else stored.steps)
+            exact = (op.hop.diffusion.source[nodes, None] * some - self.mean) * self.scale
+            self.alike = op.stationary_share(format.decode(part, shape.blocks) - exact, nodes)
+        nu = np.sqrt(sums[1])
+        live = nu > 0
+        inverse = _inverse(nu)
+        self.state = _State(format, [stored], [inverse[None]], nu, np.zeros(self.padded), live, np.zeros_like(live))
+        offset = _ARITHMETIC * np.abs(self.mean) * self.scale * np.sqrt(op.total)  # x - mean, in float32
+        self.state.lengths.append(nu)
+        self.state.rounding.append(np.sqrt(sums[2] + np.square(offset)) * inverse)
+        self.state.sizes.append(np.sqrt(sums[3]) * inverse if op.own is not None else np.ones(self.padded))
+        return self.state.rounding[0]
+
+    def _rows(self) -> list[tuple[int, Floats, int]]:
+        """Pieces of the input: their first row, the values, and where the tile's columns begin in them."""
+        features, shape = self.features, self.shape
+        if features.sparse is not None:
+            return [(0, features.columns(shape.column, shape.column + shape.width), 0)]
+        return [(first, features.rows(first, last), shape.column) for first, last in features.chunks()]
+
+    def hop(self, shift: Doubles | float) -> None:
+        """One more iterate, with `shift` the guess σ_k, of each column or of all."""
+        state, op, shape = self.state, self.op, self.shape
+        assert state is not None
+        k = len(state.basis) - 1
+        inverse = _inverse(state.nu) * state.live
+        own, previous = state.basis[k], state.basis[k - 1] if k else None
+        mix = -shift * own
+        if previous is not None and state.applied is not None:
+            mix -= inverse * state.epsilon * state.applied
+            mix[:k] -= state.b[-1] * previous
+        mix *= state.live
+        out = state.format.empty(self.features.n, shape.blocks)
+        sums = np.zeros((_SUMS, self.padded))
+        edges = op.hop.edges
+        native.recurrence_hop(
+            format=state.format.code,
+            start=edges["start"],
+            end=edges["end"],
+            indices=edges["indices"],
+            edge_weight=edges["weight"],
+            blocks=shape.blocks,
+            keep=op.hop.keep,
+            gain=op.hop.gain,
+            weight=op.weight,
+            own=op.own,
+            rows=[each.rows for each in state.stored],
+            steps=[each.steps for each in state.stored],
+            factor=_floats(inverse),
+            mix=_floats(mix),
+            out=out.rows,
+            out_steps=out.steps,
+            sums=sums,
+            threads=op.hop.threads,
+        )
+        lengths = np.array(state.lengths)
+        arithmetic = _ARITHMETIC * np.sqrt(np.square(inverse * lengths[-1]) + np.square(mix * lengths).sum(axis=0))
+        self._measured(shift, out, sums, inverse, np.square(arithmetic))
+
+    def _measured(self, shift: Doubles | float, out: StoredRows, sums: Doubles, inverse: Doubles, arithmetic: Doubles) -> None:
+        """a_k, b_k and p_{k+1} from what the hop has added up."""
+        state = self.state
+        assert state is not None
+        k = len(state.basis) - 1
+        low, high = self.op.series.low - shift, self.op.series.high - shift
+        along = np.clip(sums[0] * inverse, low, high)
+        square = sums[1] - along**2
+        # What rounding has left undetermined is no sign of an exhausted space: the column needs a wider format.
+        state.spoilt |= (sums[2] > 0) & ((square < 4 * sums[2]) | (along != sums[0] * inverse))
+        b = np.sqrt(np.clip(square, sums[2], (0.5 * (high - low)) ** 2))
+        finished = b <= _FINISHED
+        b[finished] = 0.0
+        applied = np.zeros((k + 2, self.padded))
+        applied[k + 1] = 1.0
+        applied[: k + 1] += shift * state.basis[k]
+        if k:
+            applied[:k] += state.b[-1] * state.basis[k - 1]
+        following = np.zeros((k + 2, self.padded))
+        following[k + 1] = 1.0
+        following[: k + 1] -= along * state.basis[k]
+        state.a.append(np.where(state.live, shift + along, 0.0))
+        state.b.append(b)
+        state.stored.append(out)
+        state.lengths.append(np.sqrt(sums[1]))
+        # S p_{k-1} was taken from s_k, so its rounding is in S p_k too, and so on.
+        lost = sums[2] + arithmetic + np.square(state.epsilon * state.rounding[-1]) * (k > 0)
+        state.nu, state.epsilon, state.applied = b, along, applied
+        state.live = state.live & ~finished
+        inverse = _inverse(b)
+        state.basis.append(following * inverse)
+        state.rounding.append(np.sqrt(lost) * inverse)
+        ratio = np.sqrt(sums[3] / np.where(sums[1] > 0, sums[1], 1.0)) if self.op.own is not None else np.ones(self.padded)
+        state.sizes.append(ratio)
+
+    def estimate(self, tolerance: float) -> Accuracy:
+        """After the hops so far."""
+        state, width = self.state, self.shape.width
+        assert state is not None
+        a, b, sizes = (np.array(each)[:, :width] for each in (state.a, state.b, state.sizes))
+        found = estimate(self.op.series, a, b, sizes, tolerance, self.op.hop.threads)
+        active = self.scale[:width] > 0
+        lost = np.square(_CARRIED * np.array(state.rounding)[:, :width])
+        carried, settled = ((lost * each).sum(axis=0) for each in self._carried(found.coefficients, a, b, sizes, active))
+        # J has seen what rounding added to the stationary part, and f may leave more of that than of the column.
+        norm = np.sqrt(np.maximum(np.square(found.norm) - settled, np.square(self.op.series.resolved * sizes[0])))
+        found = replace(found, norm=norm, truncation=found.truncation * (found.norm / np.maximum(norm, 1e-300)))
+        rounding = np.sqrt(carried + settled) / np.maximum(found.norm, 1e-300)
+        rounding[state.spoilt[:width]] = np.inf
+        return Accuracy(found, np.where(active, rounding, 0.0), active)
+
+    def _carried(
+        self, coefficients: Doubles, a: Doubles, b: Doubles, sizes: Doubles, active: NDArray[np.bool_]
+    ) -> tuple[Doubles, Doubles]:
+        """‖g_j(S) δ‖² of an error δ of norm 1 in p_j that is random, or like the column, each [m + 1, width].
+
+        A random δ has the spectrum of an average column; and a stationary part that columns do not have, the second result.
+        """
+        op, (m, width) = self.op, a.shape
+        running = active & (b > 0).all(axis=0)
+        some = running if running.any() else np.ones(width, dtype=bool)
+        diagonal, off_diagonal = np.zeros((2 * m + 3, width)), np.zeros((2 * m + 2, width))
+        diagonal[:m], off_diagonal[:m] = a, b
+        diagonal[m + 1 : 2 * m + 1] = a[:, some].mean(axis=1, keepdims=True)
+        off_diagonal[m + 1 : 2 * m + 1] = b[:, some].mean(axis=1, keepdims=True)
+        diagonal[-1] = op.series.high
+        first = np.zeros_like(diagonal)
+        first[[0, m + 1, -1]] = 1
+        weights = np.concatenate([sizes, np.repeat(sizes[:, some].mean(axis=1, keepdims=True), width, axis=1)])
+        squares = np.square(amplification(coefficients, a, b, diagonal, off_diagonal, first))
+        squares[:, :-1] *= np.square(weights)
+        like, random = squares[:, : m + 1].sum(axis=1), squares[:, m + 1 : -1].sum(axis=1)
+        return np.maximum(like, random), self.alike[:width] * squares[:, -1]
+
+    def next_shift(self) -> Doubles:
+        """A guess of a_k: a_{k-1} of each column.
+
+        An error e of a_{k-1} leaves p_k with a part e/b along p_{k-1}, and what is measured as a_k has the error
+        (a_{k-1} - σ_{k-1})(a_{k-1} - σ_k) e/b² from it; with this guess that is zero, and errors do not grow.
+        """
+        assert self.state is not None
+        return self.state.a[-1]
+
+    def norms(self, found: Estimate) -> Doubles:
+        """Of each column of f(S) X in the caller's norm: without the stationary part, and with it; [2, width]."""
+        width, op = self.shape.width, self.op
+        rest = found.norm * (np.sqrt(self._start_square()) * _inverse(self.scale))[:width]
+        total = float((op.weight if op.own is None else op.own).sum(dtype=np.float64))
+        settled = self.mean[:width] * (op.stationary or 0.0) * np.sqrt(total)
+        return np.stack([rest, np.hypot(rest, settled)])
+
+    def finish(self, coefficients: Doubles, result: Floats, first: int = 0) -> None:
+        """Write f(S) x into the tile's columns of a result that begins with column `first`."""
+        state, op, shape = self.state, self.op, self.shape
+        assert state is not None
+        count = len(coefficients)
+        mix = np.zeros((count, self.padded))
+        for k, (row, basis) in enumerate(zip(coefficients, state.basis, strict=False)):
+            mix[: k + 1] += self._wide(row) * basis
+        mix *= np.sqrt(self._start_square()) * _inverse(self.scale)
+        offset = self.mean * (op.stationary or 0.0)
+        native.combine_rows(
+            format=state.format.code,
+            blocks=shape.blocks,
+            width=shape.width,
+            factor=op.target,
+            weight=op.weight,
+            rows=[each.rows for each in state.stored[:count]],
+            steps=[each.steps for each in state.stored[:count]],
+            mix=_floats(mix),
+            offset=_floats(offset),
+            result=result,
+            column0=shape.column - first,
+            threads=op.hop.threads,
+        )
+
+    def _start_square(self) -> Doubles:
+        """‖s_0‖² of each column: p_0 = s_0/‖s_0‖."""
+        assert self.state is not None
+        inverse = self.state.basis[0][0]
+        return _inverse(inverse) ** 2
+
+
+def _inverse(values: Doubles) -> Doubles:
+    return np.where(values > 0, 1 / np.where(values > 0, values, 1.0), 0.0)
+
+
+def _floats(values: Doubles) -> Floats:
+    """For a kernel: float32, at the start of a cache line."""
+    out = aligned(*values.shape)
+    out[:] = values
+    return out
