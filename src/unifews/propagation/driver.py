@@ -42,7 +42,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunResult:
     """All groups of columns after their hops."""
 
     groups: list[GroupResult]
@@ -52,7 +52,7 @@ class Outcome:
 
 def run(
     task: PropagationTask, schedule: Schedule, store: StateStore, comm: Communicator, progress: Progress | None = None
-) -> Outcome:
+) -> RunResult:
     """Propagate all groups of columns, each from where the store has it."""
     view, groups, hops = schedule.view, schedule.groups, schedule.view.op.hops
     split = comm if schedule.by_columns else SingleProcess()
@@ -91,7 +91,7 @@ def run_hops(engine: Engine, place: GroupStore, report: Callable[[int], None]) -
 
 
 @dataclass(frozen=True)
-class InMemoryOutcome:
+class InMemoryResult:
     """All columns after their hops, in memory."""
 
     values: Floats
@@ -114,14 +114,14 @@ def run_in_memory(
     *,
     every_hop: bool = False,
     progress: Progress | None = None,
-) -> InMemoryOutcome:
+) -> InMemoryResult:
     """All columns of a view; without a budget, unpruned."""
     groups = planner.in_memory_groups(task, view.width, budget)
     store = InMemory(task.features.n, groups, pruned=budget is not None, every_hop=every_hop)
     outcome = run(task, Schedule(view, groups, budget, prices=prices), store, SingleProcess(), progress)
     values, growth = store.joined()
     count = 1 if budget is None else len(groups)
-    return InMemoryOutcome(values, growth, outcome.hops, count, store.joined_hops(), store.certificates)
+    return InMemoryResult(values, growth, outcome.hops, count, store.joined_hops(), store.certificates)
 
 
 def _engine(
@@ -142,7 +142,7 @@ def _later(progress: Progress | None, before: int, steps: int) -> Callable[[int]
     return lambda done: progress(before + done, steps) if progress else None
 
 
-def _gathered(split: Communicator, done: dict[int, GroupResult]) -> Outcome:
+def _gathered(split: Communicator, done: dict[int, GroupResult]) -> RunResult:
     """The groups of all workers; a hop takes as long as the worker that needs most for it."""
     by_worker = [done]
     if split.size > 1:
@@ -152,7 +152,7 @@ def _gathered(split: Communicator, done: dict[int, GroupResult]) -> Outcome:
     seconds = [_added([each.hops for each in worker.values()]) for worker in by_worker if worker]
     longest = [max(hop.seconds for hop in same) for same in zip(*seconds, strict=True)]
     hops = _added([each.hops for each in groups])
-    return Outcome(groups, [replace(hop, seconds=most) for hop, most in zip(hops, longest, strict=True)])
+    return RunResult(groups, [replace(hop, seconds=most) for hop, most in zip(hops, longest, strict=True)])
 
 
 def _added(groups: list[list[HopTrace]]) -> list[HopTrace]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from unifews.core.schemes import SpectralFilter, response_of
 from unifews.core.trace import HopTrace
-from unifews.kernels import aligned, native
+from unifews.kernels import LANES, aligned, native
 from unifews.kernels.formats import FORMATS, RowFormat
 from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.operator import HopOperator
@@ -38,6 +38,8 @@ _ROUNDED = 0.5  # of the tolerance is left to rounding
 _AGAIN = 0.25  # of a tile's columns: if more of them need a wider format, all are propagated again
 _EARLY = 0.25  # of the tolerance: a format that loses more of the input than this loses too much in the end
 _FIRST = 0.7  # of the interval from below: the guess of a_0
+_ROW = 128  # bytes of a row, at most, where
+_LARGE = 16 << 20  # bytes or more are all rows of an iterate
 MOST_HOPS = 63
 """Iterates that the kernels combine, less one."""
 
@@ -135,9 +137,9 @@ def lanczos(op: HopOperator, features: FeatureMatrix, goal: Goal, progress: Prog
     values = aligned(features.n, features.f)
     sums = _column_sums(operator, features)
     shapes = cut(features.f)
-    tiles = []
+    tiles: list[TileResult] = []
     for number, shape in enumerate(shapes):
-        tiles.append(_tile(operator, features, shape, sums[:, shape.column : shape.column + shape.width], goal, values))
+        tiles.extend(_tile(operator, features, shape, sums[:, shape.column : shape.column + shape.width], goal, values))
         if progress:
             progress(number + 1, len(shapes))
     _fill_isolated(operator, features, values)
@@ -164,40 +166,48 @@ def _column_sums(op: SymmetricOperator, features: FeatureMatrix) -> Doubles:
 
 def _tile(
     op: SymmetricOperator, features: FeatureMatrix, shape: Shape, sums: Doubles, goal: Goal, values: Floats
-) -> TileResult:
-    """Propagate the columns of a tile into `values`."""
-    recurrence = Recurrence(op, features, shape, sums)
-    for place, format in enumerate(goal.formats):
-        wider = goal.formats[place + 1 :]
+) -> list[TileResult]:
+    """Propagate the columns of a tile into `values`, in the first format that takes them, in narrower tiles if it is wide."""
+    format, wider = goal.formats[0], goal.formats[1:]
+    parts = _parts(shape, format, features.n)
+    ran = None
+    if len(parts) == 1:
+        recurrence = Recurrence(op, features, shape, sums)
         lost = recurrence.start(format)
-        if wider and _rms(lost[: shape.width]) > _EARLY * goal.tolerance:
-            continue
-        ran = _hops(recurrence, goal, bool(wider))
-        if ran is not None:
-            break
-    assert ran is not None, "the widest format takes every column"
+        if not wider or _rms(lost[: shape.width]) <= _EARLY * goal.tolerance:
+            ran = _hops(recurrence, goal, bool(wider))
+        goal = replace(goal, formats=wider)
+    if ran is None:
+        own = [sums[:, part.column - shape.column :][:, : part.width] for part in parts]
+        return [done for part, sum_ in zip(parts, own, strict=True) for done in _tile(op, features, part, sum_, goal, values)]
     accuracy, poor, seconds = ran
     recurrence.finish(accuracy.found.coefficients, values)
-    norms = recurrence.norms(accuracy.found)
-    errors = accuracy.errors
-    columns = np.flatnonzero(poor)
+    errors, columns = accuracy.errors, np.flatnonzero(poor)
     if len(columns):
-        again = _again(op, features, shape.column + columns, replace(goal, formats=wider), values)
         errors = errors.copy()
-        errors[columns] = again.errors
-    return TileResult(shape, format, len(seconds), errors, norms, tuple(seconds), tuple(columns.tolist()))
+        errors[columns] = _again(op, features, shape.column + columns, goal, values)
+    norms = recurrence.norms(accuracy.found)
+    return [TileResult(shape, format, len(seconds), errors, norms, tuple(seconds), tuple(columns.tolist()))]
 
 
-def _again(
-    op: SymmetricOperator, features: FeatureMatrix, columns: NDArray[np.int64], goal: Goal, values: Floats
-) -> TileResult:
-    """Propagate some columns by themselves."""
+def _parts(shape: Shape, format: RowFormat, n: int) -> list[Shape]:
+    """The tile, or tiles of rows as long as those of int8: all iterates of a tile are in memory."""
+    blocks = _ROW // format.bytes_per_block
+    if shape.blocks <= blocks or n * format.stride(shape.blocks) < _LARGE:
+        return [shape]
+    starts = range(0, shape.width, blocks * LANES)
+    widths = [min(blocks * LANES, shape.width - start) for start in starts]
+    return [Shape(shape.column + start, width, -(-width // LANES)) for start, width in zip(starts, widths, strict=True)]
+
+
+def _again(op: SymmetricOperator, features: FeatureMatrix, columns: NDArray[np.int64], goal: Goal, values: Floats) -> Doubles:
+    """Propagate some columns by themselves; returns their errors."""
     part = np.concatenate([features.rows(first, last)[:, columns] for first, last in features.chunks()])
     some = FeatureMatrix(part, features.n)
     result = aligned(features.n, len(columns))
     done = _tile(op, some, cut(len(columns))[0], _column_sums(op, some), goal, result)
     values[:, columns] = np.ldexp(result, some.exponent) if some.exponent else result
-    return done
+    return np.concatenate([each.errors for each in done])
 
 
 def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy, NDArray[np.bool_], list[float]] | None:
