@@ -408,7 +408,7 @@ class TestSettingsInMessages:
         [
             ("--certify --memory 1GB", ["certify is not available out of core", "out of core columns"]),
             ("--max-error .1 --memory 1GB", ["--max-error spends one budget", "out of core columns"]),
-            ("--max-error .1 --certify-sampled", "leave out --certify."),
+            ("--degree 3", "--degree is for propagation by its error; give --max-error"),
         ],
     )
     def test_of_propagate(self, folder, options, says):

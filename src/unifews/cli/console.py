@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from unifews.distributed.communicator import launched
 from unifews.errors import InputError, MissingFileError
-from unifews.resources import Progress
+from unifews.resources import Progress, launched
 
 if TYPE_CHECKING:
     from rich.console import Console

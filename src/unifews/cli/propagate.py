@@ -27,8 +27,8 @@ from unifews.cli.options import (
     out_flag,
 )
 from unifews.cli.train import train_options
-from unifews.distributed.communicator import launched
 from unifews.errors import InputError, unknown_name
+from unifews.resources import launched
 
 if TYPE_CHECKING:
     from unifews.core.config import Option
