@@ -25,7 +25,8 @@ from unifews.errors import FileFormatError, InputError, MissingFileError, unknow
 from unifews.methods import registry
 from unifews.nn import models
 from unifews.nn.config import LayerEntries, PruningConfig, Share
-from unifews.propagation.config import PropagationConfig
+from unifews.propagation import tolerance
+from unifews.propagation.config import BY_ERROR, ErrorNorm, Precision, PropagationConfig
 from unifews.storage.reading import reading
 from unifews.training.fingerprint import fingerprint
 from unifews.training.recipe import LINKS, Recipe, WeightPruning
@@ -219,6 +220,10 @@ class DecoupledSpec(TrainSpec):
     )
     rank: int | None = same_option(PropagationConfig, "rank")
     inherit: bool = same_option(PropagationConfig, "inherit")
+    max_error: float | None = same_option(Amounts, "max_error")
+    error_norm: ErrorNorm = same_option(PropagationConfig, "error_norm", needs="max_error")
+    degree: int | None = same_option(PropagationConfig, "degree", needs="max_error")
+    precision: Precision | None = same_option(PropagationConfig, "precision", needs="max_error")
     head: Literal["auto", "embedding", "coordinates"] = option(
         "auto", "input of the head: the embedding or its principal components (coordinates)", group="Pruning", rare=True
     )
@@ -232,12 +237,22 @@ class DecoupledSpec(TrainSpec):
     def _check_combination(self) -> None:
         if self.model == "mlp" and self.prunes_edges:
             raise InputError("an MLP sees no edges, so none can be pruned; take model='appnp' or 'sgc'.", setting="model")
-        if self.head == "coordinates" and (self.basis == "input" or not (self.prunes_edges or self.rank)):
+        by_entries = self.prunes_edges and self.max_error is None
+        if self.head == "coordinates" and (self.basis == "input" or not (by_entries or self.rank)):
             raise InputError(
-                "head='coordinates' needs principal components: prune edges or give `rank`, without basis='input'.",
+                "head='coordinates' needs principal components: prune edges by edge_sparsity or give `rank`, without "
+                "basis='input'.",
                 setting="head",
             )
-        _ = self.scheme  # checks alpha and skip
+        scheme = self.scheme  # checks alpha and skip
+        tolerance.check(self.amounts, project(PropagationConfig, self, basis="principal"), scheme)
+
+    def to_dict(self) -> Values:
+        """Without `max_error`, its options have no effect and are left out, so that earlier runs keep their id."""
+        settings = super().to_dict()
+        if self.max_error is None:
+            settings = {name: value for name, value in settings.items() if name not in BY_ERROR}
+        return settings
 
     @property
     def scheme(self) -> Scheme:
