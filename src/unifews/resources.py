@@ -29,6 +29,12 @@ _PER_EDGE = 200  # bytes that one edge of a chunk takes, with everything derived
 _CHUNK = (1 << 14, 1 << 20)  # fewest and most edges of a chunk
 
 
+def report(progress: StageProgress | None, stage: str, done: int, total: int) -> None:
+    """Call `progress`, if there is one."""
+    if progress is not None:
+        progress(stage, done, total)
+
+
 def cores() -> int:
     """The cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

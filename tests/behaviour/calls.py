@@ -21,6 +21,8 @@ from unifews.datasets.gencat import gencat
 N, WIDTH = 90, 24
 Values = dict[str, np.ndarray]
 CALLS: dict[str, Callable[[Path], Values]] = {}
+EXTRAS = {"exported_to_onnx": ("onnx", "onnxscript", "onnxruntime")}
+"""Packages that a call needs and that may not be installed."""
 
 DATA = gencat(N, 400, features=WIDTH, classes=3, seed=7, name="mine")
 
@@ -118,6 +120,26 @@ def out_of_core(place: Path) -> Values:
     DATA.graph.save(place / "g")
     uf.propagate(uf.Graph.open(place / "g"), DATA.x, hops=4, edge_sparsity=0.7, out=place / "p.npy", memory="8GB", threads=1)
     return {"embedding": np.load(place / "p.npy")}
+
+
+@call
+def out_of_core_resumed(place: Path) -> Values:
+    """Interrupted after the third of four hops, and resumed from its working folder."""
+    DATA.graph.save(place / "g")
+    graph, steps = uf.Graph.open(place / "g"), []
+
+    def stop(done: int, total: int) -> None:
+        steps.append(done)
+        if len(steps) == 4:  # the first step is the layout of the features
+            raise KeyboardInterrupt
+
+    how = dict(hops=4, edge_sparsity=0.7, out=place / "p.npy", memory="8GB", checkpoint_every_hop=True, threads=1)
+    try:
+        uf.propagate(graph, DATA.x, progress=stop, **how)
+    except KeyboardInterrupt:
+        assert (place / "p.npy.work").is_dir()
+    out = uf.propagate(graph, DATA.x, progress=stop, **how)
+    return {"embedding": np.load(place / "p.npy"), "steps": np.array(steps), **propagated(out)}
 
 
 # --------------------------------------------------------------------------------------------------------------- layers
@@ -219,52 +241,74 @@ def a_dataset_folder(place: Path) -> Values:
 
 
 @call
-def commands(place: Path) -> Values:
-    """Convert, propagate, train and compare by the command line."""
+def exported_to_onnx(place: Path) -> Values:
+    """Scores of onnxruntime, on the graph of the training and on one with more nodes."""
+    import onnxruntime
+
+    model, _ = trained(lambda: pyg.GCN(WIDTH, 16, 2, 3))
+    made = uf.export(uf.compress(model, torch.from_numpy(DATA.x), edges()), place / "m.onnx", format="onnx")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(made.path), options, providers=["CPUExecutionProvider"])
+    inputs = {
+        "same": (DATA.x, DATA.graph.to_edge_index()),
+        "more": (np.concatenate([DATA.x, DATA.x[:2]]), np.concatenate([DATA.graph.to_edge_index(), [[0, 90], [90, 91]]], 1)),
+    }
+    return {name: session.run(None, {"x": x, "edge_index": edge_index})[0] for name, (x, edge_index) in inputs.items()}
+
+
+def run(*arguments: object) -> dict[str, Any]:
+    """What a command prints with --json."""
     from typer.testing import CliRunner
 
     from unifews import cli
 
-    def run(*arguments: object) -> dict[str, Any]:
-        result = CliRunner().invoke(cli.app, [str(argument) for argument in arguments], prog_name="unifews")
-        assert result.exit_code == 0, result.output
-        found: dict[str, Any] = json.loads(result.stdout)
-        return found
+    result = CliRunner().invoke(cli.app, [str(argument) for argument in (*arguments, "--json")], prog_name="unifews")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
 
+
+@call
+def commands(place: Path) -> Values:
+    """Convert, propagate and train by the command line."""
     np.savetxt(place / "e.csv", directed().to_edge_index().T, fmt="%d", delimiter=",", header="source,target", comments="")
     np.save(place / "x.npy", DATA.x)
     uf.save_dataset(DATA, place / "d")
+    features = ("-x", place / "x.npy", "-o", place / "p.npy", "--hops", 3, "--edge-sparsity", 0.5)
+    layers = ("--model", "gcn", "--epochs", 2, "--width", 8, "--seeds", 1, "--edge-sparsity", 0.5)
     said = {
-        "convert": run("data", "convert", "-e", place / "e.csv", "-o", place / "g", "--nodes", N, "--json"),
-        "propagate": run(
-            "propagate",
-            place / "g",
-            "-x",
-            place / "x.npy",
-            "-o",
-            place / "p.npy",
-            "--hops",
-            3,
-            "--edge-sparsity",
-            0.5,
-            "--json",
-        ),
-        "train": run(
-            "train",
-            place / "d",
-            "--model",
-            "gcn",
-            "--epochs",
-            2,
-            "--width",
-            8,
-            "--seeds",
-            1,
-            "--edge-sparsity",
-            0.5,
-            "--ledger",
-            place / "runs",
-            "--json",
-        ),
+        "convert": run("data", "convert", "-e", place / "e.csv", "-o", place / "g", "--nodes", N),
+        "propagate": run("propagate", place / "g", *features),
+        "train": run("train", place / "d", *layers, "--ledger", place / "runs"),
     }
     return flat(said) | {"p": np.load(place / "p.npy")} | files(place / "g")
+
+
+@call
+def command_compare(place: Path) -> Values:
+    """Two methods and the unpruned model."""
+    uf.save_dataset(DATA, place / "d")
+    short = ("--epochs", 2, "--width", 8, "--seeds", 1, "--ledger", place / "runs")
+    return flat(run("compare", place / "d", "--methods", "random,dspar", "--edge-sparsity", ".5", *short))
+
+
+@call
+def command_infer(place: Path) -> Values:
+    """A model that was trained on one graph predicts nodes of a larger one."""
+    uf.save_dataset(gencat(N + 30, 500, features=WIDTH, classes=3, seed=8, name="larger"), place / "larger")
+    model, _ = trained(lambda: pyg.GCN(WIDTH, 16, 2, 3))
+    uf.save(uf.compress(model, torch.from_numpy(DATA.x), edges()), place / "model")
+    said = run("infer", place / "model", place / "larger", "--nodes", f"5,{N + 20},7", "--scores", "-o", place / "some.npy")
+    run("infer", place / "model", place / "larger", "--scores", "-o", place / "all.npy")
+    return {"some": np.load(place / "some.npy"), "all": np.load(place / "all.npy"), **flat(said["model"] | said["graph"])}
+
+
+@call
+def experiment_of_the_paper(place: Path) -> Values:
+    """Rows of fig:gencat, whose graphs are generated."""
+    from unifews.experiments.reproduce import reproduce
+    from unifews.training.ledger import Ledger
+
+    [found] = reproduce(["gencat"], ledger=Ledger(place / "runs"), out=place / "out", datasets=["gencat:2.1,0.1"])
+    return flat({"rows": found.rows()}) | files(place / "out")

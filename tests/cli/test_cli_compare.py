@@ -219,7 +219,7 @@ class TestMistakes:
             ),
             (["--model", "sage", "--methods", "glt"], "method 'glt' works on"),
             (["--methods", "dspar", "--weight-sparsity", 0.5], "'dspar' removes no weights"),
-            (["--edge-sparsity", ".5,1.5"], "'1.5'"),
+            (["--edge-sparsity", ".5,1.5"], "got 1.5"),
             (["--edge-sparsity", "half"], "'half'"),
             (["--edge-sparsity", ""], "--edge-sparsity"),
             (["--edge-sparsity", "0"], "removes nothing"),

@@ -69,7 +69,7 @@ class Sharing:
         ({"certify": "smapled"}, "certify", "must be True or False or 'sampled'; got 'smapled'"),
         ({"nested": 1}, "nested", "must be True or False; got 1"),
         ({"nested": True}, "nested", "no effect without `sparsity` or `threshold`"),
-        ({"lock": True}, "lock", "no effect without kind=node"),
+        ({"lock": True}, "lock", "no effect with kind=block; leave it out, or write kind=node"),
         ({"name": 3}, "name", "must be a string; got 3"),
         ({"inner": {"epochs": 0}}, "epochs", "must be an integer of at least 1; got 0"),
         ({"inner": {"epochs": 2.0}}, "epochs", "must be an integer"),
@@ -159,3 +159,62 @@ def test_the_setting_survives_pickling_between_processes() -> None:
     for kind in (InputError, UnknownNameError):
         error = pickle.loads(pickle.dumps(kind("wrong.", setting="sparsity")))
         assert (str(error), error.setting) == ("wrong.", "sparsity")
+
+
+# ------------------------------------------------------------------------------------------------- options without effect
+
+
+@dataclass(frozen=True)
+class How:
+    """Conditions on options of its own and of another class."""
+
+    basis: Literal["pca", "input"] = option("pca", "basis")
+    rank: int | None = option(None, "components", needs="basis!=input & model=big|model=huge")
+    nested: bool = option(False, "removed stays removed", needs="sparsity|threshold")
+    model: str = option("big", "model")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"basis": "input", "rank": 3}, "`rank` has no effect with basis=input; leave it out."),
+        (
+            {"rank": 3, "model": "small"},
+            "`rank` has no effect with model=small; leave it out, or write model=big or model=huge.",
+        ),
+    ],
+)
+def test_all_conditions_of_an_option_must_hold(values: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        from_dict(How, values)
+    assert str(caught.value) == message and caught.value.setting == "rank"
+    assert from_dict(How, {"rank": 3, "model": "huge"}).rank == 3
+
+
+def test_conditions_on_options_of_another_class_are_checked_together() -> None:
+    how = How(nested=True)  # by itself it has no sparsity to look at
+    config.check_needs(how, Sharing(0.5), given=["nested"])
+    with pytest.raises(InputError, match="`nested` has no effect without `sparsity`; add it, or leave it out"):
+        config.check_needs(how, Sharing(None), given=["nested"])
+    config.check_needs(How(), Sharing(None), given=["nested", "unknown"])  # False asks for nothing
+
+
+def test_an_option_given_by_name_is_checked_whatever_its_value() -> None:
+    how = How(basis="input", model="big")
+    config.check_needs(how, given=["basis"])
+    with pytest.raises(InputError, match="`rank` has no effect with basis=input"):
+        config.check_needs(how, given=["rank"])
+
+
+def test_fields_may_be_exempt() -> None:
+    @dataclass(frozen=True)
+    class Lenient(How):
+        def __post_init__(self) -> None:
+            validate(self, unneeded=("rank",))
+
+    assert Lenient(basis="input", rank=3).rank == 3
+    with pytest.raises(InputError, match="no effect with basis=input"):
+        config.check_needs(Lenient(basis="input", rank=3), given=["rank"])

@@ -11,7 +11,7 @@ import unifews as uf
 from unifews import Graph
 from unifews.distributed.partition import Owners, metis, ranges
 from unifews.errors import InputError
-from unifews.propagation.columns import dealt
+from unifews.propagation.distributed import dealt
 
 DATA = uf.powerlaw(500, 8_000, num_features=3, seed=29)
 

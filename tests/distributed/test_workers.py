@@ -13,8 +13,9 @@ from torchrun import torchrun
 import unifews as uf
 from unifews import Graph, propagate
 from unifews.errors import InputError
-from unifews.propagation import columns, local
+from unifews.propagation import planner
 from unifews.propagation.budget import Target
+from unifews.propagation.distributed import dealt
 from unifews.storage.journal import folder_of
 
 pytestmark = pytest.mark.slow
@@ -72,10 +73,9 @@ def same_as(got, trace, expected):
 @pytest.mark.parametrize("name", COLUMNS)
 def test_columns_dealt_out(folder, told, monkeypatch, name):
     groups = CASES[name][1].get("groups")
-    shapes = columns.dealt(70, groups or 1, 1 if groups else 2)
+    shapes = dealt(70, groups or 1, 1 if groups else 2)
     assert len(shapes) == (groups or 2)
-    monkeypatch.setattr(local, "grouped", lambda *given: [[shape] for shape in shapes])
-    monkeypatch.setattr(local, "cut", lambda width, least=1: shapes)
+    monkeypatch.setattr(planner, "in_memory_groups", lambda *given: [[shape] for shape in shapes])
     monkeypatch.setattr(Target, "inherit", lambda self, other: None)  # nothing is handed over
     same_as(np.load(folder / f"{name}.npy"), told[0][name], alone(folder, name))
 
@@ -141,8 +141,8 @@ def test_a_lost_worker_is_replaced_and_all_go_on(folder):
         assert (folder / f"killed {way}.npy").read_bytes() == (folder / f"{way} target.npy").read_bytes()
         assert not folder_of(folder / f"killed {way}.npy").exists()
     # It was killed after its third hop, which all may have kept, or all but one.
-    assert [(folder / f"steps nodes {rank}").read_text() for rank in (0, 1)] in (["4 5"] * 2, ["3 4 5"] * 2)
-    assert (folder / "steps columns 1").read_text() == "4 5"
+    assert [(folder / f"steps nodes {rank}").read_text() for rank in (0, 1)] in (["1 5 6 7"] * 2, ["1 4 5 6 7"] * 2)
+    assert (folder / "steps columns 1").read_text() == "1 5 6 7"
 
 
 def test_the_command(folder):
@@ -178,7 +178,7 @@ def test_one_worker_alone(folder, monkeypatch, tmp_path):
 
         def stop(done, total, steps=steps):
             steps.append(done)
-            if len(steps) == 4:
+            if len(steps) == 5:  # after the basis, and four hops
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
@@ -186,7 +186,7 @@ def test_one_worker_alone(folder, monkeypatch, tmp_path):
         with pytest.raises(InputError, match="begun with hops 5 and not 6"):
             uf.distributed.propagate(graph, x, hops=6, threads=1, out=out, **how)
         uf.distributed.propagate(graph, x, hops=5, threads=1, out=out, checkpoint_every_hop=True, progress=stop, **how)
-        assert steps[4] == 5
+        assert steps[:7] == [1, 2, 3, 4, 5, 1, 6]
         if name.startswith("columns"):
             assert out.read_bytes() == Path(f"{name}.npy").read_bytes()
         np.testing.assert_allclose(np.load(out), np.load(f"{name}.npy"), atol=2e-6)

@@ -266,11 +266,11 @@ def _work():
     """The working folder of an interrupted propagation: going on ends with the same bytes."""
 
     def by_block():
-        from unifews.propagation import api, checkpoint, planner
+        from unifews.propagation import api, folder, planner
 
         planner.Requirements.memory = lambda self, blocks, outside=False: blocks * 1_000_000
         api.resident = lambda: 0
-        checkpoint._WORTH = 0.0
+        folder._WORTH = 0.0
 
     def write(place):
         import unifews as uf

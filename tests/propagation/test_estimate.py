@@ -11,7 +11,7 @@ import unifews as uf
 from unifews.core.diffusion import Diffusion
 from unifews.core.schemes import resolve
 from unifews.core.trace import HopTrace, Trace
-from unifews.propagation import estimate, inmemory
+from unifews.propagation import estimate, inmemory, tiles
 from unifews.propagation.estimate import unpruned_seconds
 from unifews.propagation.operator import HopOperator
 from unifews.resources import cores
@@ -79,7 +79,7 @@ class Clocks:
         monkeypatch.setattr(estimate, "perf_counter", lambda: self.wall)
         monkeypatch.setattr(estimate, "thread_time", lambda: self.cpu)
         monkeypatch.setattr(estimate, "_fresh_memory", lambda: 0.0)
-        monkeypatch.setattr(estimate.native, "full_hop", self.full_hop)
+        monkeypatch.setattr(tiles.native, "full_hop", self.full_hop)
 
     def full_hop(self, *, threads, **_):
         self.asked.append(threads)

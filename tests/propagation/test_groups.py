@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 import unifews as uf
 from unifews import propagate
-from unifews.propagation import local
+from unifews.propagation import planner
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def made():
 
 @pytest.fixture
 def small_is_large(monkeypatch):
-    monkeypatch.setattr(local, "LARGE", 1)
+    monkeypatch.setattr(planner, "LARGE", 1)
 
 
 @pytest.mark.parametrize("entries", ["block", "feature"])
@@ -28,7 +28,7 @@ def small_is_large(monkeypatch):
 def test_a_threshold_means_the_same_in_groups(made, monkeypatch, scheme, entries):
     common = dict(scheme=scheme, hops=5, threshold=0.02, entries=entries)
     whole = propagate(made.graph, made.x, **common)
-    monkeypatch.setattr(local, "LARGE", 1)
+    monkeypatch.setattr(planner, "LARGE", 1)
     groups = propagate(made.graph, made.x, **common)
     assert "2 groups" in groups.trace.notes[0] and not whole.trace.notes
     np.testing.assert_allclose(groups.coordinates, whole.coordinates, rtol=1e-3, atol=1e-3 * np.abs(whole.coordinates).max())
@@ -65,7 +65,7 @@ def test_groups_lose_no_more_than_one_threshold_for_all(made, monkeypatch, schem
     exact = propagate(made.graph, made.x, scheme, 10).embedding
     errors = []
     for large in (1 << 60, 1):
-        monkeypatch.setattr(local, "LARGE", large)
+        monkeypatch.setattr(planner, "LARGE", large)
         errors.append(np.linalg.norm(propagate(made.graph, made.x, scheme, 10, edge_sparsity=0.8).embedding - exact))
     assert errors[1] <= 1.05 * errors[0]
 

@@ -27,8 +27,9 @@ import unifews as uf
 from unifews import Appnp, Graph, Sgc, propagate
 from unifews.errors import FileFormatError, InputError, UnifewsError
 from unifews.io.graphs import read_matrix
-from unifews.propagation import api, checkpoint, features, local, outofcore, planner
-from unifews.storage import state_files
+from unifews.propagation import api, features, planner
+from unifews.propagation import folder as folders
+from unifews.storage import journal, state_files
 from unifews.storage.journal import folder_of
 
 pytestmark = pytest.mark.slow
@@ -55,7 +56,7 @@ def by_block(monkeypatch):
 def _by_block(monkeypatch):
     monkeypatch.setattr(planner.Requirements, "memory", lambda self, blocks, outside=False: blocks * 1_000_000)
     monkeypatch.setattr(api, "resident", lambda: 0)
-    monkeypatch.setattr(checkpoint, "_WORTH", 0.0)  # keep the state after every hop
+    monkeypatch.setattr(folders, "_WORTH", 0.0)  # keep the state after every hop
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
@@ -65,8 +66,7 @@ def mapped():
 
 def same_groups(monkeypatch, groups, graph, x, **how):
     """In memory, with the columns grouped in the same way."""
-    monkeypatch.setattr(local, "grouped", lambda *given: [[shape] for shape in groups])
-    monkeypatch.setattr(local, "cut", lambda width, least=1: groups)
+    monkeypatch.setattr(planner, "in_memory_groups", lambda *given: [[shape] for shape in groups])
     return propagate(graph, x, **how)
 
 
@@ -91,7 +91,7 @@ def counted(trace):
     ],
 )
 def test_the_result_is_that_of_memory(folder, by_block, monkeypatch, how, megabytes):
-    monkeypatch.setattr(checkpoint, "_WORTH", 1e9)  # once is enough here
+    monkeypatch.setattr(folders, "_WORTH", 1e9)  # once is enough here
     plans = []
     graph, x = mapped()
     got = propagate(graph, x, out="p.npy", memory=f"{megabytes}MB", plan=plans.append, **how)
@@ -116,10 +116,10 @@ def test_sums_may_add_up_in_a_file(folder, by_block, monkeypatch, how):
     needed = lambda self, blocks, outside=False: (1 if outside else 10) * blocks * 1_000_000  # noqa: E731
     monkeypatch.setattr(planner.Requirements, "memory", needed)
     plans, files = [], []
-    look = lambda done, total: files.extend(Path("q.npy.work").iterdir())  # noqa: E731
+    look = lambda done, total: files.extend(Path("q.npy.work").rglob("sum"))  # noqa: E731
     got = propagate(graph, x, out="q.npy", memory="2MB", plan=plans.append, progress=look, **how)
     assert plans[0].outside and "of disk, where sums add up too" in str(plans[0])
-    assert Path("q.npy.work/sum") in files and not Path("q.npy.work").exists()
+    assert Path("q.npy.work/columns-0.work/sum") in files and not Path("q.npy.work").exists()
     assert Path("q.npy").read_bytes() == Path("p.npy").read_bytes() and counted(got.trace) == counted(plain.trace)
     assert any("thresholds" in note for note in got.trace.notes) == (how != dict(hops=4)), "an unpruned run has none"
 
@@ -161,7 +161,7 @@ def test_the_plan_is_kept_to(folder, monkeypatch, how):
     plans, disk = [], []
 
     def look(done, total):
-        disk.append(sum(file.stat().st_size for file in folder_of(Path("p.npy")).iterdir()))
+        disk.append(sum(file.stat().st_size for file in folder_of(Path("p.npy")).rglob("*") if file.is_file()))
 
     tracemalloc.start()
     try:
@@ -188,22 +188,22 @@ CHILD = """
 import os, sys
 import numpy as np
 from unifews import Graph, propagate
-from unifews.propagation import api, outofcore
-from unifews.propagation import planner
+from unifews.propagation import api, planner
+from unifews.storage import journal
 planner.Requirements.memory = lambda self, blocks, outside=False: blocks * 1_000_000
 api.resident = lambda: 0
-outofcore._OFTEN = 0.0
+journal.SAVE_INTERVAL = 0.0
 os.fsync = lambda descriptor: None
 import unifews.propagation.features as features
 features._CHUNK_BYTES = 50 * 4 * 70
-keep = outofcore.Journal.record
+keep = journal.Journal.record
 
 def told(self, **done):
     print("before", *done, flush=True)
     keep(self, **done)
     print("after", *done, flush=True)
 
-outofcore.Journal.record = told
+journal.Journal.record = told
 how = eval(sys.argv[1])
 propagate(Graph.open("graph"), np.load("x.npy", mmap_mode="r"), out="p.npy", memory="2MB", checkpoint_every_hop=True, **how)
 """
@@ -233,7 +233,7 @@ def killed(how, step):
 @pytest.mark.parametrize("careful, following", [(True, 6), (False, 3)])
 @pytest.mark.parametrize("how", [dict(hops=6, edge_sparsity=0.5), dict(hops=6)], ids=["pruned", "unpruned"])
 def test_a_checkpoint_at_every_hop_loses_one_at_most(folder, by_block, monkeypatch, how, careful, following):
-    monkeypatch.setattr(checkpoint, "_WORTH", 1e9)  # of itself, it keeps the first hop alone
+    monkeypatch.setattr(folders, "_WORTH", 1e9)  # of itself, it keeps the first hop alone
     steps, (graph, x) = [], mapped()
 
     def stop(done, total):
@@ -325,12 +325,12 @@ def test_a_changed_input_and_other_options_are_told(folder, by_block):
     assert not Path("p.npy.work").exists()
 
 
-@pytest.mark.parametrize("name", ["columns-0", "state-0", "state-1", "basis", "coordinates-64"])
+@pytest.mark.parametrize("name", ["layout-0", "columns-32.work/state", "basis", "columns-64.work/coordinates"])
 def test_a_damaged_working_file_is_told(folder, by_block, name):
     stopped(MANY, 10)
     file = folder / "p.npy.work" / name
-    if name.startswith("state"):
-        slot = json.loads((folder / "p.npy.work" / "manifest.json").read_text())["done"]["state"]["slot"]
+    if file.name == "state":
+        slot = json.loads((file.parent / "manifest.json").read_text())["done"]["states"][-1]["slot"]
         file = file.with_name(f"state-{slot}")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
@@ -340,32 +340,32 @@ def test_a_damaged_working_file_is_told(folder, by_block, name):
     assert not Path("p.npy").exists()
 
 
-@pytest.mark.parametrize("name", ["embedding.npy", "coordinates-0", "coordinates-64"])
-@pytest.mark.parametrize("step", ["rotation", "summary"])
+@pytest.mark.parametrize("name", ["embedding.npy", "columns-0.work/coordinates", "columns-64.work/coordinates"])
+@pytest.mark.parametrize("step", ["rows", "summary"])
 def test_damage_after_the_hops_is_told(folder, by_block, monkeypatch, name, step):
     """While rows are rotated back, and when all of them are."""
-    monkeypatch.setattr(outofcore, "_OFTEN", 0.0)
+    monkeypatch.setattr(journal, "SAVE_INTERVAL", 0.0)
     monkeypatch.setattr(features, "_CHUNK_BYTES", 50 * 4 * 70)
-    keep = outofcore.Journal.record
+    keep = journal.Journal.record
 
     def stop(self, **done):
         keep(self, **done)
-        if step in done and done.get("rotation", {"chunks": 3})["chunks"] == 3:
+        if step in done and done.get("rows", {"pieces": 3})["pieces"] == 3:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(outofcore.Journal, "record", stop)
+        patch.setattr(journal.Journal, "record", stop)
         propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
     file = folder / "p.npy.work" / name
     data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[len(data) // 10] ^= 1  # among the rows that are written
     file.write_bytes(data)
     with pytest.raises(FileFormatError, match=f"{name} has changed since the interrupted call"):
         propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
     assert not Path("p.npy").exists()
 
 
-@pytest.mark.parametrize("name", ["columns-0", "state", "basis", "coordinates-64"])
+@pytest.mark.parametrize("name", ["layout-0", "columns-32.work/state", "basis", "columns-64.work/coordinates"])
 def test_a_missing_working_file_is_told(folder, by_block, name):
     stopped(MANY, 10)
     for file in (folder / "p.npy.work").glob(f"{name}*"):
@@ -377,13 +377,26 @@ def test_a_missing_working_file_is_told(folder, by_block, name):
 def test_one_number_changed_in_the_manifest_is_told(folder, by_block):
     """The budget's own numbers decide what is pruned: nothing else would notice."""
     stopped(MANY, 10)
-    file = folder / "p.npy.work" / "manifest.json"
+    file = folder / "p.npy.work" / "columns-32.work" / "manifest.json"
     manifest = json.loads(file.read_text())
-    manifest["done"]["state"]["engine"]["budget"]["means"][0][1] += 1
+    manifest["done"]["states"][-1]["engine"]["budget"]["means"][0][1] += 1
     file.write_text(json.dumps(manifest))
     with pytest.raises(FileFormatError, match=r"manifest.json is damaged.*--restart"):
         propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
     propagate(*mapped(), out="p.npy", memory="2MB", restart=True, **MANY)
+
+
+@pytest.mark.parametrize("left", [{"plan": {"groups": [[0, 70, 5]]}}, {"plan": None, "shapes": [[0, 70, 5]]}])
+def test_a_folder_of_an_earlier_release_is_refused(folder, by_block, monkeypatch, left):
+    """Its files were others; none of them is read."""
+    keep = journal.Journal.record
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.Journal, "record", lambda self, **done: keep(self, **{**done, **left}))
+        stopped(MANY, 1)
+    with pytest.raises(FileFormatError, match=r"p.npy.work was left by an earlier release .* start over with restart=True"):
+        propagate(*mapped(), out="p.npy", memory="2MB", **MANY)
+    propagate(*mapped(), out="p.npy", memory="2MB", restart=True, **MANY)
+    assert Path("p.npy").exists() and not Path("p.npy.work").exists()
 
 
 def test_a_small_disk_is_told_before(folder, by_block, monkeypatch):
@@ -399,7 +412,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost(folder, by_block, monkeypatch):
     save = state_files.save
 
     def full(file, arrays):
-        if file.name == "coordinates-32":
+        if file.parent.name == "columns-32.work" and file.name == "coordinates":
             raise OSError(28, "No space left on device")
         return save(file, arrays)
 
@@ -521,7 +534,7 @@ def test_a_file_system_that_reserves_nothing_is_given_zeros(tmp_path, monkeypatc
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from unifews.storage import state_files
+from unifews.storage import journal, state_files
 if sys.argv[1] == "limit":
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 import numpy as np

@@ -17,7 +17,7 @@ from unifews import Graph, powerlaw, save_dataset
 from unifews.datasets.dataset import About, Dataset
 from unifews.datasets.folder import open_dataset
 from unifews.errors import FileFormatError, InputError, MissingFileError, UnifewsError
-from unifews.propagation.shared import SharedArray
+from unifews.propagation.folder import SharedRows
 from unifews.storage import atomic, state_files
 from unifews.storage.atomic import atomic_file, atomic_folder, restore, steady
 
@@ -325,8 +325,8 @@ def test_files_of_a_working_folder_name_themselves(tmp_path):
     """A file in a folder that is full: /dev/full takes nothing."""
     file = tmp_path / "state-0"
     file.symlink_to("/dev/full")
-    rows = [(np.arange(3), np.ones((3, 2)))]
-    for write in (lambda: state_files.append(file, np.ones(9), 0), lambda: SharedArray(file, (3, 2)).put(iter(rows))):
+    rows = np.arange(3), np.ones((3, 2), dtype=np.float32)
+    for write in (lambda: state_files.append(file, np.ones(9), 0), lambda: SharedRows(file, (3, 2)).write(*rows)):
         with pytest.raises(OSError, match="No space left") as error:
             write()
         assert error.value.filename == str(file)

@@ -35,7 +35,7 @@ OTHER = dict(
     r=0.4,
     skip="identity",
     entries="node",
-    basis="input",
+    basis="principal",
     rank=4,
     inherit=True,
     head="embedding",
@@ -126,7 +126,8 @@ def test_a_record_holds_only_what_the_model_has():
         (dict(task="links"), "`task` needs layers that propagate, and appnp has none; take model='gcn'"),
         (dict(model="gcn", task="links", split="stored"), "task='links' splits the edges by seed"),
         (dict(model="gcn", node_lock=True), "`node_lock` has no effect without `edge_sparsity` or `edge_threshold`"),
-        (dict(model="gcn", node_lock=True, edge_sparsity=0.5), "node_lock needs entries='node'"),
+        (dict(model="gcn", node_lock=True, edge_sparsity=0.5), "`node_lock` has no effect with entries=unit"),
+        (dict(rank=3, basis="input"), "`rank` has no effect with basis=input; leave it out."),
         (dict(entries="unit"), "no `entries` named 'unit'"),
         (
             dict(model="gcn", max_error=0.05),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -121,12 +120,7 @@ def _print_comparison(standing: Standing, ledger: Path, out: Path | None) -> Non
 
 def _sparsities(text: str) -> list[float]:
     """The values of --edge-sparsity, separated by commas."""
-    values = []
-    for part in text.split(","):
-        try:
-            values.append(float(part))
-        except ValueError:
-            values.append(math.nan)
-        if not 0 <= values[-1] < 1:
-            raise InputError(f"--edge-sparsity takes numbers in [0, 1) such as .5,.9; got {part.strip() or text!r}.")
-    return values
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--edge-sparsity takes numbers in [0, 1) such as .5,.9; got {text!r}.") from None

@@ -60,8 +60,6 @@ def infer(
     """
     configure_process()
     console.check_output(out, _SUFFIXES, overwrite=overwrite, inputs=[model, Path(data), *([features] if features else [])])
-    if threads is not None and threads < 1:
-        raise InputError(f"--threads must be at least 1; got {threads}.")
     named = None if nodes is None else _named_nodes(nodes)
     import unifews.serving.model  # noqa: F401 - imports torch, which should not count as reading the model
 

@@ -214,9 +214,10 @@ def _flag_of(option: Option, shown: frozenset[str]) -> inspect.Parameter:
     """The flag of a configuration option."""
     name = option.name.replace("_", "-")
     kind = next((kind for kind in (bool, int, float) if kind in option.kinds), str)
-    needs = " or ".join(f"--{part.replace('_', '-').replace('=', ' ')}" for part in option.needs.split("|") if part)
-    text = _HELP.get(option.name, option.help)
-    text = f"{text[:1].upper()}{text[1:]}{f' (needs {needs})' if needs else ''}."
+    known = ([each for each in either if each.sign != "!="] for either in option.conditions)
+    needs = ", ".join(" or ".join("--" + "".join(each) for each in either) for either in known if either)
+    needs = needs.replace("_", "-").replace("=", " ")
+    text = f"{option.help[:1].upper()}{option.help[1:]}{f' (needs {needs})' if needs else ''}."
     info = typer.Option(
         f"--{name}/--no-{name}" if kind is bool else f"--{name}",
         help=text,
@@ -230,18 +231,6 @@ def _flag_of(option: Option, shown: frozenset[str]) -> inspect.Parameter:
     return _parameter(option.name, kind, info, None if option.default is MISSING else option.default)
 
 
-_HELP = {
-    "alpha": "APPNP: teleport probability; GCNII: initial residual",
-    "basis": "basis in which edges are pruned: PCA (principal) or that of the features (input)",
-    "entries": "what one decision covers: of an edge 16 features (block), one (feature), all (node); a column (unit)",
-    "inherit": "entries removed at one hop or layer are removed at later ones too",
-    "method": "pruning method with its settings, see unifews methods",
-    "model": "one of appnp, sgc, mlp; gcn, gat, sage, gcnii, gin",
-    "seed": "random seed; the first one of several",
-    "skip": "skip connection: diagonal, identity, identity+loop or none",
-    "split": "50/25/25 by seed (stratified) or the dataset's own (stored)",
-}
-"""Of options that several configuration classes have, each in its own terms, or that ``--help`` shows in one line."""
 _METAVAR = {int: "N", float: "X", str: "NAME"}
 
 

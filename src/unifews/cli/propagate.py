@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from unifews.propagation.config import PropagationConfig
 
 _EDGE_AMOUNTS = ("edge_sparsity", "edge_threshold", "relative_threshold", "max_error")
-_HOW = ("entries", "basis", "rank", "deflate", "inherit", "error_norm", "degree", "precision")
+_WITHOUT_FLAG = ("focus", "every_hop", "certify")  # for Python only; --certify and --certify-sampled are written below
 _SCHEME = ("hops", "alpha", "r", "skip")
 _ONE_PROCESS = ("relative_threshold", "max_error", "rank")  # options that several workers do not have
 
@@ -67,7 +67,7 @@ def _options() -> Iterator[Option]:
     from unifews.propagation.config import PropagationConfig
 
     yield from (option for option in options_of(Amounts) if option.name in _EDGE_AMOUNTS)
-    yield from (option for option in options_of(PropagationConfig) if option.name in _HOW)
+    yield from (option for option in options_of(PropagationConfig) if option.name not in _WITHOUT_FLAG)
     yield from (option for option in train_options() if option.name in _SCHEME)
 
 
@@ -114,7 +114,7 @@ def propagate(
             chosen, hops, r = _scheme(scheme, {"tail": tail, "time": time}, given)
             amounts, config = _pruning(given)
             check_error(amounts, config, chosen)
-            _check_combinations(amounts, config, coordinates, memory, undirected)
+            _check_flags(amounts, config, coordinates, memory, undirected)
             if (checkpoint_every_hop or restart) and not files:
                 raise InputError("--restart and --checkpoint-every-hop need --memory, or workers started by torchrun.")
             # An interrupted call may have moved its result in place already.
@@ -186,22 +186,20 @@ def _scheme(name: str, own: dict[str, Any], given: console.Json) -> tuple[Scheme
 
 def _pruning(given: console.Json) -> tuple[Amounts, PropagationConfig]:
     """What is to be removed and how, checked before anything is read."""
+    from unifews.core.config import check_needs
     from unifews.core.entry import Amounts
     from unifews.propagation.config import PropagationConfig
 
     amounts = Amounts(**{name: value for name, value in given.items() if name in _EDGE_AMOUNTS})
     config = PropagationConfig(**{name: value for name, value in given.items() if name not in _EDGE_AMOUNTS})
+    check_needs(config, amounts, given=given)
     return amounts, config
 
 
-def _check_combinations(
+def _check_flags(
     amounts: Amounts, config: PropagationConfig, coordinates: bool, memory: str | None, undirected: bool | None
 ) -> None:
-    """Refuse flags that have no effect or exclude each other."""
-    if config.rank is not None and config.basis == "input":
-        raise InputError("--rank counts principal components; leave out --basis input, or --rank.")
-    if config.inherit and not amounts.prunes_edges:
-        raise InputError("--inherit prunes nothing by itself; add --edge-sparsity, --edge-threshold or --max-error.")
+    """Refuse combinations with flags that only the command has."""
     is_estimated = amounts.max_error is not None and not config.is_proven
     if coordinates and is_estimated:
         raise InputError(

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 SEEDS = 5  # one seed has no spread
 _SPACE = 1 << 20  # bytes that a ledger, its partial results and run files need at most
 
-_COMMON = ("model", "method", "edge_sparsity", "max_error", "weight_sparsity", "seeds", "split", "hops", "width", "epochs")
+_COMMON = (
+    *("model", "method", "edge_sparsity", "max_error", "weight_sparsity"),
+    *("seeds", "split", "hops", "width", "epochs", "lr"),
+)
 
 
 def train_options() -> Iterator[Option]:
@@ -114,6 +117,7 @@ def train(
 
 def _settings(dataset: str | None, run_file: Path | None, given: console.Json, as_paper: bool) -> console.Json:
     """The settings of the run file, replaced by those of the command line; checked before anything is loaded."""
+    from unifews.core.config import check_needs
     from unifews.propagation.config import BY_ERROR
     from unifews.training.spec import read_toml
 
@@ -135,7 +139,10 @@ def _settings(dataset: str | None, run_file: Path | None, given: console.Json, a
         raise InputError(
             'no dataset is given; write unifews train cora, or add a line such as dataset = "cora" to the run file.'
         )
-    _check_effect(_spec(settings), given, as_paper)
+    spec = _spec(settings)
+    if as_paper and not spec.prunes_edges:
+        raise InputError("--paper-form prunes nothing by itself; add --edge-sparsity or --edge-threshold.")
+    check_needs(spec, given=given)
     return settings
 
 
@@ -160,22 +167,6 @@ def _spec(settings: console.Json) -> TrainSpec:
     from unifews.training.spec import TrainSpec
 
     return TrainSpec.of(settings)
-
-
-def _check_effect(spec: TrainSpec, given: console.Json, as_paper: bool) -> None:
-    """Refuse flags that have no effect on this run."""
-    if as_paper and not spec.prunes_edges:
-        raise InputError("--paper-form prunes nothing by itself; add --edge-sparsity or --edge-threshold.")
-    unused = [
-        ("weight_ramp", not spec.pruning.sparsity, "without --weight-sparsity"),
-        ("alpha", spec.model in ("sgc", "mlp"), f"with --model {spec.model}"),
-        *((name, spec.model == "mlp", "with --model mlp") for name in ("hops", "r", "skip", "entries", "basis", "rank")),
-        ("inherit", not spec.prunes_edges, "without --edge-sparsity or --edge-threshold"),
-        ("rank", given.get("basis") == "input", "with --basis input"),
-    ]
-    for name, is_unused, reason in unused:
-        if is_unused and given.get(name, False) is not False:
-            raise InputError(f"`{name}` has no effect {reason}; leave it out.", setting=name)
 
 
 def _check_embedding(embedding: Path | None, given: console.Json, save: Path | None) -> None:
@@ -244,11 +235,7 @@ def _prepare(settings: console.Json, embedding: Path | None) -> TrainingJob:
         data = on_embedding(data, embedding)
     else:
         check_finite(data.name, data.x)
-    spec = _spec(settings | {"dataset": data.name})
-    rank = getattr(spec, "rank", None) or 0
-    if rank > data.num_features:
-        raise InputError(f"--rank {rank} is more than the {data.num_features:,} features of {data.name}.")
-    return TrainingJob.prepare(data, spec)
+    return TrainingJob.prepare(data, _spec(settings | {"dataset": data.name}))
 
 
 # --------------------------------------------------------------------------------------------------------------- report

@@ -23,12 +23,12 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import lru_cache
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -38,7 +38,22 @@ Config = TypeVar("Config")
 Values = dict[str, Any]
 """Plain values by name, as JSON and TOML hold them."""
 _KEY = "unifews.option"
+_CONDITION = re.compile(r"(\w+)(!?=|)([\w-]*)")
 _BOOLEANS = {"true": True, "false": False, "yes": True, "no": False}
+
+
+class Condition(NamedTuple):
+    """One alternative of `Option.needs`: ``name`` (it has a value), ``name=value`` or ``name!=value``."""
+
+    name: str
+    sign: str
+    value: str
+
+    def holds(self, value: Any) -> bool:
+        return (str(value) == self.value) == (self.sign == "=") if self.sign else bool(value)
+
+    def __str__(self) -> str:
+        return "".join(self) if self.sign else f"`{self.name}`"
 
 
 @dataclass(frozen=True)
@@ -63,7 +78,8 @@ class Option:
     rare: bool = False
     """Whether a command lists its flag among the advanced ones."""
     needs: str = ""
-    """Another option without which this one has no effect: ``"edge_sparsity|edge_threshold"``, ``"entries=node"``."""
+    """When this option has an effect: ``"edge_sparsity|edge_threshold"`` (one of them has a value), ``"entries=node"``,
+    ``"model!=mlp & basis!=input"``. Checked by `validate`, and by `check_needs` for options given by name."""
     part: str = ""
     """The field that holds the configuration this option belongs to (`options_of`), and its TOML table: ``"recipe"``."""
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -73,6 +89,11 @@ class Option:
     def kinds(self) -> tuple[Any, ...]:
         """The types a value may have, `None` left out: ``(float,)``, ``(bool, Literal["sampled"])``."""
         return tuple(kind for kind in _members(self.type) if kind is not NoneType)
+
+    @property
+    def conditions(self) -> list[list[Condition]]:
+        """`needs`: conditions that must all be met, each by one of its alternatives."""
+        return [[Condition(*found) for found in _CONDITION.findall(part)] for part in self.needs.split("&")]
 
     @property
     def is_optional(self) -> bool:
@@ -211,17 +232,35 @@ def _default_of(item: dataclasses.Field[Any]) -> Any:
     return item.default if item.default_factory is MISSING else item.default_factory()
 
 
-def validate(config: Any) -> None:
+def validate(config: Any, *, unneeded: Collection[str] = ()) -> None:
     """Check every field and make its value plain Python (numpy scalars too); called from ``__post_init__``.
 
     Raises `InputError`, or `UnknownNameError` for a value that is none of the choices; ``error.setting`` names the field.
+    A value other than the default that has no effect (`Option.needs`) is refused, unless the field is one of `unneeded`.
     """
-    for found in _own_options(type(config)):
+    own = _own_options(type(config))
+    for found in own:
         object.__setattr__(config, found.name, found.convert(getattr(config, found.name)))
-    for found in _own_options(type(config)):
-        if found.needs and getattr(config, found.name) != found.default and not any(_meets(config, found.needs)):
-            either = " or ".join(f"`{name}`" if "=" not in name else name for name in found.needs.split("|"))
-            raise InputError(f"`{found.name}` has no effect without {either}; add it, or leave it out.", setting=found.name)
+    changed = (found.name for found in own if getattr(config, found.name) != found.default)
+    check_needs(config, given=(name for name in changed if name not in unneeded))
+
+
+def check_needs(*configs: Any, given: Iterable[str]) -> None:
+    """Refuse options, of those given by name, that have no effect (`Option.needs`) beside the values of these configurations.
+
+    Conditions on options that none of the configurations has are ignored; an option that is False asks for nothing.
+    """
+    options = {found.name: found for config in configs for found in _own_options(type(config))}
+    values = {name: getattr(config, name) for config in configs for name in options if hasattr(config, name)}
+    for name in (name for name in given if values.get(name, False) is not False):
+        for either in options[name].conditions:
+            known = [each for each in either if each.name in values]
+            if not known or any(each.holds(values[each.name]) for each in known):
+                continue
+            other, needed = known[0], " or ".join(str(each) for each in known if each.sign != "!=")
+            why = f"with {other.name}={values[other.name]}; leave it out" if other.sign else f"without {needed}; add it"
+            instead = f", or write {needed}" * bool(needed) if other.sign else ", or leave it out"
+            raise InputError(f"`{name}` has no effect {why}{instead}.", setting=name)
 
 
 @contextmanager
@@ -236,12 +275,6 @@ def reported_as(**names: str) -> Iterator[None]:
             error.setting = name if error.setting == setting else error.setting
         error.args = (message,)
         raise
-
-
-def _meets(config: Any, needs: str) -> Iterator[bool]:
-    for condition in needs.split("|"):
-        name, equals, value = condition.partition("=")
-        yield str(getattr(config, name)) == value if equals else bool(getattr(config, name))
 
 
 # ------------------------------------------------------------------------------------------------------- plain values

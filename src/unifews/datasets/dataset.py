@@ -322,15 +322,21 @@ def homophily(graph: Graph, y: NDArray[Any]) -> float | None:
     return same / counted if counted else None
 
 
+def isolated(graph: Graph) -> int:
+    """Nodes without an edge in either direction."""
+    touched = graph.degree > 0
+    if not graph.is_symmetric:
+        for part in csr.chunks(graph.num_edges):
+            touched[graph.indices[part]] = True
+    return graph.num_nodes - int(touched.sum())
+
+
 def _degrees(graph: Graph) -> Degrees:
     degree = graph.degree
-    touched = degree > 0
-    if not graph.is_symmetric:
-        touched[graph.indices] = True
     return Degrees(
         least=int(degree.min()),
         median=float(np.median(degree)),
         mean=graph.num_edges / graph.num_nodes,
         most=int(degree.max()),
-        isolated=graph.num_nodes - int(touched.sum()),
+        isolated=isolated(graph),
     )

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from unifews.datasets.registry import Unavailable
-from unifews.resources import StageProgress
+from unifews.resources import StageProgress, report
 from unifews.storage.atomic import atomic_file
 
 ANSWER = 5.0  # seconds in which a site must answer
@@ -74,8 +74,7 @@ def _continue(url: str, file: BinaryIO, progress: StageProgress | None) -> None:
         total = None if length is None else start + int(length)
         for chunk in _chunks(response):
             file.write(chunk)
-            if progress is not None:
-                progress(f"downloading {url.rpartition('/')[2]}", file.tell(), total or file.tell())
+            report(progress, f"downloading {url.rpartition('/')[2]}", file.tell(), total or file.tell())
     if total is not None and file.tell() != total:
         raise _Lost(f"after {file.tell():,} of {total:,} bytes")
 

@@ -352,7 +352,7 @@ def _pairs(
         key = np.minimum(first, second) * n + np.maximum(first, second)
         fresh = np.zeros(len(key), dtype=bool)
         fresh[np.unique(key, return_index=True)[1]] = True
-        fresh &= (first != second) & ~_holds(keys, key)
+        fresh &= (first != second) & ~np.isin(key, keys)
         first, second, key = first[fresh], second[fresh], key[fresh]
         if within:
             fits = _turn(np.stack([first, second], axis=1).ravel()) < left[np.stack([first, second], axis=1).ravel()]
@@ -363,15 +363,6 @@ def _pairs(
     if edges is not None and len(keys) < edges:
         raise InputError(f"`edges` is {edges:,}, too many for {n:,} nodes in {k} classes of such preferences; ask for fewer.")
     return np.stack([keys // n, keys % n])
-
-
-def _holds(ordered: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of the values are among the ordered ones."""
-    if not len(ordered):
-        return np.zeros(len(values), dtype=bool)
-    place = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
-    found: NDArray[np.bool_] = ordered[place] == values
-    return found
 
 
 def _turn(values: NDArray[np.int64]) -> NDArray[np.int64]:

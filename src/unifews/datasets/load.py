@@ -34,7 +34,7 @@ from unifews.datasets.ogb import fetch_ogb, find_ogb, is_ogb, read_ogb, record_o
 from unifews.datasets.planetoid import fetch_wheel
 from unifews.datasets.registry import DataFolders, NotOffered, Pyg, Record, Unavailable, locked_cache
 from unifews.errors import FileFormatError, InputError, MissingFileError, unknown_name
-from unifews.resources import StageProgress
+from unifews.resources import StageProgress, report
 from unifews.storage.journal import check_finished
 
 _STALL = 30.0  # seconds without a byte before a download counts as lost; PyG itself has no limit
@@ -246,8 +246,7 @@ def fetch_pyg(pyg: Pyg, name: str, place: Path, progress: StageProgress | None =
         import torch_geometric.datasets as datasets
     except ImportError as error:
         raise Unavailable(f"PyG cannot be imported ({error}); pip install torch_geometric") from error
-    if progress is not None:
-        progress(f"PyG fetches {name}", 0, 1)
+    report(progress, f"PyG fetches {name}", 0, 1)
     try:
         with _quiet_and_bounded():
             data = getattr(datasets, pyg.kind)(str(place), **pyg.arguments)[0]
@@ -258,8 +257,7 @@ def fetch_pyg(pyg: Pyg, name: str, place: Path, progress: StageProgress | None =
             raise
         reason = " ".join(str(error).split())[:200]
         raise Unavailable(f"{pyg.kind} failed ({type(error).__name__}: {reason})") from error
-    if progress is not None:
-        progress(f"PyG fetches {name}", 1, 1)
+    report(progress, f"PyG fetches {name}", 1, 1)
     return from_data(data, name, f"PyG {pyg.kind}")
 
 

@@ -25,12 +25,8 @@ from unifews.storage.archive import Archive
 from unifews.storage.reading import reading
 
 _PARTS = ("train", "val", "test")
-_SPLITS = (
-    "unifews_{}_idx",
-    "{}_idx",
-    "{}_mask",
-    "{}_masks",
-)  # names of the parts of a split; the first pattern present is used
+# Names of the parts of a split; the first pattern present is used.
+_SPLITS = ("unifews_{}_idx", "{}_idx", "{}_mask", "{}_masks")
 _OF_SPLIT = re.compile(r"(unifews_)?(train|val(?!ue)|test)")
 
 
@@ -92,10 +88,9 @@ def _splits(arrays: Archive, num_nodes: int) -> tuple[Split, ...]:
     if not patterns:
         return ()
     train, val, test = (arrays[patterns[0].format(part)] for part in _PARTS)
-    if not patterns[0].endswith(("mask", "masks")):
-        return (Split.of(train, val, test, num_nodes),)
-    train, val, test = (part.astype(bool) for part in (train, val, test))
-    if patterns[0].endswith("mask"):
+    if patterns[0].endswith(("mask", "masks")):
+        train, val, test = (part.astype(bool) for part in (train, val, test))
+    if not patterns[0].endswith("masks"):
         return (Split.of(train, val, test, num_nodes),)
     masks = [np.atleast_2d(part) for part in (train, val, test)]
     if len({len(part) for part in masks}) > 1:

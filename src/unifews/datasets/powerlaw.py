@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from unifews.core import csr
 from unifews.core.graph import Graph
 from unifews.errors import InputError
-from unifews.resources import StageProgress
+from unifews.resources import StageProgress, report
 
 _EDGES = 1 << 18  # edges per chunk, whose few temporaries fit the cache
 _ROWS = 1 << 14  # feature rows per chunk
@@ -359,8 +359,7 @@ def _each(work: Callable[[int], None], chunks: int, stage: str, progress: StageP
     """Run work(0) … work(chunks - 1) on every core; NumPy lets go of the interpreter in the long parts."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for done, _ in enumerate(pool.map(work, range(chunks)), start=1):
-            if progress is not None:
-                progress(stage, done, chunks)
+            report(progress, stage, done, chunks)
 
 
 def _rng(seed: int, stream: str, chunk: int = 0) -> np.random.Generator:

@@ -28,7 +28,7 @@ from unifews.deprecation import renamed_arguments
 from unifews.io.edge_lists import EdgeList
 from unifews.io.edge_sources import JoinedEdges
 from unifews.io.external_sort import EdgeSource, build
-from unifews.resources import Memory, StageProgress, in_order
+from unifews.resources import Memory, StageProgress, in_order, report
 from unifews.storage.atomic import check_place, sync
 from unifews.storage.journal import Journal, open_journal
 from unifews.storage.npy import open_array, write_chunked
@@ -107,7 +107,7 @@ def _check_disk(journal: Journal, n: int, m: int, f: int) -> None:
 
 
 @dataclass(frozen=True)
-class _DrawnEdges:
+class _DrawnEdges(EdgeSource):
     """`draws` draws, from chunk `first` on, as edges from the larger number to the smaller; with self-loops and copies."""
 
     model: PowerLawModel
@@ -128,12 +128,9 @@ class _DrawnEdges:
         low, high = self.model.pairs(-1)
         return EdgeList(high.astype(np.int64), low.astype(np.int64)), self.draws / len(low)
 
-    def drop(self, chunks: int) -> None:
-        """There is nothing to free."""
-
 
 @dataclass(frozen=True)
-class _StoredEdges:
+class _StoredEdges(EdgeSource):
     """The edges of a graph folder in their order, less some of them."""
 
     folder: Path
@@ -157,12 +154,6 @@ class _StoredEdges:
         first, last = np.searchsorted(self.without, (start, stop))
         removed = self.without[first:last] - start
         return EdgeList(np.delete(indices[start:stop], removed).astype(np.int64), np.delete(target, removed))
-
-    def sample(self) -> None:
-        return None
-
-    def drop(self, chunks: int) -> None:
-        """The folder is deleted when all of it has been used."""
 
 
 def _write_graph(journal: Journal, model: PowerLawModel, pairs: int, memory: Memory, progress: StageProgress | None) -> None:
@@ -249,8 +240,7 @@ def _write_features(
     def append(x: NDArray[np.float32]) -> None:
         files.append("x.npy", x)
         state["done"] += 1
-        if progress is not None:
-            progress("features", state["done"], len(features))
+        report(progress, "features", state["done"], len(features))
 
     chunks = in_order(rows, range(state["done"], len(features)), threads)
     journal.append_resumably("features", state, chunks, append, lambda: sync(folder / "x.npy"))

@@ -14,10 +14,10 @@ from typing import Literal
 from unifews.datasets.dataset import Metric, SplitKind
 from unifews.errors import UnifewsError, unknown_name
 from unifews.storage.folder_format import Json
+from unifews.storage.locks import lock
 
-CONTENT = (
-    "content"  # `Record.order`: nodes are sorted by their features and neighbours, because sources number them differently
-)
+CONTENT = "content"
+"""`Record.order`: nodes are sorted by their features and neighbours, because sources number them differently."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,8 @@ def locked_cache(cache: Path, name: str) -> Iterator[None]:
     try:
         locks = cache / ".locks"
         locks.mkdir(parents=True, exist_ok=True)
-        with (locks / name).open("w") as lock:
-            _wait_for(lock.fileno())
+        with (locks / name).open("w") as file:
+            lock(file.fileno())  # without locks, on Windows, two processes may fetch twice, and the later one wins
             yield
     except UnifewsError:
         raise
@@ -174,11 +174,3 @@ def locked_cache(cache: Path, name: str) -> Iterator[None]:
             f"cannot store {name} in {cache}: {error.strerror or error}. Free some space there, or set UNIFEWS_CACHE to "
             f"another folder."
         ) from error
-
-
-def _wait_for(descriptor: int) -> None:
-    try:
-        from fcntl import LOCK_EX, flock
-    except ImportError:  # no such locks on Windows: two processes may fetch twice, and the later one wins
-        return
-    flock(descriptor, LOCK_EX)

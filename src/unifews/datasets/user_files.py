@@ -19,11 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core import csr
-from unifews.core.checks import count
-from unifews.core.csr import CHUNK
+from unifews.core.checks import count, not_finite
 from unifews.core.graph import Graph
-from unifews.datasets.dataset import About, Dataset, Split
+from unifews.datasets.dataset import About, Dataset, Split, isolated
 from unifews.errors import FileFormatError, GraphError, InputError, MissingFileError, ShapeError
 from unifews.io.edge_lists import kind_of
 from unifews.io.graphs import read_graph, read_matrix
@@ -150,17 +148,10 @@ def is_edge_list(path: Path) -> bool:
 def read_features(path: Path) -> Any:
     """Features float32 [n, f], finite; a memory map where the file allows it, a scipy CSR array where it is sparse."""
     with reading(path, "features"):
-        return _features(path)
-
-
-def _features(path: Path) -> Any:
-    if kind_of(path) in (".npy", ".npz"):
-        matrix = read_matrix(path, dense=False)
-    else:
+        if kind_of(path) in (".npy", ".npz"):
+            return _checked(read_matrix(path, dense=False), path)
         matrix, nodes = read_numbers(path)
-        if nodes is not None:
-            matrix = matrix[_order(nodes, len(matrix), path)]
-    return _checked(matrix, path)
+        return _checked(matrix if nodes is None else matrix[_order(nodes, len(matrix), path)], path)
 
 
 def read_identified(path: Path) -> tuple[NDArray[np.float32], NDArray[Any]]:
@@ -189,14 +180,9 @@ def _checked(matrix: Any, path: Path) -> Any:
         raise ShapeError(f"{path} has shape {list(matrix.shape)}; there is at least one node and one feature.")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf and is reported as such
         matrix = matrix.astype(np.float32, copy=False)
-    values = matrix if isinstance(matrix, np.ndarray) else matrix.data
-    step = max(1, CHUNK // matrix.shape[1])
-    for start in range(0, len(values), step):
-        bad = ~np.isfinite(values[start : start + step])
-        if bad.any():
-            row = start + int(np.argwhere(bad)[0][0])
-            row = row if values is matrix else int(np.searchsorted(matrix.indptr, row, side="right")) - 1
-            raise InputError(f"{path} has missing or infinite values, the first in row {row:,}; fill them in first.")
+    bad, row = not_finite(matrix)
+    if bad:
+        raise InputError(f"{path} has missing or infinite values, the first in row {row:,}; fill them in first.")
     return matrix
 
 
@@ -215,27 +201,23 @@ def _order(nodes: NDArray[np.int64], n: int, path: Path) -> NDArray[np.int64]:
 def read_labels(path: Path, num_nodes: int, ids: IdMap | None = None) -> tuple[NDArray[Any], list[str]]:
     """Class numbers int64 [n] or columns of 0 and 1, uint8 [n, c]; and notes on classes that were given numbers."""
     with reading(path, "labels"):
-        return _labels(path, num_nodes, ids)
-
-
-def _labels(path: Path, num_nodes: int, ids: IdMap | None) -> tuple[NDArray[Any], list[str]]:
-    table = read_columns(path, _LABELS, ids=ids is not None)
-    columns = table.values
-    nodes: NDArray[np.int64] | None = None
-    if ids is not None and len(columns) < 2:
-        raise needs_ids(path, "labels")
-    if ids is not None or table.by_node or (len(columns) == 2 and not _all_flags(columns)):
-        nodes, columns = _node_numbers(columns[0], path, num_nodes, ids), columns[1:]
-    elif len(columns[0]) != num_nodes:
-        raise ShapeError(_wrong_length(path, table, num_nodes))
-    if len(columns) > 1:
-        return _flags(columns, nodes, path, num_nodes), []
-    classes, notes = _classes(columns[0], path)
-    if nodes is None:
-        return classes, notes
-    y = np.full(num_nodes, _UNLABELLED, dtype=np.int64)
-    y[nodes] = classes
-    return y, notes
+        table = read_columns(path, _LABELS, ids=ids is not None)
+        columns = table.values
+        nodes: NDArray[np.int64] | None = None
+        if ids is not None and len(columns) < 2:
+            raise needs_ids(path, "labels")
+        if ids is not None or table.by_node or (len(columns) == 2 and not _all_flags(columns)):
+            nodes, columns = _node_numbers(columns[0], path, num_nodes, ids), columns[1:]
+        elif len(columns[0]) != num_nodes:
+            raise ShapeError(_wrong_length(path, table, num_nodes))
+        if len(columns) > 1:
+            return _flags(columns, nodes, path, num_nodes), []
+        classes, notes = _classes(columns[0], path)
+        if nodes is None:
+            return classes, notes
+        y = np.full(num_nodes, _UNLABELLED, dtype=np.int64)
+        y[nodes] = classes
+        return y, notes
 
 
 def _classes(column: NDArray[Any], path: Path) -> tuple[NDArray[np.int64], list[str]]:
@@ -319,22 +301,18 @@ def read_splits(split: File | Sequence[File], num_nodes: int, ids: IdMap | None 
     """The split in a file or a folder, or in three files; several where a `.npz` holds masks [k, n]."""
     files = split_files(split)
     with reading(", ".join(map(str, files)), "a split"):
-        return _splits(files, num_nodes, ids)
-
-
-def _splits(files: list[Path], num_nodes: int, ids: IdMap | None) -> tuple[Split, ...]:
-    if len(files) == 1 and files[0].is_dir():
-        files = _in_folder(files[0])
-    if len(files) == 3:
-        train, val, test = (_nodes(file, num_nodes, ids) for file in files)
-        return (Split.of(train, val, test, num_nodes),)
-    if len(files) != 1:
-        raise InputError(f"a split is one file, or three for training, validation and test; got {len(files)}.")
-    if kind_of(files[0]) == ".npz":
-        if ids is not None:
-            raise needs_ids(files[0], "node and set")
-        return _archived(files[0], num_nodes)
-    return (_from_sets(files[0], num_nodes, ids),)
+        if len(files) == 1 and files[0].is_dir():
+            files = _in_folder(files[0])
+        if len(files) == 3:
+            train, val, test = (_nodes(file, num_nodes, ids) for file in files)
+            return (Split.of(train, val, test, num_nodes),)
+        if len(files) != 1:
+            raise InputError(f"a split is one file, or three for training, validation and test; got {len(files)}.")
+        if kind_of(files[0]) == ".npz":
+            if ids is not None:
+                raise needs_ids(files[0], "node and set")
+            return _archived(files[0], num_nodes)
+        return (_from_sets(files[0], num_nodes, ids),)
 
 
 def split_files(split: File | Sequence[File]) -> list[Path]:
@@ -420,16 +398,12 @@ def _from_sets(path: Path, n: int, ids: IdMap | None) -> Split:
 
 def _repairs(graph: Graph, reverses: int, y: NDArray[Any]) -> list[str]:
     """Notes on edges that were dropped, merged or added, and on unlabelled and isolated nodes."""
-    touched = graph.degree > 0
-    if not graph.is_symmetric:
-        for part in csr.chunks(graph.num_edges):
-            touched[graph.indices[part]] = True
     counts = {
         "self-loop": (graph.dropped_self_loops, "dropped"),
         "copy of an edge": (graph.merged_duplicates, "merged"),
         "reverse edge": (reverses, "added"),
         "unlabelled node": (int((y < 0).sum()) if y.ndim == 1 else 0, ""),
-        "isolated node": (int(graph.num_nodes - touched.sum()), ""),
+        "isolated node": (isolated(graph), ""),
     }
     plural = {"copy of an edge": "copies of an edge"}
     return [

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from unifews.core import graph_folder
 from unifews.core.graph import Graph
@@ -50,7 +49,7 @@ def verify(path: str | PathLike[str]) -> Verified:
         raise MissingFileError(f"there is no graph or dataset folder {folder}.")
     if datasets.KIND.describes(folder):
         dataset = datasets.open_dataset(folder, verify=True)
-        arrays = ", ".join(f"{name}.npy" for name in _arrays(folder))
+        arrays = ", ".join(f"{name}.npy" for name in datasets.KIND.read(folder)["arrays"])
         inside = (f"graph/{what}" for what in (*_GRAPH, *_weights(dataset.graph)))
         return _verified(folder, "dataset", dataset.graph, (*_DATASET, f"checksums of {arrays}", *inside))
     if graph_folder.KIND.describes(folder):
@@ -69,7 +68,3 @@ def _verified(folder: Path, kind: str, graph: Graph, checked: tuple[str, ...]) -
 
 def _weights(graph: Graph) -> list[str]:
     return ["weight: one for each edge, positive and finite"] if graph.is_weighted else []
-
-
-def _arrays(folder: Path) -> list[Any]:
-    return list(datasets.KIND.read(folder)["arrays"])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unifews.core import csr
 from unifews.core.graph import Graph
-from unifews.distributed.communicator import ProcessGroup
+from unifews.distributed.communicator import Communicator
 from unifews.errors import InputError
 
 _EDGES = 1 << 22  # renumbered at a time
@@ -89,7 +89,7 @@ class Part:
     other workers that such an edge begins at. Edges keep their order, so sums come out to the last bit as in the whole graph.
     """
 
-    group: ProcessGroup
+    comm: Communicator
     whole: Graph
     nodes: NDArray[np.int64]
     """Those owned, ascending."""
@@ -106,9 +106,9 @@ class Part:
         return len(self.nodes)
 
     @classmethod
-    def of(cls, whole: Graph, owners: Owners, group: ProcessGroup) -> Part:
+    def of(cls, whole: Graph, owners: Owners, comm: Communicator) -> Part:
         """The part of this worker. Takes five bytes for each node of the graph while it is made."""
-        nodes = owners.nodes(group.rank)
+        nodes = owners.nodes(comm.rank)
         there = np.zeros(whole.num_nodes, dtype=bool)
         for _, at in _edges_into(whole, nodes):
             there[whole.indices[at]] = True
@@ -117,11 +117,11 @@ class Part:
         owner = owners.of(behind)
         order = np.argsort(owner, kind="stable")
         behind = behind[order]
-        received = np.bincount(owner, minlength=group.size).astype(np.int64)
-        each = np.ones(group.size, dtype=np.int64)
-        sent = group.all_to_all(received, each, each)
-        rows = np.searchsorted(nodes, group.all_to_all(behind, received, sent))
-        return cls(group, whole, nodes, _renumbered(whole, nodes, behind), rows, sent, received)
+        received = np.bincount(owner, minlength=comm.size).astype(np.int64)
+        each = np.ones(comm.size, dtype=np.int64)
+        sent = comm.all_to_all(received, each, each)
+        rows = np.searchsorted(nodes, comm.all_to_all(behind, received, sent))
+        return cls(comm, whole, nodes, _renumbered(whole, nodes, behind), rows, sent, received)
 
     def here(self, nodes: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Which of these nodes are owned, and the rows they have."""
@@ -135,7 +135,7 @@ class Part:
         """Values of `count` nodes of any worker, of which those here have the numbers `which`."""
         table = np.zeros((count, *values.shape[1:]), dtype=values.dtype)
         table[which] = values
-        return self.group.all_reduce(table)
+        return self.comm.all_reduce(table)
 
     @property
     def own(self) -> slice | NDArray[np.int64]:
@@ -145,11 +145,11 @@ class Part:
 
     def fetch(self, values: NDArray[Any]) -> NDArray[Any]:
         """What others have in the rows that stand behind the owned ones here; `values` holds the owned ones at least."""
-        return self.group.all_to_all(values[self.rows], self.sent, self.received)
+        return self.comm.all_to_all(values[self.rows], self.sent, self.received)
 
     def give_back(self, values: NDArray[Any]) -> NDArray[Any]:
         """The other way: something about each row behind the owned ones to its owner, who gets one for each of `rows`."""
-        return self.group.all_to_all(values, self.received, self.sent)
+        return self.comm.all_to_all(values, self.received, self.sent)
 
 
 def _edges_into(graph: Graph, nodes: NDArray[np.int64]) -> Iterator[tuple[slice, Any]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from time import perf_counter
 from typing import Any
 
 from unifews.datasets.dataset import Dataset
@@ -16,6 +15,7 @@ from unifews.datasets.gencat import cora_like
 from unifews.datasets.load import load_dataset
 from unifews.datasets.powerlaw import powerlaw
 from unifews.errors import MissingFileError
+from unifews.experiments.bench import interleave
 from unifews.propagation import propagate
 from unifews.resources import Progress
 from unifews.training.api import Watch, train
@@ -118,11 +118,9 @@ def speed(report: Report, nodes: int, edges: int, features: int) -> Speed:
     """Unpruned and pruned propagation on a generated graph, interleaved, so that other load affects both alike."""
     report(f"generating a graph of {nodes:,} nodes")
     made = powerlaw(nodes, edges, num_features=features)
-    seconds: dict[float, float] = {}
-    for trial in range(_ROUNDS):
-        for sparsity in (0.0, SPARSITY):
-            report(f"propagating, round {trial + 1} of {_ROUNDS}: {f'{sparsity:.0%} removed' if sparsity else 'unpruned'}")
-            began = perf_counter()
-            propagate(made.graph, made.x, edge_sparsity=sparsity or None).embedding  # noqa: B018 - rotated back on access
-            seconds[sparsity] = min(seconds.get(sparsity, float("inf")), perf_counter() - began)
-    return Speed(made.graph.num_nodes, made.graph.num_edges, features, SPARSITY, seconds[0.0], seconds[SPARSITY])
+    cases = {
+        "unpruned": lambda: propagate(made.graph, made.x).embedding,
+        f"{SPARSITY:.0%} removed": lambda: propagate(made.graph, made.x, edge_sparsity=SPARSITY).embedding,
+    }
+    unpruned, pruned = map(min, interleave(cases, _ROUNDS, report).values())
+    return Speed(made.graph.num_nodes, made.graph.num_edges, features, SPARSITY, unpruned, pruned)

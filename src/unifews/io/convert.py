@@ -23,7 +23,7 @@ from unifews.io.graphs import read_graph
 from unifews.io.ids import INTEGERS, TEXT, merge
 from unifews.io.node_numbering import number
 from unifews.resources import Memory, StageProgress
-from unifews.storage.archive import members, shape_of
+from unifews.storage.archive import Archive, shape_of
 from unifews.storage.atomic import check_place
 from unifews.storage.journal import Journal, open_journal
 from unifews.storage.npy import open_array
@@ -150,7 +150,7 @@ def is_compressed(path: Path) -> bool:
     """Whether a file holds compressed rows rather than a list of edges."""
     if path.is_dir():
         return True
-    names = set(members(path)) if kind_of(path) == ".npz" else set()
+    names = set(Archive(path)) if kind_of(path) == ".npz" else set()
     return {"indptr", "indices"} <= names or {"format", "shape"} <= names
 
 
@@ -163,7 +163,7 @@ def _check_disk(journal: Journal, files: Sequence[Path], undirected: bool, ids: 
         elif kind_of(file) == ".npy":
             edges += max(open_array(file).shape, default=0)
         else:
-            shapes = [shape_of(file, name) for name in members(file) if name in ("edge_index", "row", "col")]
+            shapes = [shape_of(file, name) for name in Archive(file) if name in ("edge_index", "row", "col")]
             edges += max((max(shape, default=0) for shape, _ in shapes), default=0)
             unpacked += sum(size for _, size in shapes)
     unpacked += ids * edges * _PER_ID_EDGE

@@ -9,7 +9,6 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -26,14 +25,14 @@ from unifews.io.ids import as_ids, encoded, factorize
 from unifews.io.text_blocks import START, Position
 from unifews.resources import StageProgress
 from unifews.storage import state_files
-from unifews.storage.archive import members, open_member
+from unifews.storage.archive import Archive, open_member
 from unifews.storage.journal import Journal
 from unifews.storage.npy import open_array, whole_number
 
 # -------------------------------------------------------------------------------------------------------------- arrays
 
 
-class ArrayEdges:
+class ArrayEdges(EdgeSource):
     """Edges in a .npy, or in the arrays of a .npz, a chunk at a time.
 
     The map is created again for each chunk: pages of a map that is kept would count as memory of this process.
@@ -41,7 +40,7 @@ class ArrayEdges:
 
     def __init__(self, path: Path, chunk: int, work: Path, ids: bool = False) -> None:
         self._path, self._chunk, self._work, self._ids = path, chunk, work, ids
-        self._names = members(path) if kind_of(path) == ".npz" else []
+        self._names = list(Archive(path)) if kind_of(path) == ".npz" else []
         self._weight = next((name for name in ("edge_weight", "weight") if name in self._names), None)
         self.weighted = self._weight is not None
         self.num_nodes: int | None = None
@@ -74,12 +73,6 @@ class ArrayEdges:
         ends = [as_ids(column, part.start, str(self._path)) for column in copied[:2]]
         return EdgeList(ends[0], ends[1], as_weights(copied.weight, part.start, str(self._path)))
 
-    def sample(self) -> None:
-        return None
-
-    def drop(self, chunks: int) -> None:
-        """Nothing to delete: the file is the user's."""
-
     def _columns(self) -> EdgeList:
         weight = None if self._weight is None else self._open(self._weight)
         if {"row", "col"} <= set(self._names) and "edge_index" not in self._names:
@@ -105,23 +98,14 @@ class ArrayEdges:
         return open_member(self._path, name, self._work)
 
 
-@dataclass(frozen=True)
-class JoinedEdges:
+class JoinedEdges(EdgeSource):
     """Several sources, one after the other."""
 
-    parts: Sequence[EdgeSource]
-
-    def __post_init__(self) -> None:
-        if len({part.weighted for part in self.parts}) > 1:
+    def __init__(self, parts: Sequence[EdgeSource]) -> None:
+        if len({part.weighted for part in parts}) > 1:
             raise mixed_weights()
-
-    @property
-    def weighted(self) -> bool:
-        return self.parts[0].weighted
-
-    @property
-    def _starts(self) -> list[int]:
-        return [0, *accumulate(len(part) for part in self.parts)]
+        self.parts, self.weighted = parts, parts[0].weighted
+        self._starts = [0, *accumulate(len(part) for part in parts)]
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -129,9 +113,6 @@ class JoinedEdges:
     def read(self, chunk: int) -> EdgeList:
         which = bisect_right(self._starts, chunk) - 1
         return self.parts[which].read(chunk - self._starts[which])
-
-    def sample(self) -> None:
-        return None
 
     def drop(self, chunks: int) -> None:
         for part, start in zip(self.parts, self._starts, strict=False):
@@ -141,7 +122,7 @@ class JoinedEdges:
 # -------------------------------------------------------------------------------------------------------------- tables
 
 
-class ParsedEdges:
+class ParsedEdges(EdgeSource):
     """Edges that were parsed, a file for each chunk."""
 
     def __init__(self, folder: Path, checksums: list[int], weighted: bool) -> None:
@@ -161,9 +142,6 @@ class ParsedEdges:
         ends = np.frombuffer(data, np.int64 if wide else np.int32, 2 * size, 8).astype(np.int64, copy=False)
         weight = np.frombuffer(data, np.float32, size, len(data) - 4 * size) if self.weighted else None
         return EdgeList(ends[:size], ends[size:], weight)
-
-    def sample(self) -> None:
-        return None
 
     def drop(self, chunks: int) -> None:
         for chunk in range(self._dropped, chunks):
@@ -245,12 +223,8 @@ def runs_of(journal: Journal) -> list[IdRun]:
 
 def chunks_of(file: Path, size: int, work: Path, ids: bool) -> Iterator[EdgeList]:
     """The edges of a file, checked, about `size` at a time; compressed arrays are unpacked to the folder `work`."""
-    if kind_of(file) not in TABLES:
-        arrays = ArrayEdges(file, size, work, ids)
-        yield from map(arrays.read, range(max(1, len(arrays))))
-        return
     before = 0
-    for edges, _ in stream_ids(file, size) if ids else stream_table(file, size):
+    for _, edges, _ in _chunks(work, [file], size, 0, START, ids):
         yield _checked(edges, before, str(file), ids)
         before += len(edges.source)
 
@@ -271,7 +245,7 @@ def _chunks(
 
 
 def _checked(edges: EdgeList, first: int, where: str, ids: bool) -> EdgeList:
-    """The edges of a table; its identifiers have been checked."""
+    """The edges of a file; its identifiers have been checked."""
     return edges._replace(weight=as_weights(edges.weight, first, where)) if ids else check(edges, first, where)
 
 

@@ -11,9 +11,10 @@ far it has come in the journal of its working folder, with checksums of the file
 from __future__ import annotations
 
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol, TypedDict
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,30 +27,32 @@ from unifews.errors import GraphError, InputError
 from unifews.io import edge_buckets
 from unifews.io.edge_buckets import BucketedKeys, Buckets, EdgeCounts, SortedRun
 from unifews.io.edge_lists import EdgeList
-from unifews.resources import Memory, StageProgress, format_bytes, in_order
+from unifews.resources import Memory, StageProgress, format_bytes, in_order, report
 from unifews.storage import state_files
 from unifews.storage.journal import Journal
 from unifews.storage.npy import open_array
 from unifews.storage.state_files import AppendedFiles
 
 
-class EdgeSource(Protocol):
+class EdgeSource(ABC):
     """Edges that can be read chunk by chunk, in any order, on several threads, and again."""
 
-    @property
-    def weighted(self) -> bool:
-        """Whether edges have weights."""
+    weighted: bool
+    """Whether edges have weights."""
 
+    @abstractmethod
     def __len__(self) -> int:
         """The number of chunks."""
 
+    @abstractmethod
     def read(self, chunk: int) -> EdgeList:
         """One chunk, checked (`edge_lists.check`)."""
 
     def sample(self) -> tuple[EdgeList, float] | None:
         """A sample of the edges, and how many edges each of it stands for; None where counting all is cheap enough."""
+        return None
 
-    def drop(self, chunks: int) -> None:
+    def drop(self, chunks: int) -> None:  # noqa: B027 - most sources have nothing to free
         """The first `chunks` are not needed any more."""
 
 
@@ -164,7 +167,7 @@ class _Builder:
             if sample is None:
                 for done, ends in enumerate(in_order(self.source.read, range(len(self.source)), self.memory.threads), 1):
                     counts.add(ends)
-                    self._report("counting edges", done, len(self.source))
+                    report(self.progress, "counting edges", done, len(self.source))
             else:
                 counts.add(sample[0])
                 counts.groups = np.ceil(counts.groups * sample[1]).astype(np.int64)
@@ -225,7 +228,7 @@ class _Builder:
             state["edges"] += chunk.edges
             state["loops"] += chunk.loops
             state["done"] += 1
-            self._report("distributing edges", state["done"], total)
+            report(self.progress, "distributing edges", state["done"], total)
 
         chunks = in_order(bucketed, range(state["done"], total), self.memory.threads)
         self.journal.append_resumably(step, state, chunks, append, lambda: self.source.drop(state["done"]))
@@ -271,7 +274,7 @@ class _Builder:
             arrays.append("indptr.npy", ends)
             state["done"] += 1
             finished.append(bucket)
-            self._report("sorting edges", state["done"], buckets.number)
+            report(self.progress, "sorting edges", state["done"], buckets.number)
 
         finished: list[int] = []
 
@@ -283,10 +286,6 @@ class _Builder:
 
         runs = in_order(sorted_bucket, range(state["done"], buckets.number), self.memory.threads)
         self.journal.append_resumably(step, state, runs, append, remove)
-
-    def _report(self, stage: str, done: int, total: int) -> None:
-        if self.progress is not None:
-            self.progress(stage, done, total)
 
     def _keys(self) -> AppendedFiles:
         """The files that `distribute` has written."""

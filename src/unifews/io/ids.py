@@ -109,10 +109,8 @@ class IdMap:
     def numbers(self, column: NDArray[Any], where: str) -> NDArray[np.int64]:
         """Node numbers int64 [k] of identifiers [k], each of which must be one of the graph's."""
         given = as_ids(column, 0, where)
-        if self.ids.dtype == object:
+        if self.ids.dtype == object or given.dtype == object:  # integers as text: "007" is none of them
             found = np.fromiter((self._places.get(text, -1) for text in as_text(given)), np.int64, len(given))
-        elif given.dtype == object:  # "007" is no integer, and no other text is
-            found = np.array([self._place_of_integer(text) for text in given], dtype=np.int64)
         else:
             places = np.minimum(np.searchsorted(self.ids, given), len(self.ids) - 1)
             found = np.where(self.ids[places] == given, places, -1)
@@ -123,14 +121,7 @@ class IdMap:
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        return dict(zip(self.ids.tolist(), range(len(self.ids)), strict=True))
-
-    def _place_of_integer(self, text: str) -> int:
-        value = typed([text])[0]
-        if isinstance(value, str):
-            return -1
-        place = min(int(np.searchsorted(self.ids, value)), len(self.ids) - 1)
-        return place if self.ids[place] == value else -1
+        return dict(zip(as_text(self.ids).tolist(), range(len(self.ids)), strict=True))
 
 
 def read_ids(path: str | PathLike[str]) -> NDArray[Any]:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from unifews.io.edge_lists import EdgeList
 from unifews.io.edge_sources import IdRun, ParsedEdges, write_run
-from unifews.io.external_sort import check_share
+from unifews.io.external_sort import EdgeSource, check_share
 from unifews.io.ids import INTEGERS, TEXT, as_text, encoded, merge
-from unifews.resources import Memory, StageProgress
+from unifews.resources import Memory, StageProgress, report
 from unifews.storage import state_files
 from unifews.storage.journal import Journal
 from unifews.storage.state_files import AppendedFiles
@@ -48,7 +48,7 @@ class _Numbering(TypedDict):
     files: dict[str, list[int]]
 
 
-class NumberedEdges:
+class NumberedEdges(EdgeSource):
     """Parsed edges, between the numbers that their identifiers were given."""
 
     def __init__(self, journal: Journal, edges: ParsedEdges, runs: Sequence[IdRun]) -> None:
@@ -79,9 +79,6 @@ class NumberedEdges:
             _, (places,) = merge([as_text(integers)])
             numbers = numbers[places]
         return numbers
-
-    def sample(self) -> None:
-        return None
 
     def drop(self, chunks: int) -> None:
         self._edges.drop(chunks)
@@ -153,8 +150,7 @@ class _Merge:
         def append(pivot: Any) -> None:
             self._merge(pivot, state)
             state["done"] += 1
-            if progress is not None:
-                progress("numbering identifiers", state["done"], len(pivots))
+            report(progress, "numbering identifiers", state["done"], len(pivots))
 
         self.journal.append_resumably("numbered", state, pivots[state["done"] :], append)
         if not self.text:

@@ -69,6 +69,8 @@ def read_numbers(path: Path, *, ids: bool = False) -> tuple[NDArray[np.float32],
 
     Nodes are numbers; with `ids` identifiers, which are text in a text file.
     """
+    if not path.exists():
+        raise MissingFileError(f"there is no file {path}.")
     with reading(path, "a table of numbers"):
         if kind_of(path) == ".parquet":
             return _parquet_numbers(path, ids)
@@ -127,8 +129,6 @@ def _parquet_numbers(path: Path, ids: bool) -> tuple[NDArray[np.float32], NDArra
 
 
 def _parquet_table(path: Path) -> Any:
-    if not path.exists():
-        raise MissingFileError(f"there is no file {path}.")
     from pyarrow import parquet
 
     table = parquet.read_table(path)
@@ -163,8 +163,6 @@ def _arrow_column(column: Any, path: Path, name: str) -> NDArray[Any]:
 
 def _layout(path: Path) -> tuple[Layout, list[str] | None]:
     """The layout, determined from the first two lines with content, and the names of the columns, if there are some."""
-    if not path.exists():
-        raise MissingFileError(f"there is no file {path}.")
     with _open(path) as file:
         head: list[tuple[int, str]] = []
         for number, line in enumerate(file):

@@ -140,13 +140,10 @@ def cards() -> tuple[list[Card], dict[str, str]]:
 
 
 @cache
-def _scan() -> None:
+def _own() -> dict[str, type[Any]]:
+    """Those of this folder; importing a module registers its method."""
     for found in pkgutil.iter_modules(methods.__path__):
         import_module(f"{methods.__name__}.{found.name}")
-
-
-def _own() -> dict[str, type[Any]]:
-    _scan()
     return _OWN
 
 

@@ -31,13 +31,13 @@ class PruningConfig:
     absolute: bool = option(False, "thresholds are magnitudes, not multiples of a mean", group="Pruning")
     entries: LayerEntries = option(
         "unit",
-        "what one decision covers: a column of all edges (unit), 16 columns of an edge (block), one (feature), or all (node)",
+        "what one decision covers: of an edge 16 features (block), one (feature), all (node); a column (unit)",
         group="Pruning",
     )
     budget: Share = option(
         "macs", "sparsity over all layers, wide ones pruned most (macs), or the same in every layer (layers)", group="Pruning"
     )
-    inherit: bool = option(True, "an edge removed in one layer stays removed in later ones", group="Pruning")
+    inherit: bool = option(True, "entries removed at one hop or layer are removed at later ones too", group="Pruning")
     ramp: int = option(30, "training passes over which weight sparsity grows to its target", ge=1, group="Pruning")
     feedback: bool = option(True, "removed weights keep learning while they may come back", group="Pruning", rare=True)
     hysteresis: float = option(

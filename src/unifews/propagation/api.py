@@ -22,10 +22,11 @@ from unifews.propagation import tolerance
 from unifews.propagation.basis import GRAM_LIMIT
 from unifews.propagation.config import BasisName, ErrorNorm, Precision, PropagationConfig
 from unifews.propagation.features import FeatureMatrix
+from unifews.propagation.folder import FileTarget
 from unifews.propagation.inmemory import in_memory
 from unifews.propagation.operator import HopOperator
-from unifews.propagation.outofcore import OutOfCoreOptions, out_of_core
-from unifews.propagation.planner import Plan, Requirements
+from unifews.propagation.outofcore import OutOfCore, into_file
+from unifews.propagation.planner import Plan
 from unifews.propagation.result import Propagated
 from unifews.propagation.task import PropagationTask
 from unifews.resources import Progress, parse_bytes, resident
@@ -81,7 +82,7 @@ def propagate(
         threshold: δ in message units, the same for all hops.
         relative_threshold: δ as a multiple of the mean message size of each hop.
         max_error: ε, the relative error that is allowed; 0.05 is a good choice. As few hops and bytes as reach it
-            (docs/adr/0042). ``out.column_errors[j]`` estimates ``‖(P̂ - P)_j‖ / ‖P_j‖`` without the stationary part of P_j;
+            (docs/adr/0027). ``out.column_errors[j]`` estimates ``‖(P̂ - P)_j‖ / ‖P_j‖`` without the stationary part of P_j;
             ``out.error`` is their root mean square, at most ε, and no column exceeds 3 ε. With ``certify=True`` entries are
             removed instead, as many as keep a proven bound on ``‖P̂ - P‖_F / ‖P‖_F`` at most ε; that is slower.
         certify: also return a proven upper bound on ``‖P̂ - P‖_F``, up to float32 rounding, where P̂ is the embedding and P that
@@ -135,9 +136,13 @@ def propagate(
     diffusion = Diffusion(graph, r)
     op = HopOperator(diffusion, scheme, hops, threads_to_use(threads))
     if out is not None and memory is not None:
-        size = parse_bytes(memory, "memory")
-        order = OutOfCoreOptions(Path(out), size, taken, overwrite, restart, checkpoint_every_hop, plan)
-        return _out_of_core(op, x, amounts, config, order, progress)
+        limit, target = parse_bytes(memory, "memory"), FileTarget(Path(out), overwrite, restart, checkpoint_every_hop)
+        pages = MappedPages()
+        pages.add(graph.indptr, graph.indices, graph.weight, np.asanyarray(x) if not hasattr(x, "detach") else None)
+        with pages.within(limit):  # mapped inputs count as memory; their pages are released during the work
+            task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes), amounts, config)
+            check_width(task, "`memory`")
+            return into_file(OutOfCore(task, limit, taken, pages, plan), target, task.identity(x), progress)
     task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes), amounts, config)
     return tolerance.propagate(task, progress, began) if task.is_estimated else in_memory(task, progress, began)
 
@@ -173,23 +178,6 @@ def _check_out_of_core(
     for name, (is_asked, why, instead) in refused.items():
         if is_asked:
             raise InputError(f"{name} {why}, and out of core columns are propagated in groups; {instead}.")
-
-
-def _out_of_core(
-    op: HopOperator,
-    x: Any,
-    amounts: Amounts,
-    config: PropagationConfig,
-    order: OutOfCoreOptions,
-    progress: Progress | None,
-) -> Propagated:
-    """Memory-mapped inputs count as memory; their pages are released during the work."""
-    graph, pages = op.diffusion.graph, MappedPages()
-    pages.add(graph.indptr, graph.indices, graph.weight, np.asanyarray(x) if not hasattr(x, "detach") else None)
-    with pages.within(order.memory):
-        task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes), amounts, config)
-        check_width(task, "`memory`")
-        return out_of_core(Requirements(task), order, *task.identity(x), pages, progress)
 
 
 def check_width(task: PropagationTask, cause: str) -> None:

@@ -26,7 +26,7 @@ from unifews.kernels import LANES, aligned, native
 from unifews.propagation.complement import complement, complement_macs
 from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.gram import dense_macs, eigen_macs, from_gram
-from unifews.propagation.tiles import cut
+from unifews.propagation.tiles import cut, edges_of, full_hop
 
 GRAM_LIMIT = 1024  # features up to which all axes are found, from an f × f Gram matrix
 VERY_WIDE = 4096  # features from which rotating costs more than propagating, so the fewest axes are best
@@ -143,21 +143,8 @@ class _Sketch:
                 threads=self.threads,
             )
             for hop in range(hops):
-                native.full_hop(
-                    start=graph.indptr[:-1],
-                    end=graph.indptr[1:],
-                    indices=graph.indices,
-                    weight=graph.weight,
-                    blocks=shape.blocks,
-                    keep=diffusion.diagonal,
-                    gain=self.gain,
-                    q=buffers[hop % 2],
-                    q_out=buffers[(hop + 1) % 2],
-                    coefficient=0.0,
-                    out=None,
-                    square=None,
-                    threads=self.threads,
-                )
+                q, q_out = buffers[hop % 2], buffers[(hop + 1) % 2]
+                full_hop(edges_of(graph), q, q_out, self.threads, keep=diffusion.diagonal, gain=self.gain)
             done = buffers[hops % 2]
             done /= diffusion.source[:, None]
             parts.append(done[:, : shape.width])

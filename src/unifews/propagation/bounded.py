@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.errors import InputError
-from unifews.propagation import local
 from unifews.propagation.basis import Basis, stationary_mean
 from unifews.propagation.budget import Budget, MaxError
 from unifews.propagation.certify import Prices, joined, left_out, norm_of
-from unifews.propagation.operator import HopOperator
+from unifews.propagation.driver import InMemoryOutcome, run_in_memory
+from unifews.propagation.task import PropagationTask
 from unifews.propagation.tiles import Floats, scaled
 from unifews.propagation.view import View
 
-Run = Callable[[View, Budget | None], local.GroupResult]
+Run = Callable[[View, Budget | None], InMemoryOutcome]
 
 DIRECTIONS, RANDOM = 16, 8  # one block; half of them at random
 TRIES = 5
@@ -36,15 +36,15 @@ class Bounded:
     """A propagation within its bound, and what it took."""
 
     view: View
-    outcome: local.GroupResult
+    outcome: InMemoryOutcome
     runs: int
     macs: int
 
 
-def bounded(op: HopOperator, fresh: Callable[[], View], prices: Prices, max_error: float, run: Run) -> Bounded:
+def bounded(task: PropagationTask, fresh: Callable[[], View], prices: Prices, max_error: float, run: Run) -> Bounded:
     """Run with thresholds chosen so that the certified ‖P̂ - P‖/‖P‖ is at most `max_error`; `fresh` makes an unfilled view."""
-    first = fresh()
-    norm, exponent = estimated_norm(op, first)
+    op, first = task.op, fresh()
+    norm, exponent = estimated_norm(task, first)
     macs = op.diffusion.graph.num_edges * op.hops * DIRECTIONS + first.features.nnz * DIRECTIONS
     error = max_error / (1 + max_error) * norm
     for attempt in range(TRIES):
@@ -68,21 +68,20 @@ def bounded(op: HopOperator, fresh: Callable[[], View], prices: Prices, max_erro
     raise AssertionError("the last run is unpruned and within every bound")
 
 
-def estimated_norm(op: HopOperator, view: View) -> tuple[float, int]:
+def estimated_norm(task: PropagationTask, view: View) -> tuple[float, int]:
     """About ‖P‖_F, as (number, e) with the norm 2^e times that; exact for up to 16 features."""
     features = view.features
-    axes, known = _directions(view, op)
-    pilot = View(features, Basis(axes, view.mean), op)
-    outcome = local.propagate_groups(op, pilot)
+    axes, known = _directions(view)
+    outcome = run_in_memory(task, View(features, Basis(axes, view.mean), task.op))
     square = np.square(outcome.values, dtype=np.float64).sum(axis=0)
     rest = features.f - known
     whole = float(square[:known].sum()) + (float(square[known:].mean()) * rest if rest else 0.0)
     return math.sqrt(whole), outcome.growth + features.exponent
 
 
-def _directions(view: View, op: HopOperator) -> tuple[Floats, int]:
+def _directions(view: View) -> tuple[Floats, int]:
     """Orthonormal directions [f, ≤ 16], those that matter first, and the number of these; the others are random."""
-    features = view.features
+    features, op = view.features, view.op
     if features.f <= DIRECTIONS:
         return np.eye(features.f, dtype=np.float32), features.f
     mean = view.mean if view.mean is not None else stationary_mean(features, op.phi, op.threads)

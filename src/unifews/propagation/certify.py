@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,10 @@ class Price:
     """Per receiving node, float32 [n]: b = Σ_u toll[u]·(Σ_v A[u,v]·‖q[v]‖)²."""
     scale: float = 1.0
     exponent: int = 0
+
+    def bill(self, removed: Doubles) -> dict[str, Any]:
+        """As pruned hops take it; they add what they remove to `removed` [blocks]."""
+        return {"cost": self.cost, "charge": self.charge, "toll": self.toll, "removed": removed}
 
     def of(self, squares: Doubles) -> Doubles:
         """The cost of removing everything, for squared sizes [n, groups]; as `removed` of the kernels, [groups]."""

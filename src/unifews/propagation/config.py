@@ -12,7 +12,7 @@ BasisName = Literal["principal", "input"]
 ErrorNorm = Literal["columns", "frobenius"]
 Precision = Literal["int8", "bfloat16", "float32"]
 BY_ERROR = ("max_error", "error_norm", "degree", "precision")
-"""Settings of a propagation to an allowed error (docs/adr/0042)."""
+"""Settings of a propagation to an allowed error (docs/adr/0027)."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class PropagationConfig:
 
     entries: Entries = option(
         "block",
-        "what one decision covers: 16 features of an edge (block), one (feature), or all of them (node)",
+        "what one decision covers: of an edge 16 features (block), one (feature), all (node); a column (unit)",
         group="Pruning",
     )
     basis: BasisName = option(
         "principal",
-        "prune in the PCA basis of the features (principal), or leave them as they are (input)",
+        "basis in which edges are pruned: PCA (principal) or that of the features (input)",
         group="Pruning",
     )
     rank: int | None = option(
@@ -35,6 +35,7 @@ class PropagationConfig:
         ge=1,
         group="Pruning",
         metavar="K",
+        needs="basis!=input",
     )
     deflate: bool | None = option(
         None,
@@ -42,7 +43,12 @@ class PropagationConfig:
         group="Pruning",
         rare=True,
     )
-    inherit: bool = option(False, "an entry removed at one hop stays removed at later ones (the paper's form)", group="Pruning")
+    inherit: bool = option(
+        False,
+        "entries removed at one hop or layer are removed at later ones too",
+        group="Pruning",
+        needs="edge_sparsity|edge_threshold|relative_threshold|max_error",
+    )
     focus: float | None = option(
         None,
         "0 to 1: how much of the edge_sparsity budget is given to early hops (default: the scheme's)",
@@ -62,13 +68,17 @@ class PropagationConfig:
         "what max_error bounds: the root mean square of the columns' relative errors, or that of the whole matrix (frobenius)",
         group="Pruning",
         rare=True,
+        needs="max_error",
     )
-    degree: int | None = option(None, "with max_error: exactly this many hops", ge=1, group="Pruning", metavar="M", rare=True)
+    degree: int | None = option(
+        None, "exactly this many hops", ge=1, group="Pruning", metavar="M", rare=True, needs="max_error"
+    )
     precision: Precision | None = option(
         None,
-        "with max_error: format in which rows are stored (default: the narrowest that leaves room)",
+        "format in which rows are stored (default: the narrowest that is accurate enough)",
         group="Pruning",
         rare=True,
+        needs="max_error",
     )
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
-"""`propagate` by many workers: the same result, from files to a file."""
+"""`propagate` by several workers: the same result, from files to a file."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,22 +16,25 @@ from unifews.core.entry import Amounts, Entries
 from unifews.core.graph import Graph
 from unifews.core.schemes import Scheme, resolve
 from unifews.deprecation import renamed_arguments
-from unifews.distributed.communicator import ProcessGroup, check_same, workers
+from unifews.distributed.communicator import Communicator, check_same, workers
+from unifews.distributed.partition import Owners, Part, metis, ranges
 from unifews.errors import GraphError, InputError, unknown_name
-from unifews.kernels import threads_to_use
+from unifews.kernels import LANES, MAX_BLOCKS, threads_to_use
 from unifews.propagation.api import check_width
-from unifews.propagation.assembly import RESULT, trace_of
-from unifews.propagation.columns import by_columns
+from unifews.propagation.basis import Basis
 from unifews.propagation.config import BasisName, PropagationConfig
 from unifews.propagation.features import FeatureMatrix
-from unifews.propagation.nodes import by_nodes
+from unifews.propagation.folder import FORM, FileTarget, FolderStore
+from unifews.propagation.halo import PartitionOperator, PartitionView
 from unifews.propagation.operator import HopOperator
-from unifews.propagation.planner import Requirements
+from unifews.propagation.outofcore import Arrangement, into_file
+from unifews.propagation.planner import least_groups
 from unifews.propagation.result import Propagated
-from unifews.propagation.shared import DistributedOptions, shared
 from unifews.propagation.task import PropagationTask
+from unifews.propagation.tiles import Shape, cut
+from unifews.propagation.view import View
 from unifews.resources import Progress
-from unifews.storage.atomic import check_place
+from unifews.storage import state_files
 from unifews.storage.journal import array_identity, fingerprint
 from unifews.storage.npy import open_array
 
@@ -77,8 +81,8 @@ def propagate(
 
     Everything else is as in `unifews.propagate`. Returns the embedding as a memory map of the file written, to every worker.
     """
-    with workers() as group:
-        with group.agreed():
+    with workers() as comm:
+        with comm.agreed():
             if not isinstance(graph, Graph):
                 raise GraphError(f"`graph` is a {type(graph).__name__}; open one with Graph.open(...).")
             if Path(out).suffix != ".npy":
@@ -96,55 +100,123 @@ def propagate(
             op = HopOperator(Diffusion(graph, r), scheme, hops, threads_to_use(threads))
             task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes), amounts, config)
             check_width(task, "distributed propagation")
-            identity, inputs = task.identity(x)
-            way, facts = _way(partition, groups, group.size)
-            order = DistributedOptions(Path(out), identity | facts, inputs, overwrite, restart, checkpoint_every_hop)
-            files = {f"the contents of {file.name}": fingerprint(file)["ends"] for file in order.inputs}
-        check_same(group, {**order.task, **files})
-        return _propagated(group, Requirements(task), order, way, groups, progress)
+            facts, inputs = task.identity(x)
+            way, chosen = _arrangement(task, comm, partition, groups)
+            facts |= chosen
+            files = {f"the contents of {file.name}": fingerprint(file)["ends"] for file in inputs}
+        check_same(comm, {**facts, **files})
+        target = FileTarget(Path(out), overwrite, restart, checkpoint_every_hop)
+        return into_file(way, target, (facts, inputs), progress)
 
 
-def _propagated(
-    group: ProcessGroup,
-    needs: Requirements,
-    order: DistributedOptions,
-    way: str | NDArray[Any],
-    groups: int | None,
-    progress: Progress | None,
-) -> Propagated:
-    out = order.out
-    with shared(group, order) as common:
-        finished = group.all_gather(common.is_first and out.exists() and not (common.folder / RESULT).exists())[0]
-        if not (finished and common.get("summary")):  # else killed after the last step
-            with group.agreed():
-                check_place(out, order.overwrite)
-            if isinstance(way, str) and way == "columns":
-                by_columns(common, needs, order.checkpoint_every_hop, groups, progress)
-            else:
-                by_nodes(common, needs, order.checkpoint_every_hop, way, progress)
-            if common.is_first:
-                (common.folder / RESULT).replace(out)
-        summary = common.get("summary")
-        common.remove()
-        group.barrier()
-    return Propagated(open_array(out), None, trace_of(summary), summary["exponent"], None, lambda array: array)
-
-
-def _way(
-    partition: str | PathLike[str] | NDArray[Any], groups: int | None, workers: int
-) -> tuple[str | NDArray[Any], dict[str, Any]]:
-    """What is distributed: a name, or the worker of each node; and the same as JSON."""
+def _arrangement(
+    task: PropagationTask, comm: Communicator, partition: str | PathLike[str] | NDArray[Any], groups: int | None
+) -> tuple[Arrangement, dict[str, Any]]:
+    """What is distributed, and the same as JSON."""
     if groups is not None and not (isinstance(partition, str) and partition == "columns"):
         raise InputError("`groups` applies to partition='columns' only; leave it out when nodes are partitioned.")
     if groups is not None and (not isinstance(groups, int) or isinstance(groups, bool) or groups < 1):
         raise InputError(f"`groups` is how many groups of columns there are, at least 1; got {groups!r}.")
     if isinstance(partition, str) and partition == "columns":
-        return partition, {"partition": partition, "groups": groups}
+        return ByColumns(task, comm, groups), {"partition": partition, "groups": groups}
     if isinstance(partition, str) and partition in ("nodes", "metis"):
-        return partition, {"partition": partition, "workers": workers}
+        return ByNodes(task, comm, partition), {"partition": partition, "workers": comm.size}
     if isinstance(partition, str | PathLike):
         if Path(partition).suffix != ".npy":
             raise unknown_name("partition", str(partition), ("columns", "nodes", "metis", "FILE.npy"))
         partition = open_array(Path(partition))
     array = np.asarray(partition.detach().cpu() if hasattr(partition, "detach") else partition)
-    return array, {"partition": array_identity("partition", np.array(array))[1]["partition"], "workers": workers}
+    identity = array_identity("partition", np.array(array))[1]["partition"]
+    return ByNodes(task, comm, array), {"partition": identity, "workers": comm.size}
+
+
+class ByColumns(Arrangement):
+    """Every worker has the whole graph and some of the columns; hops need no communication."""
+
+    by_columns = True
+
+    def __init__(self, task: PropagationTask, comm: Communicator, wanted: int | None) -> None:
+        super().__init__(task, comm)
+        self.wanted = wanted
+
+    def groups(self, store: FolderStore) -> list[Shape]:
+        """On the groups the result depends, not on the workers: an interrupted call is resumed with its own."""
+        comm, width, kept = self.comm, self.task.features.f, store.get("plan")
+        if kept:
+            shapes = [Shape(*each) for each in kept["groups"]]
+        elif self.wanted is not None:
+            shapes = dealt(width, self.wanted, 1)
+        else:
+            shapes = dealt(width, least_groups(self.task, width, self.task.budget_on(width)), comm.size)
+        if comm.size > len(shapes):
+            raise comm.refuse(
+                f"{comm.size} workers are too many for {len(shapes)} group{'s' if len(shapes) > 1 else ''} of columns "
+                f"({width:,} features make {-(-width // LANES)} of {LANES} at most); start {len(shapes)}, or partition the "
+                f"nodes with partition='nodes' (--partition nodes)."
+            )
+        _record(store, shapes)
+        return shapes
+
+
+class ByNodes(Arrangement):
+    """Every worker has some rows and the edges into them, and receives other rows before each hop."""
+
+    part: Part
+
+    def __init__(self, task: PropagationTask, comm: Communicator, way: str | NDArray[Any]) -> None:
+        """`way`: "nodes", "metis", or the worker of each node."""
+        super().__init__(task, comm)
+        self.way, self.rows_comm = way, comm
+
+    def groups(self, store: FolderStore) -> list[Shape]:
+        task, width = self.task, self.task.features.f
+        shapes = cut(width, least_groups(task, width, task.budget_on(width)))
+        with self.comm.agreed():
+            owners = self._owners()
+        _record(store, shapes)
+        self.owners = owners or self._metis(store)
+        return shapes
+
+    def _owners(self) -> Owners | None:
+        graph, workers = self.task.op.graph, self.comm.size
+        if isinstance(self.way, np.ndarray):
+            return Owners.given(self.way, graph.num_nodes, workers)
+        return Owners(ranges(graph, workers)) if self.way == "nodes" else None
+
+    def _metis(self, store: FolderStore) -> Owners:
+        """By the first worker, once: the result of METIS may vary."""
+        graph, comm, file = self.task.op.graph, self.comm, store.folder / "owners"
+        with comm.agreed():
+            if store.journal and store.journal.get("owners") is None:
+                store.record(owners=state_files.save(file, [metis(graph, comm.size)]))
+        crc, worker = store.get("owners"), np.empty(graph.num_nodes, dtype=np.int64)
+        with comm.agreed():
+            state_files.load(file, [worker], crc)
+            return Owners.given(worker, graph.num_nodes, comm.size)
+
+    def view(self, store: FolderStore, basis: Basis, groups: list[Shape]) -> View:
+        op = self.task.op
+        op.diffusion.release()
+        self.part = Part.of(op.graph, self.owners, self.comm)
+        diffusion = Diffusion(self.part.graph, op.diffusion.r)
+        return PartitionView(self.task.features, basis, PartitionOperator(diffusion, op.scheme, op.hops, op.threads, self.part))
+
+    def pieces(self) -> list[tuple[int, int]]:
+        step, owned = max(1, self.task.features.chunks()[0][1]), self.part.owned
+        return [(first, min(first + step, owned)) for first in range(0, owned, step)]
+
+    def nodes(self, first: int, last: int) -> NDArray[np.int64]:
+        return self.part.nodes[first:last]
+
+
+def dealt(width: int, least: int, workers: int) -> list[Shape]:
+    """Groups of columns, of like size: at least so many, and as many for each worker."""
+    blocks = -(-width // LANES)
+    count = max(-(-blocks // MAX_BLOCKS), least, workers)
+    count = min(-(-count // workers) * workers, blocks)
+    ends = [number * blocks // count for number in range(count + 1)]
+    return [Shape(LANES * a, min(LANES * b, width) - LANES * a, b - a) for a, b in pairwise(ends)]
+
+
+def _record(store: FolderStore, shapes: list[Shape]) -> None:
+    store.record(plan={"form": FORM, "groups": [[shape.column, shape.width, shape.blocks] for shape in shapes]})

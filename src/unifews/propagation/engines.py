@@ -17,7 +17,7 @@ from unifews.propagation.budget import Budget
 from unifews.propagation.certify import Price, Prices, certificate
 from unifews.propagation.operator import HUGE, HopOperator, lowered
 from unifews.propagation.sampling import Sample
-from unifews.propagation.tiles import Allocate, Floats, Shape, Tile, scaled
+from unifews.propagation.tiles import Allocate, Edges, Floats, Shape, Tile, scaled
 from unifews.propagation.view import View
 from unifews.theory.certificates import Certificate
 
@@ -31,13 +31,17 @@ class Engine(ABC):
     """True values are the stored ones times 2^growth."""
     certificate: Certificate | None = None
     """The bound on the error so far, if one is wanted."""
-    sent: list[int] | None = None
-    """Bytes that all workers have sent at each hop; None = all rows that are needed elsewhere, or there is one worker."""
 
     def __init__(self, op: HopOperator, view: View, shapes: list[Shape]) -> None:
         self.op, self.view = op, view
         self.first, self.width = shapes[0].column, sum(shape.width for shape in shapes)
         self.tiles: list[Tile] = []
+        self.sent: list[int] = []
+        """Bytes that all workers have sent at each hop, where some rows that are needed elsewhere are not."""
+
+    def continues(self, hop: int) -> bool:
+        """Whether there is another hop after so many."""
+        return hop < self.op.hops
 
     @abstractmethod
     def hop(self, hop: int) -> HopTrace:
@@ -92,18 +96,7 @@ class FullEngine(Engine):
     def hop(self, hop: int) -> HopTrace:
         op, view, (tile,), square = self.op, self.view, self.tiles, self.square
         op.refresh(tile.buffers[hop % 2][:, : self.width])
-        native.full_hop(
-            **op.edges,
-            blocks=tile.shape.blocks,
-            keep=op.keep,
-            gain=op.gain,
-            q=tile.buffers[hop % 2],
-            q_out=tile.buffers[(hop + 1) % 2],
-            coefficient=op.coefficients[hop + 1],
-            out=tile.out,
-            square=square,
-            threads=op.threads,
-        )
+        op.full_hop(tile, hop, square)
         if hop == 0 and view.sent is not None:
             _add_sent(op, tile, view.sent)
         if square is not None:
@@ -282,40 +275,24 @@ class BlockEngine(PrunedEngine):
         if price:
             quiet = self._quiet_squares(hop) if silent else None
             removed = [price.of(each) for each in quiet] if quiet else [np.zeros(tile.shape.blocks) for tile in self.tiles]
-        reach, fanout = op.fan
         kept = zeros = macs = zero_macs = 0
         for number, (tile, alive) in enumerate(zip(self.tiles, self.alive, strict=True)):
-            now, later = self.current, 1 - self.current
             zero_by_block, kept_by_block = self.zero[number], [0] * tile.shape.blocks
-            bill: dict[str, Any] = {}
-            if price:
-                bill = {"cost": price.cost, "charge": price.charge, "toll": price.toll, "removed": removed[number]}
+            bill = price.bill(removed[number]) if price else {}
             if not silent:
                 kept_by_block, self.zero[number], self.lagging[number] = native.pruned_hop(
                     **op.edges,
-                    blocks=tile.shape.blocks,
-                    width=tile.shape.width,
+                    **op.factors,
+                    **tile.stored,
+                    **tile.sizes(self.current),
+                    **bill,
+                    out=tile.out,
                     hop=hop,
-                    keep=op.keep,
-                    gain=op.gain,
-                    target=op.diffusion.target,
-                    reach=reach,
-                    fanout=fanout,
                     delta=delta,
                     rouse=bool(self.lagging[number] >= delta),
                     by_feature=self.by_feature,
-                    size=tile.size[now],
-                    top=tile.top[now],
-                    size_out=tile.size[later],
-                    top_out=tile.top[later],
                     alive=alive,
-                    even=tile.buffers[0],
-                    odd=tile.buffers[1],
-                    stamp=tile.stamp,
-                    out=tile.out,
-                    coefficient=op.coefficients,
                     threads=op.threads,
-                    **bill,
                 )
             if price:
                 for block, width in enumerate(tile.shape.widths().tolist()):
@@ -326,7 +303,7 @@ class BlockEngine(PrunedEngine):
                     each = 1 if self.by_feature else width
                     kept, macs = kept + kept_here, macs + kept_here * each
                     zeros, zero_macs = zeros + zero_here, zero_macs + zero_here * each
-        self.current = now if silent else later
+        self.current = self.current if silent else 1 - self.current
         self._hop = hop + 1
         if price:
             self.removed = np.concatenate(removed)
@@ -421,9 +398,7 @@ class NodeEngine(PrunedEngine):
             if tile.out is not None:
                 np.multiply(tile.buffers[0], op.coefficients[0], out=tile.out)
             self.tiles.append(tile)
-        self.indices = np.array(graph.indices)
-        self.weight = None if graph.weight is None else np.array(graph.weight)
-        self.end = np.array(graph.indptr[1:])
+        self.kept = _copied(op.edges)  # edges of the last hop, and with `inherit` those that may still be kept
 
     @property
     def norm(self) -> Floats:
@@ -438,64 +413,38 @@ class NodeEngine(PrunedEngine):
 
     def prune(self, hop: int, delta: float) -> HopTrace:
         op, graph = self.op, self.op.diffusion.graph
-        start = graph.indptr[:-1]
         norm = self.norm
         zeros = int(op.fan[1][norm == 0].sum())
-        given = (
-            {"end": self.end, "indices": self.indices, "weight": self.weight}
-            if self.inherit
-            else {"end": graph.indptr[1:], "indices": graph.indices, "weight": graph.weight}
-        )
-        end, indices, weight = self.end, self.indices, self.weight
-        if self.inherit and delta == 0:  # zeros are passed over, but only δ removes for good: leave the lists as they are
-            end, indices, weight = end.copy(), indices.copy(), None if weight is None else weight.copy()
+        # Zeros are passed over, but only δ removes for good: with δ = 0 the lists stay as they are.
+        found = _copied(self.kept) if self.inherit and delta == 0 else self.kept
         kept = native.select_edges(
-            start=start,
-            **given,
+            **(self.kept if self.inherit else op.edges),
             norm=norm,
             target=op.diffusion.target,
             delta=delta,
-            end_out=end,
-            indices_out=indices,
-            weight_out=weight,
+            **{f"{name}_out": found[name] for name in ("end", "indices", "weight")},
             threads=op.threads,
         )
         if self.prices:
             complete = kept + zeros == graph.num_edges
-            self.removed = np.zeros(1) if complete else self._cost(self.prices[hop], norm, end, indices, weight)
+            self.removed = np.zeros(1) if complete else self._cost(self.prices[hop], norm, found)
         self.square[:] = 0
         for tile in self.tiles:
-            native.full_hop(
-                start=start,
-                end=end,
-                indices=indices,
-                weight=weight,
-                blocks=tile.shape.blocks,
-                keep=op.keep,
-                gain=op.gain,
-                q=tile.buffers[hop % 2],
-                q_out=tile.buffers[(hop + 1) % 2],
-                coefficient=op.coefficients[hop + 1],
-                out=tile.out,
-                square=self.square,
-                threads=op.threads,
-            )
+            op.full_hop(tile, hop, self.square, found)
         m, f = graph.num_edges, self.input_width
         return HopTrace(hop, m, kept, zeros, kept * self.width, m * f, zeros * f, threshold=delta, seconds=0.0)
 
-    def _cost(
-        self, price: Price, norm: Floats, end: NDArray[np.int64], indices: NDArray[Any], weight: Floats | None
-    ) -> NDArray[np.float64]:
+    def _cost(self, price: Price, norm: Floats, kept: Edges) -> NDArray[np.float64]:
         """The price of the sizes that each row lost: those of all its sources less those of the kept ones."""
         op, graph = self.op, self.op.diffusion.graph
         none, one = np.zeros_like(norm), np.ones_like(norm)
         sums = []
-        for lists in (op.edges, {**op.edges, "end": end, "indices": indices, "weight": weight}):
+        for lists in (op.edges, kept):
             total = np.empty_like(norm)
             native.column_hop(**lists, keep=none, gain=one, q=norm, q_out=total, threads=op.threads)
             sums.append(total.astype(np.float64))
-        everything, kept = sums
-        lost = np.where(end < graph.indptr[1:], np.maximum(everything - kept, 0) + 1e-6 * everything, 0)
+        everything, sent = sums
+        lost = np.where(kept["end"] < graph.indptr[1:], np.maximum(everything - sent, 0) + 1e-6 * everything, 0)
         return np.array([float(price.toll @ np.square(lost))])
 
     def rescale(self) -> None:
@@ -505,6 +454,11 @@ class NodeEngine(PrunedEngine):
             shift = tile.shrink()
         self.square *= np.float32(4.0**-shift)
         self.growth += shift
+
+
+def _copied(edges: Edges) -> Edges:
+    """With lists of their own for what a selection of edges writes."""
+    return {name: array if name == "start" or array is None else np.array(array) for name, array in edges.items()}
 
 
 @dataclass(frozen=True)
@@ -549,16 +503,12 @@ def finish(
     """The tile's values after `hop` hops, into its place in a result that begins with column `first`."""
     shape = tile.shape
     native.finish(
-        blocks=shape.blocks,
-        width=shape.width,
+        **tile.stored,
         hop=hop,
         keep=op.keep,
         source=op.diffusion.source,
         offset=carried.column if carried else None,
         direction=carried.direction[shape.column : shape.column + shape.width] if carried else None,
-        even=tile.buffers[0],
-        odd=tile.buffers[1],
-        stamp=tile.stamp,
         out=tile.out if accumulated else None,
         coefficient=op.coefficients,
         result=result,

@@ -18,9 +18,9 @@ from time import perf_counter, thread_time
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.kernels import LANES, MAX_BLOCKS, aligned, native
+from unifews.kernels import LANES, MAX_BLOCKS, aligned
 from unifews.propagation.operator import HopOperator
-from unifews.propagation.tiles import Floats, cut
+from unifews.propagation.tiles import Floats, cut, full_hop
 from unifews.resources import cores
 
 _SMALL = 1 << 16  # edges that are timed at a time, at least, unless there are fewer
@@ -71,30 +71,18 @@ class _Hop:
     """An unpruned hop of one tile, of some of its rows."""
 
     def __init__(self, op: HopOperator, columns: int, rows: int) -> None:
-        self.op, self.blocks = op, columns // LANES
+        self.op = op
         self.after = _touched(rows, columns)
         self.out = _touched(rows, columns) if op.accumulate else None
 
     def __call__(self, q: Floats, rows: NDArray[np.int64], threads: int) -> float:
         """Seconds of a whole hop, by these rows; of one thread, seconds that it has run."""
         op, graph, clock = self.op, self.op.graph, thread_time if threads == 1 else perf_counter
-        start, end, keep, gain = graph.indptr[:-1][rows], graph.indptr[1:][rows], op.keep[rows], op.gain[rows]
+        edges, keep, gain = op.edges, op.keep[rows], op.gain[rows]
+        start, end = edges["start"][rows], edges["end"][rows]
+        edges |= {"start": start, "end": end}
         began = clock()
-        native.full_hop(
-            start=start,
-            end=end,
-            indices=graph.indices,
-            weight=graph.weight,
-            blocks=self.blocks,
-            keep=keep,
-            gain=gain,
-            q=q,
-            q_out=self.after,
-            coefficient=0.5,
-            out=self.out,
-            square=None,
-            threads=threads,
-        )
+        full_hop(edges, q, self.after, threads, keep=keep, gain=gain, coefficient=0.5, out=self.out)
         seconds = clock() - began
         return seconds * (graph.num_edges + graph.num_nodes) / (int((end - start).sum()) + len(start))
 

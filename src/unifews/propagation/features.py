@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from unifews.core.checks import as_array, check_sparse, scipy_of_torch
 from unifews.errors import InputError, ShapeError
-from unifews.kernels import LANES, aligned, native
-from unifews.propagation.tiles import cut
+from unifews.kernels import LANES, aligned
+from unifews.propagation.tiles import cut, full_hop
 
 Floats = NDArray[np.float32]
 _CHUNK_BYTES = 8 << 20
@@ -169,21 +169,8 @@ def _tile_product(matrix: Any, q: Floats, out: Floats, threads: int) -> None:
     """out = matrix · q, where q and out are tiles."""
     data = None if np.all(matrix.data == 1) else np.ascontiguousarray(matrix.data, dtype=np.float32)
     indptr = matrix.indptr.astype(np.int64)
-    native.full_hop(
-        start=indptr[:-1],
-        end=indptr[1:],
-        indices=matrix.indices,
-        weight=data,
-        blocks=q.shape[1] // LANES,
-        keep=None,
-        gain=None,
-        q=q,
-        q_out=out,
-        coefficient=0.0,
-        out=None,
-        square=None,
-        threads=threads,
-    )
+    edges = {"start": indptr[:-1], "end": indptr[1:], "indices": matrix.indices, "weight": data}
+    full_hop(edges, q, out, threads)
 
 
 def _torch_to_plain(x: Any) -> Any:

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from unifews.core.graph import Graph
 from unifews.core.trace import HopTrace
 from unifews.distributed.partition import Part
-from unifews.kernels import LANES, native
+from unifews.kernels import LANES
 from unifews.kernels.reference_hops import MARGIN
-from unifews.propagation.budget import Budget
 from unifews.propagation.engines import BlockEngine
 from unifews.propagation.features import Floats
 from unifews.propagation.operator import HopOperator
@@ -54,8 +53,13 @@ class PartitionOperator(HopOperator):
     def refresh(self, values: Floats) -> None:
         values[self.part.owned :] = self.part.fetch(values)
 
+    def traffic(self, width: int, sent: list[int]) -> tuple[list[int], list[int]]:
+        rows = int(self.part.comm.all_reduce(np.array([len(self.part.rows)]))[0])
+        everything = [4 * width * rows] * self.hops
+        return sent or everything, everything
+
     def most(self, value: float) -> float:
-        return self.part.group.maximum(value)
+        return self.part.comm.maximum(value)
 
     @cached_property
     def keep(self) -> Floats:
@@ -66,9 +70,7 @@ class PartitionOperator(HopOperator):
 
     @cached_property
     def _reach(self) -> tuple[Floats, NDArray[np.int64], Floats]:
-        part, n = self.part, self.diffusion.graph.num_nodes
-        reach, fanout = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.int64)
-        native.fan(**self.edges, target=self.diffusion.target, reach=reach, fanout=fanout, threads=self.threads)
+        part, (reach, fanout) = self.part, self._fan()
         there = part.give_back(reach[part.owned :])
         np.add.at(fanout, part.rows, part.give_back(fanout[part.owned :]))
         np.maximum.at(reach, part.rows, there)
@@ -90,7 +92,11 @@ class PartitionOperator(HopOperator):
 class PartitionView(View):
     """The rows of one worker, on their way into tiles; those of others are empty until they are sent."""
 
-    part: Part
+    op: PartitionOperator
+
+    @property
+    def part(self) -> Part:
+        return self.op.part
 
     def fill(self, tile: Tile, square: Floats | None = None) -> None:
         for array in (*tile.buffers, *tile.size, *tile.top):
@@ -133,20 +139,10 @@ class PartitionEngine(BlockEngine):
     """Blocks of the rows of one worker."""
 
     op: PartitionOperator
-    sent: list[int]
 
-    def __init__(
-        self,
-        op: PartitionOperator,
-        view: PartitionView,
-        shape: Shape,
-        budget: Budget,
-        inherit: bool,
-        *,
-        by_feature: bool,
-    ) -> None:
-        self.part, self.sent = op.part, []
-        super().__init__(op, view, [shape], budget, inherit, by_feature=by_feature)
+    @property
+    def part(self) -> Part:
+        return self.op.part
 
     def sizes(self, nodes: NDArray[Any]) -> tuple[Floats, Floats]:
         which, rows = self.part.here(nodes)
@@ -157,7 +153,7 @@ class PartitionEngine(BlockEngine):
         sent = 0 if math.isinf(delta) else sum(self._refresh(tile, hop, np.float32(delta)) for tile in self.tiles)
         mine = super().prune(hop, delta)
         counts = [getattr(mine, name) for name in _COUNTS]
-        *total, all_sent = self.part.group.all_reduce(np.array([*counts, sent], dtype=np.int64)).tolist()
+        *total, all_sent = self.part.comm.all_reduce(np.array([*counts, sent], dtype=np.int64)).tolist()
         self.sent.append(all_sent)
         return replace(mine, **dict(zip(_COUNTS, total, strict=True)))
 
@@ -173,12 +169,12 @@ class PartitionEngine(BlockEngine):
         real = _real(tile.shape, block)  # the last block may be short
         going = lines[real]
 
-        arriving = np.unpackbits(part.group.all_to_all(flags, part.sent, part.received), axis=1, count=tile.shape.blocks)
+        arriving = np.unpackbits(part.comm.all_to_all(flags, part.sent, part.received), axis=1, count=tile.shape.blocks)
         sent = _by_worker(row, real, part.sent)
         row, block = np.nonzero(arriving)
         real = _real(tile.shape, block)
         lines = np.zeros((len(row), 1 + LANES), dtype=np.float32)
-        lines[real] = part.group.all_to_all(going, sent, _by_worker(row, real, part.received))
+        lines[real] = part.comm.all_to_all(going, sent, _by_worker(row, real, part.received))
         assert tile.stamp is not None
         tile.buffers[hop % 2].reshape(-1, tile.shape.blocks, LANES)[owned + row, block] = lines[:, 1:]
         tile.size[now][owned + row, block] = lines[:, 0]

@@ -1,4 +1,4 @@
-"""`propagate` with `max_error`: as many hops, in as few bytes, as the allowed error needs (ADR 42).
+"""`propagate` with `max_error`: as many hops, in as few bytes, as the allowed error needs (ADR 27).
 
 Columns are propagated tile by tile, each tile until the estimated error of its columns is small enough; tiles know nothing of
 each other, so memory holds the iterates of one, and the result does not depend on how columns are grouped. A tile starts in the

@@ -15,7 +15,7 @@ from unifews.core.diffusion import Diffusion
 from unifews.core.graph import Graph
 from unifews.core.schemes import Scheme, keep_factor
 from unifews.kernels import native
-from unifews.propagation.tiles import SHIFT, Floats
+from unifews.propagation.tiles import SHIFT, Edges, Floats, Tile, edges_of, full_hop
 
 HUGE = 2.0**55  # sizes beyond this are brought down by 2^SHIFT before their squares can overflow
 
@@ -78,18 +78,38 @@ class HopOperator:
     def refresh(self, values: Floats) -> None:
         """Bring the copies up to date; here all rows are computed."""
 
+    def traffic(self, width: int, sent: list[int]) -> tuple[list[int], list[int]] | None:
+        """Bytes sent at each hop of `width` columns, and what unpruned hops send; None: there is one worker."""
+        return None
+
     def most(self, value: float) -> float:
         """The largest of what any part of the graph finds; here all of it is one part."""
         return value
 
     @property
-    def edges(self) -> dict[str, Any]:
-        graph = self.diffusion.graph
-        return {"start": graph.indptr[:-1], "end": graph.indptr[1:], "indices": graph.indices, "weight": graph.weight}
+    def edges(self) -> Edges:
+        return edges_of(self.diffusion.graph)
+
+    @property
+    def factors(self) -> dict[str, Any]:
+        """Factors of rows and messages, as pruned hops take them."""
+        reach, fanout = self.fan
+        rows = {"keep": self.keep, "gain": self.gain, "target": self.diffusion.target}
+        return {**rows, "reach": reach, "fanout": fanout, "coefficient": self.coefficients}
+
+    def full_hop(self, tile: Tile, hop: int, square: Floats | None, edges: Edges | None = None) -> None:
+        """One hop of a tile over all edges, or over the given ones; adds up the squares of its rows."""
+        q, q_out, coefficient = tile.buffers[hop % 2], tile.buffers[(hop + 1) % 2], self.coefficients[hop + 1]
+        factors = {"keep": self.keep, "gain": self.gain, "coefficient": coefficient}
+        full_hop(edges or self.edges, q, q_out, self.threads, **factors, out=tile.out, square=square)
 
     @cached_property
     def fan(self) -> tuple[Floats, NDArray[np.int64]]:
         """For each node: the largest factor of its messages, and their number."""
+        return self._fan()
+
+    def _fan(self) -> tuple[Floats, NDArray[np.int64]]:
+        """The same among the edges here."""
         n = self.diffusion.graph.num_nodes
         reach, fanout = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.int64)
         native.fan(**self.edges, target=self.diffusion.target, reach=reach, fanout=fanout, threads=self.threads)

@@ -12,18 +12,35 @@ import numpy as np
 
 from unifews.errors import InputError
 from unifews.kernels import LANES
-from unifews.propagation.budget import Target
+from unifews.propagation.budget import Absolute, Budget, Target
 from unifews.propagation.features import FeatureMatrix
-from unifews.propagation.local import LARGE
 from unifews.propagation.sampling import PILOT_HOPS
 from unifews.propagation.task import PropagationTask
 from unifews.propagation.tiles import Shape, cut
 from unifews.resources import format_bytes
 
+LARGE = 512 << 20  # bytes of values from which saving memory is worth a second pass over the edges
 _NODE = 40  # bytes of factors and counts, one number per node each
 _CARRIED = 28  # bytes while hops of the stationary part are added up, where there are any
 _FIXED = 80 << 20  # bytes of rows on their way, whatever the graph
 _TRIAL = 8 << 20  # bytes written to see how fast the disk is
+
+
+def in_memory_groups(task: PropagationTask, width: int, budget: Budget | None) -> list[list[Shape]]:
+    """The tiles of `width` columns, in groups that are propagated one after the other (docs/adr/0007).
+
+    A propagation works on three copies of its values; only one group of columns stands three times. Leading columns fade
+    more slowly than trailing ones, so groups with thresholds of their own also lose less. Decisions about whole rows and
+    thresholds relative to the mean of all columns need all columns at once.
+    """
+    if budget is not None and (task.config.entries == "node" or not isinstance(budget, Target | Absolute)):
+        return [cut(width)]
+    return [[shape] for shape in cut(width, least_groups(task, width, budget))]
+
+
+def least_groups(task: PropagationTask, width: int, budget: Budget | None) -> int:
+    """Where there is one tile, and it is large, two are made, at the price of a second pass over the edges."""
+    return 2 if budget is not None and task.features.n * width * 4 > LARGE else 1
 
 
 class Requirements:
@@ -32,12 +49,6 @@ class Requirements:
     def __init__(self, task: PropagationTask) -> None:
         self.task, self.op, self.features = task, task.op, task.features
         self.budget = task.budget_on(task.features.f)
-
-    @property
-    def grouped(self) -> int:
-        """The fewest groups: as many as in memory, so that the result is the same wherever that fits."""
-        large = self.budget is not None and self.op.diffusion.graph.num_nodes * self.features.f * 4 > LARGE
-        return 2 if large else 1
 
     def state(self, blocks: int) -> int:
         """Bytes that hops of a group change."""
@@ -110,9 +121,9 @@ class Plan:
 def make(needs: Requirements, limit: int, taken: int) -> Plan:
     """The plan with the fewest groups that keeps to `limit` bytes of memory, of which `taken` are gone; no time yet."""
     width = needs.features.f
-    most = -(-width // LANES)
+    most, fewest = -(-width // LANES), least_groups(needs.task, width, needs.budget)  # as in memory, wherever that fits
     for outside in (False, True):
-        for least in range(needs.grouped, max(most, needs.grouped) + 1):
+        for least in range(fewest, max(most, fewest) + 1):
             shapes = cut(width, least)
             memory = needs.memory(max(shape.blocks for shape in shapes), outside)
             if memory + taken <= limit:

@@ -1,4 +1,4 @@
-"""One Lanczos recurrence per feature column, on rows stored in few bytes (ADR 42).
+"""One Lanczos recurrence per feature column, on rows stored in few bytes (ADR 27).
 
 Values are kept as q = D^-r x, so that one hop is (S q)[u] = keep(u)·q[u] + Σ_v A[u,v]·q[v] / d(u) for every r. S is symmetric
 in the inner product ⟨q, q'⟩ = Σ_u d(u) q(u) q'(u), and in it each column, less its stationary part, has the recurrence

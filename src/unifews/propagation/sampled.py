@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unifews.propagation import local
 from unifews.propagation.basis import Basis
 from unifews.propagation.certify import norm_of
-from unifews.propagation.features import FeatureMatrix
-from unifews.propagation.operator import HopOperator
+from unifews.propagation.driver import run_in_memory
+from unifews.propagation.task import PropagationTask
 from unifews.propagation.tiles import Floats
 from unifews.propagation.view import View
 from unifews.theory.bounds import sample_range
@@ -35,19 +34,18 @@ class Sampled(NamedTuple):
     macs: int
 
 
-def sampled(op: HopOperator, features: FeatureMatrix, values: Floats, axes: Floats | None, exponent: int) -> Sampled:
+def sampled(task: PropagationTask, values: Floats, axes: Floats | None, exponent: int) -> Sampled:
     """The bound for an embedding of coordinates `values` on `axes` (None: the input's), given over 2^exponent.
 
     What lies outside the axes is what a node keeps of its own features (ADR 10). Up to 16 features all of the error is seen.
     """
-    f = features.f
+    op, features, f = task.op, task.features, task.features.f
     if f <= DIRECTIONS:
         directions, least, most = np.eye(f, dtype=np.float32), 1.0, 1.0
     else:
         directions = np.random.default_rng(_SEED).standard_normal((f, DIRECTIONS), dtype=np.float32)
         least, most = (DIRECTIONS * t for t in sample_range(DIRECTIONS, FAILURE / 2))
-    view = View(features, Basis(directions, None), op)
-    whole = local.propagate_groups(op, view)
+    whole = run_in_memory(task, View(features, Basis(directions, None), op))
     exact = whole.values * 2.0 ** (whole.growth + features.exponent - exponent)
     seen = values @ directions if axes is None else values @ (axes.T @ directions)
     if axes is not None and axes.shape[1] < f:

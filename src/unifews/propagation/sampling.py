@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unifews.distributed.communicator import Communicator
 from unifews.propagation.budget import Budget, Cost, Messages, Target
 from unifews.propagation.certify import Price
 from unifews.propagation.operator import HopOperator
@@ -84,13 +85,18 @@ class Sample:
             self.alive = flat.reshape(shape).astype(bool)
 
 
-def divided(op: HopOperator, view: View, groups: list[list[Shape]], budget: Budget | None) -> list[Budget | None]:
-    """The budget of each group of columns, by one plan for all of them."""
+def divided(
+    op: HopOperator, view: View, groups: list[list[Shape]], budget: Budget | None, split: Communicator
+) -> list[Budget | None]:
+    """The budget of each group of columns, by one plan for all of them; workers of `split` look at some groups each."""
     if len(groups) == 1 or not isinstance(budget, Target):
         return [budget] * len(groups)
     sample = Sample(op, inherit=False)
     weight = float(op.scheme.influence(op.hops)[0])
-    fading = np.stack([fades(op, view, shapes, sample) for shapes in groups], axis=1)
+    fading = np.zeros((op.hops, len(groups)))
+    for number in range(split.rank, len(groups), split.size):
+        fading[:, number] = fades(op, view, groups[number], sample)
+    split.all_reduce(fading)
     return [*budget.divide([sample.first(view, shapes, weight) for shapes in groups], fading)]
 
 

@@ -6,7 +6,7 @@ Lanczos on a column x gives orthonormal p_0 = x/‖x‖, p_1, ... with S p_k = b
 
 where J is the (infinite) tridiagonal matrix of a and b. After m hops its first m rows are known. Continued in some way, the
 leading m + 1 entries of f(J) e_1 are the coefficients, and the others the error. The true continuation is not known, so the
-error is taken from the worst of four (ADR 42): the mean of the last three a, b; the last two, alternating; and one more row
+error is taken from the worst of four (ADR 27): the mean of the last three a, b; the last two, alternating; and one more row
 that gives J an eigenvalue at either end of the spectrum (Gauss-Radau).
 """
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.kernels import LANES, MAX_BLOCKS, aligned
+from unifews.core.graph import Graph
+from unifews.kernels import LANES, MAX_BLOCKS, aligned, native
 
 Floats = NDArray[np.float32]
 Allocate = Callable[[int, int], Floats]
+Edges = dict[str, Any]
+"""Compressed rows as the kernels take them: `start` and `end` of each row in `indices`, and `weight` or None."""
 SHIFT = 48
 """Powers of two by which values that outgrow float32 are brought down."""
 
@@ -41,6 +45,31 @@ def cut(width: int, least: int = 1) -> list[Shape]:
     step = -(-total // max(count, 1)) * LANES
     shapes = [(at, min(step, width - at)) for at in range(0, width, max(step, 1))]
     return [Shape(at, columns, -(-columns // LANES)) for at, columns in shapes]
+
+
+def edges_of(graph: Graph) -> Edges:
+    return {"start": graph.indptr[:-1], "end": graph.indptr[1:], "indices": graph.indices, "weight": graph.weight}
+
+
+def full_hop(
+    edges: Edges,
+    q: Floats,
+    q_out: Floats,
+    threads: int,
+    *,
+    keep: Floats | None = None,
+    gain: Floats | None = None,
+    coefficient: float = 0.0,
+    out: Floats | None = None,
+    square: Floats | None = None,
+) -> None:
+    """q_out = keep ∘ q + gain ∘ A q for tiles [n, blocks · 16], all entries of A; None = 0 and 1.
+
+    Also adds coefficient · q_out to `out` and the squared norm of each row to `square` [n], if given.
+    """
+    blocks = q.shape[1] // LANES
+    sums = {"coefficient": coefficient, "out": out, "square": square}
+    native.full_hop(**edges, blocks=blocks, keep=keep, gain=gain, q=q, q_out=q_out, **sums, threads=threads)
 
 
 def scaled(value: float, exponent: int) -> float:
@@ -74,6 +103,17 @@ class Tile:
             self.stamp = np.zeros((n, shape.blocks), dtype=np.uint16)
             self.size = [aligned(n, shape.blocks), aligned(n, shape.blocks)]
             self.top = [aligned(n), aligned(n)]
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """Where the values are, as the kernels take it."""
+        even, odd = self.buffers
+        return {"blocks": self.shape.blocks, "width": self.shape.width, "even": even, "odd": odd, "stamp": self.stamp}
+
+    def sizes(self, now: int) -> dict[str, Floats]:
+        """The tables of sizes of this hop and the next, as the kernels take them."""
+        size, top, later = self.size, self.top, 1 - now
+        return {"size": size[now], "top": top[now], "size_out": size[later], "top_out": top[later]}
 
     @property
     def buffer(self) -> Floats:

@@ -69,7 +69,7 @@ def propagate(task: PropagationTask, progress: Callable[[int, int], None] | None
     notes = [f"estimated error {error:.3g}, {max_error:g} allowed: {plan}"]
     bound = least = None
     if config.is_sampled:
-        bound, least, _ = sampled(op, features, values, None, exponent)
+        bound, least, _ = sampled(task, values, None, exponent)
         notes.append(SAMPLED)
     trace = Trace(
         tuple(hops),

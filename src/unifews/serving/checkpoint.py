@@ -353,12 +353,7 @@ def _load_optimizer(optimizer: Optimizer, config: Any, arrays: Arrays) -> None:
     _check_kinds(parameters, state)
     before = optimizer.state, optimizer.param_groups
     try:
-        optimizer.load_state_dict(
-            {
-                "state": {number: diffuse_cached for number, diffuse_cached in state.items() if diffuse_cached},
-                "param_groups": groups,
-            }
-        )
+        optimizer.load_state_dict({"state": {number: each for number, each in state.items() if each}, "param_groups": groups})
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         optimizer.state, optimizer.param_groups = before
         raise InvalidModel(f"has an optimizer state that {name} rejects ({type(error).__name__})") from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from unifews.core.entry import BLOCK
 from unifews.core.graph import Graph
 from unifews.errors import GraphError, InputError, ShapeError
-from unifews.nn.edges import Adjacency, LayerEdges
+from unifews.nn.edges import LayerEdges
 from unifews.nn.ops import attention, heads
 from unifews.nn.ops.heads import HeadRows
 from unifews.nn.ops.products import portable_sum, row_sizes
@@ -37,8 +37,9 @@ class StepEdges:
     known: bool
     """Whether `keep` is known beforehand; otherwise magnitudes are compared with a threshold when the step runs."""
 
-    @property
+    @cached_property
     def sending(self) -> LayerEdges:
+        """The edges that send, of a step whose edges are known beforehand."""
         return self.edges if self.keep is None else only(self.edges, self.keep)
 
 
@@ -53,7 +54,6 @@ class ProgramEdges:
         self.num_nodes = num_nodes
         self.graph = edge_index if isinstance(edge_index, Graph) else None
         self._of: dict[int, StepEdges] = {}
-        self._sending: dict[int, LayerEdges] = {}
         kept_before: Tensor | None = None
         for number, step in enumerate(program.steps, start=1):
             if step.op in GRAPH_OPS:
@@ -61,12 +61,6 @@ class ProgramEdges:
 
     def of_step(self, number: int) -> StepEdges:
         return self._of[number]
-
-    def sending(self, number: int) -> LayerEdges:
-        """The edges that send, of a step whose edges are known beforehand."""
-        if number not in self._sending:
-            self._sending[number] = self._of[number].sending
-        return self._sending[number]
 
     def all_edges(self, step: Step) -> LayerEdges:
         """All edges, with the step's normalisation."""
@@ -136,15 +130,9 @@ def only(edges: LayerEdges, keep: Tensor) -> LayerEdges:
         return edges
     before = torch.nn.functional.pad(keep.long().cumsum(0), (1, 0))
     a = edges.adjacency
-    adjacency = forward_adjacency(before[a.start], before[a.end], a.indices[keep])
+    adjacency = products.forward_adjacency(before[a.start], before[a.end], a.indices[keep])
     weight = None if edges.weight is None else edges.weight[keep]
     return LayerEdges(adjacency, weight, edges.loop, edges.number[keep])
-
-
-def forward_adjacency(start: Tensor, end: Tensor, indices: Tensor) -> Adjacency:
-    """An adjacency without the reversed lists, which only gradients need."""
-    none = torch.zeros(0, dtype=torch.int64)
-    return Adjacency(start, end, indices, none, none, none, none, none, none)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- steps

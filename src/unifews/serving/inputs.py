@@ -64,7 +64,8 @@ def graph_given(x: Any, edge_index: Any, edge_weight: Any) -> GivenGraph:
     if data is not None:
         if edge_index is not None or edge_weight is not None:
             raise InputError("a Data object has its own edges; leave `edge_index` and `edge_weight` out.")
-        x, edge_index, edge_weight = data.x, _edges_of(data), _weight_of(data)
+        edge_index = data.edge_index if data.edge_index is not None else getattr(data, "adj_t", None)
+        x, edge_weight = data.x, _weight_of(data)
     for name, value in (("x", x), ("edge_index", edge_index)):
         if value is None:
             where = "the Data object has none" if data is not None else "it is None"
@@ -91,10 +92,6 @@ def as_tensors(given: GivenGraph) -> GivenGraph:
     if edge_weight is not None:
         edge_weight = _checked_weight(as_tensor("edge_weight", edge_weight), edge_index, len(x))
     return replace(given, x=x, edge_index=edge_index, edge_weight=edge_weight)
-
-
-def _edges_of(data: Data) -> Any:
-    return data.edge_index if data.edge_index is not None else getattr(data, "adj_t", None)
 
 
 def _weight_of(data: Data) -> Any:

@@ -96,9 +96,7 @@ class FrozenModel:
 
     def bind(self, x: Any, edge_index: Any, edge_weight: Any = None) -> FrozenModel:
         """Set the graph that `predict` works on; returns the model itself. `compress` binds the graph it is called with."""
-        return self._bind(self._bound_graph(x, edge_index, edge_weight))
-
-    def _bind(self, bound: BoundGraph) -> FrozenModel:
+        bound = self._bound_graph(x, edge_index, edge_weight)
         planner = SubgraphPlanner(self.program, bound.edges, sparse=bound.x.layout != torch.strided)
         self._bound = bound, planner
         return self

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unifews.errors import InputError
+from unifews.kernels.packed_weight import PackedWeight
 from unifews.serving.products import Weight
 from unifews.serving.program import InvalidModel
 
@@ -197,7 +198,7 @@ def _from_mask(parts: Parts, shape: tuple[int, int]) -> Weight:
     rows, columns = flags.nonzero()
     values = _finite(parts.take("values", (np.float32,), len(columns)))
     indptr = np.concatenate([[0], np.bincount(rows, minlength=shape[0]).cumsum()]).astype(np.int64)
-    return Weight.from_csr(indptr, columns.astype(np.int32), values.copy(), shape)
+    return Weight(PackedWeight(indptr, columns.astype(np.int32), values.copy(), shape))
 
 
 def _from_rows(parts: Parts, shape: tuple[int, int]) -> Weight:
@@ -215,7 +216,7 @@ def _from_rows(parts: Parts, shape: tuple[int, int]) -> Weight:
     decreases[starts[(starts > 0) & (starts < len(indices))] - 1] = False  # between rows
     if decreases.any():
         raise InvalidModel("has unsorted inputs")
-    return Weight.from_csr(indptr, indices.astype(np.int32), values.copy(), shape)
+    return Weight(PackedWeight(indptr, indices.astype(np.int32), values.copy(), shape))
 
 
 def _finite(values: NDArray[Any]) -> NDArray[Any]:

@@ -78,7 +78,7 @@ class PortableProgram(nn.Module):
             out, used = _sum_messages(step, given[0], factor, edges, columns)
             out = out + edges.loop[:, None] * given[0]
             return bias_and_relu(out, self._array(number, "bias"), step.settings["relu"]), used
-        edges = _unweighted_edges(step, edge_index, given[0])
+        edges = _split(edge_index, None, given[0], 1.0 if step.settings["loops"] else None, step.settings["flow"])
         edges = edges if there is None else EdgeEnds(edges.sender, edges.receiver, edges.weight * there, edges.loop)
         return self._attend(number, step, given, edges, columns)
 
@@ -148,11 +148,6 @@ def _diffusion(step: Step, edge_index: Tensor, edge_weight: Tensor | None, x: Te
     root = torch.where(degree > 0, degree.clamp(min=torch.finfo(degree.dtype).tiny).rsqrt(), 0.0)
     weight = sign * root[ends.sender] * ends.weight * root[ends.receiver]
     return EdgeEnds(ends.sender, ends.receiver, weight, ends.loop * root * root)
-
-
-def _unweighted_edges(step: Step, edge_index: Tensor, x: Tensor) -> EdgeEnds:
-    """The edges with factors 0 and 1."""
-    return _split(edge_index, None, x, 1.0 if step.settings["loops"] else None, step.settings["flow"])
 
 
 def _split(edge_index: Tensor, edge_weight: Tensor | None, x: Tensor, fill: float | None, flow: str) -> EdgeEnds:

@@ -35,13 +35,6 @@ class Weight:
         """The nonzeros of a dense matrix [outputs, inputs]."""
         return cls(PackedWeight.pack(matrix.detach().cpu().float().numpy()))
 
-    @classmethod
-    def from_csr(
-        cls, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32], shape: tuple[int, int]
-    ) -> Weight:
-        """From compressed rows."""
-        return cls(PackedWeight(indptr, indices, values, shape))
-
     @property
     def shape(self) -> tuple[int, int]:
         return self.packed.shape
@@ -72,7 +65,7 @@ class Weight:
         indptr = np.concatenate([[0], count.cumsum()]).astype(np.int64)
         at = np.repeat(self.packed.indptr[chosen] - indptr[:-1], count) + np.arange(indptr[-1])
         indptr = np.pad(indptr, (0, outputs - len(chosen)), mode="edge")
-        return Weight.from_csr(indptr, self.packed.indices[at], self.packed.values[at], (outputs, self.shape[1]))
+        return Weight(PackedWeight(indptr, self.packed.indices[at], self.packed.values[at], (outputs, self.shape[1])))
 
     def scaled(self, outputs: Tensor | None = None, inputs: Tensor | None = None) -> Weight:
         """diag(outputs) W diag(inputs)."""
@@ -81,7 +74,7 @@ class Weight:
             values = values * np.repeat(outputs.double().numpy(), self.counts)
         if inputs is not None:
             values = values * inputs.double().numpy()[self.packed.indices]
-        return Weight.from_csr(self.packed.indptr, self.packed.indices, values.astype(np.float32), self.shape)
+        return Weight(PackedWeight(self.packed.indptr, self.packed.indices, values.astype(np.float32), self.shape))
 
     def times(self, x: Tensor, bias: Tensor | None, *, relu: bool, out: Tensor | None = None) -> Tensor:
         """x Wᵀ + b, then ReLU if `relu`; x [rows, inputs] dense or sparse CSR. `out`: a buffer that may be used."""
@@ -111,8 +104,8 @@ class Weight:
 
     def _of_sparse(self, x: Tensor) -> Tensor:
         """Row u is a weighted sum of rows of Wᵀ with the values of x[u]: the same product as a sum over neighbours."""
-        bounds, none = x.crow_indices().long(), torch.zeros(0, dtype=torch.int64)
-        of = Adjacency(bounds[:-1].contiguous(), bounds[1:].contiguous(), x.col_indices().int().contiguous(), *[none] * 6)
+        bounds = x.crow_indices().long()
+        of = forward_adjacency(bounds[:-1].contiguous(), bounds[1:].contiguous(), x.col_indices().int().contiguous())
         return gather(self._table, of, x.values().float())[:, : self.shape[0]]
 
 
@@ -139,6 +132,11 @@ def _trigger_beta_warning() -> None:
 
 
 # -------------------------------------------------------------------------------------------------- sums over neighbours
+
+
+def forward_adjacency(start: Tensor, end: Tensor, indices: Tensor) -> Adjacency:
+    """An adjacency without the reversed lists, which only gradients need."""
+    return Adjacency(start, end, indices, *[torch.zeros(0, dtype=torch.int64)] * 6)
 
 
 _SLACK = 8  # floats past the end of an array of magnitudes that a vector load may read

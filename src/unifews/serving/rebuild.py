@@ -211,11 +211,11 @@ def _is_equivalent(model: nn.Module, other: nn.Module) -> bool:
 
 def _same_settings(one: nn.Module, made: nn.Module) -> bool:
     """Whether all attributes of a newly built module are the same in the other; attributes added by a user are ignored."""
-    plain, diffuse_cached = (bool, int, float, str, list, tuple, dict), vars(one)
+    plain, mine = (bool, int, float, str, list, tuple, dict), vars(one)
     for name, value in vars(made).items():
         if name.startswith("_") or name in _TRAINING_STATE:
             continue
-        if type(diffuse_cached.get(name)) is not type(value) or (isinstance(value, plain) and diffuse_cached[name] != value):
+        if type(mine.get(name)) is not type(value) or (isinstance(value, plain) and mine[name] != value):
             return False
     return True
 

@@ -113,11 +113,11 @@ class ProgramRun:
         for number in numbers:
             step = program.steps[number - 1]
             if number in inside:
-                edges, product = self._edges.sending(number), program.steps[inside[number] - 1]
+                edges, product = self._edges.of_step(number).sending, program.steps[inside[number] - 1]
                 sums[number] = StreamedSumOfLinear(step, product, values[0].x, edges)
             elif step.op == "diffuse":
                 y = _dense(values[step.inputs[0]].x)
-                sums[number] = StreamedSum(step, y, self._edges.sending(number))
+                sums[number] = StreamedSum(step, y, self._edges.of_step(number).sending)
         out = {number: torch.empty(n, widths[number]) for number in read_later}
         size = rows_at_a_time(max(widths[number] for number in numbers))
         for first in range(0, n, size):
@@ -169,7 +169,7 @@ class ProgramRun:
             return self._sum_before_weights(number, step, values, plan)
         step_edges = self._edges.of_step(number)
         if rows is None or number not in plan.edges_into:
-            out = self._graph_step(number, step, [_dense(values[value].at(None)) for value in step.inputs], step_edges)
+            out = self._graph_step(step, [_dense(values[value].at(None)) for value in step.inputs], step_edges)
             return _rows_of(out, rows)
         return self._graph_step_on(number, step, values, rows, plan, step_edges)
 
@@ -178,14 +178,29 @@ class ProgramRun:
         return layer.run([_dense(value) for value in given], self._edges.edge_index, self._edges.edge_weight)
 
     def _propagated(self, step: Step, x: Tensor) -> Tensor:
-        return _propagated(step, x, self._edges, self._threads)
+        from unifews.nn.decoupled import dense_rows  # imported here: only decoupled models need propagation
+        from unifews.propagation import propagate
+
+        edges, how = self._edges, dict(step.settings["how"])
+        graph = edges.graph
+        if graph is None:
+            graph = Graph.from_edge_index(edges.edge_index, num_nodes=edges.num_nodes, edge_weight=edges.edge_weight)
+        features: Any = x
+        if x.layout != torch.strided:
+            from scipy.sparse import csr_array
+
+            features = csr_array((x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy()), shape=tuple(x.shape))
+        out = propagate(graph, features, **{**how, "scheme": scheme_from_plain(how["scheme"])}, threads=self._threads)
+        rows = dense_rows(out.embedding)
+        exponent = step.settings["exponent"]
+        return rows if out.exponent == exponent else rows * math.ldexp(1.0, out.exponent - exponent)
 
     # -------------------------------------------------------------------------------------------------------- neighbours
 
-    def _graph_step(self, number: int, step: Step, given: list[Tensor], step_edges: StepEdges) -> Tensor:
+    def _graph_step(self, step: Step, given: list[Tensor], step_edges: StepEdges) -> Tensor:
         """A step that sums over neighbours, on all nodes."""
         if step_edges.known:
-            edges = self._edges.sending(number) if step.op == "diffuse" else step_edges.edges
+            edges = step_edges.sending if step.op == "diffuse" else step_edges.edges
             return sum_neighbours(step, given, edges, step_edges.keep, known=True)[0]
         inherited = self._kept_edges if step.settings["inherit"] else None
         edges = step_edges.edges if inherited is None else only(step_edges.edges, inherited)
@@ -267,25 +282,3 @@ def using_threads(threads: int) -> Iterator[None]:
     finally:
         if before != threads:
             torch.set_num_threads(before)
-
-
-# ------------------------------------------------------------------------------------------------------------ decoupled
-
-
-def _propagated(step: Step, x: Tensor, edges: ProgramEdges, threads: int) -> Tensor:
-    from unifews.nn.decoupled import dense_rows  # imported here: only decoupled models need propagation
-    from unifews.propagation import propagate
-
-    graph = edges.graph
-    if graph is None:
-        graph = Graph.from_edge_index(edges.edge_index, num_nodes=edges.num_nodes, edge_weight=edges.edge_weight)
-    how = dict(step.settings["how"])
-    features: Any = x
-    if x.layout != torch.strided:
-        from scipy.sparse import csr_array
-
-        features = csr_array((x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy()), shape=tuple(x.shape))
-    out = propagate(graph, features, **{**how, "scheme": scheme_from_plain(how["scheme"])}, threads=threads)
-    rows = dense_rows(out.embedding)
-    exponent = step.settings["exponent"]
-    return rows if out.exponent == exponent else rows * math.ldexp(1.0, out.exponent - exponent)

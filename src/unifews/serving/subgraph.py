@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from unifews.kernels import LANES
 from unifews.nn.edges import LayerEdges
-from unifews.serving.graph_steps import ProgramEdges, forward_adjacency
+from unifews.serving.graph_steps import ProgramEdges
+from unifews.serving.products import forward_adjacency
 from unifews.serving.program import ALL_NODE_OPS, GRAPH_OPS, Program, Step
 
 Nodes = NDArray[np.int64]
@@ -85,7 +86,7 @@ class SubgraphPlanner:
         self, plan: SubgraphPlan, requested: _RequestedRows, number: int, step: Step, rows: Nodes, place: Nodes
     ) -> None:
         step_edges = self._edges.of_step(number)
-        edges = self._edges.sending(number) if step.op == "diffuse" and step_edges.known else step_edges.edges
+        edges = step_edges.sending if step.op == "diffuse" and step_edges.known else step_edges.edges
         if step.op != "diffuse" and step.settings["heads"] > LANES:
             for value in step.inputs:
                 requested.add(value, None)

@@ -23,7 +23,7 @@ from unifews.errors import InputError, UnifewsError
 from unifews.nn.convs.base import PrunedConv
 from unifews.nn.linear import PrunedWeight
 from unifews.nn.session import Session
-from unifews.serving.conv_steps import FREEZES, matrix
+from unifews.serving.conv_steps import FREEZES, diffuse, matrix
 from unifews.serving.fold import batch_norm
 from unifews.serving.functions import ACTIVATIONS, FUNCTIONS, LAST, SLOPES
 from unifews.serving.fx_graph import symbolic_graph
@@ -208,7 +208,7 @@ class Tracer(ProgramBuilder):
         if getattr(conv, "edge_dim", None) is not None and given.get("edge_attr") is None:
             raise unsupported_edge_features(path, conv)
         freeze = FREEZES.get(type(conv))
-        if freeze is None:
+        if freeze is None and type(conv).freeze is PrunedConv.freeze:
             return self._own(conv, path, args, kwargs)
         x = given.get("x")
         if isinstance(x, tuple | list) and len(x) == 2 and x[0] == x[1]:
@@ -223,8 +223,12 @@ class Tracer(ProgramBuilder):
             raise _computed_edges(path)
         if given.get("size") is not None:
             raise InputError(f"{path} is called with a size; a frozen layer has one set of nodes.")
-        made = freeze(self, conv, given)
+        made = conv.freeze(self, given) if freeze is None else freeze(self, conv, given)
         return self._own(conv, path, args, kwargs) if made is None else made
+
+    def diffuse(self, conv: PrunedConv, given: Mapping[str, Any], x: int, bias: Tensor | None = None, **how: Any) -> int:
+        """Append the product T x + b of a layer over the messages that it keeps; `how`: norm, loops, weighted_loops."""
+        return diffuse(self, conv, given, x, bias, **{"norm": "sum", "loops": None, "weighted_loops": None, **how})
 
     def _own(self, conv: PrunedConv, path: str, args: Any, kwargs: Any) -> int:
         """A layer that has no step runs with its own code."""

@@ -101,12 +101,6 @@ class Archive(Mapping[str, NDArray[Any]]):
 # ------------------------------------------------------------------------------------------------------- mapped members
 
 
-def members(path: Path) -> list[str]:
-    """The names of the arrays in a `.npz`."""
-    with opened(path) as archive:
-        return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-
-
 def shape_of(path: Path, name: str) -> tuple[tuple[int, ...], int]:
     """The shape of an array in a `.npz`, and the bytes that unpacking it would take, 0 where it can be mapped."""
     with opened(path) as archive, archive.open(f"{name}.npy") as member:
@@ -125,7 +119,7 @@ def open_member(path: Path, name: str, work: Path) -> NDArray[Any]:
         try:
             info = archive.getinfo(f"{name}.npy")
         except KeyError as error:
-            raise FileFormatError(f"{path} holds no array {name!r}; it has {', '.join(members(path)) or 'nothing'}.") from error
+            raise FileFormatError(f"{path} holds no array {name!r}; it has {Archive(path).listed()}.") from error
         if info.compress_type == zipfile.ZIP_STORED:
             return _mapped(path, name, info)
         unpacked = work / f"{name}-{info.CRC:08x}.npy"  # named by its checksum: another archive gets another file

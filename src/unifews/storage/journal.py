@@ -25,6 +25,7 @@ from unifews.errors import FileFormatError, InputError, MissingFileError, Unifew
 from unifews.resources import format_bytes
 from unifews.storage.atomic import atomic_file, put_folder, write_error
 from unifews.storage.folder_format import CHECKSUM, FolderFormat, Json, checksum_of
+from unifews.storage.locks import lock
 
 T = TypeVar("T")
 
@@ -171,7 +172,7 @@ def open_journal(out: Path, task: Json, inputs: Sequence[Path] = (), *, restart:
             f"Move it away, or delete it and call again."
         )
     folder.mkdir(exist_ok=True)
-    lock = _locked(folder)
+    locked = _locked(folder)
     try:
         if restart or not KIND.describes(folder):
             _clear(folder)
@@ -189,7 +190,7 @@ def open_journal(out: Path, task: Json, inputs: Sequence[Path] = (), *, restart:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
     finally:
-        lock.close()
+        locked.close()
 
 
 def check_finished(folder: Path, noun: str) -> None:
@@ -291,14 +292,10 @@ def damaged(folder: Path) -> FileFormatError:
 
 def _locked(folder: Path) -> IO[bytes]:
     """One process at a time works in a folder. The lock is released when its process ends."""
-    lock = (folder / "lock").open("wb")
+    file = (folder / "lock").open("wb")
     try:
-        from fcntl import LOCK_EX, LOCK_NB, flock
-    except ImportError:  # no such locks on Windows
-        return lock
-    try:
-        flock(lock.fileno(), LOCK_EX | LOCK_NB)
+        lock(file.fileno(), wait=False)
     except OSError as error:
-        lock.close()
+        file.close()
         raise InputError(f"another process is working in {folder}. Wait for it, or stop it.") from error
-    return lock
+    return file

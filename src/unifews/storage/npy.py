@@ -93,7 +93,7 @@ def write_chunked(
         npy.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": array.shape})
         for start in range(0, len(array), step):
             file.write(np.ascontiguousarray(array[start : start + step], dtype=dtype).data)
-            progress(start + step)
+            progress(min(start + step, len(array)))
 
 
 def read_header(file: IO[bytes], name: str) -> Header:

@@ -7,11 +7,10 @@ from dataclasses import asdict
 from functools import partial
 from os import PathLike
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from unifews.core.trace import Trace
 from unifews.datasets.dataset import Dataset, Split
 from unifews.datasets.load import load_dataset
 from unifews.deprecation import renamed_arguments
@@ -24,6 +23,9 @@ from unifews.training.ledger import Ledger
 from unifews.training.loop import Epoch
 from unifews.training.result import SeedResult, TrainResult, describe
 from unifews.training.spec import DecoupledSpec, LayeredSpec, TrainSpec
+
+if TYPE_CHECKING:
+    from unifews.training.layered import LayeredTraining
 
 Watch = Callable[[int, Epoch], None]
 """Called after every epoch with the number of the seed (0, 1, …) and the epoch."""
@@ -119,21 +121,10 @@ def _finished(book: Ledger, run_id: str) -> list[SeedResult]:
         raise FileFormatError(f"{book.partial_file(run_id)} is damaged; delete it to restart this run.") from error
 
 
-class _Training(Protocol):
-    """A dataset prepared for a kind of model, to be trained once per seed."""
-
-    @property
-    def metric(self) -> str: ...
-
-    def one_seed(self, number: int, seed: int, watch: Callable[[Epoch], None] | None) -> tuple[SeedResult, nn.Module]: ...
-
-    def trace(self, seeds: Sequence[SeedResult]) -> Trace: ...
-
-    def sizes(self, seeds: Sequence[SeedResult]) -> tuple[int, ...]: ...
-
-
-def prepared(data: Dataset, spec: TrainSpec, splits: list[Split], progress: Progress | None, trainer: HeadTrainer) -> _Training:
-    """The dataset prepared for the kind of model; decoupled models are propagated here."""
+def prepared(
+    data: Dataset, spec: TrainSpec, splits: list[Split], progress: Progress | None, trainer: HeadTrainer
+) -> DecoupledTraining | LayeredTraining:
+    """The dataset prepared for the kind of model, to be trained once per seed; decoupled models are propagated here."""
     if isinstance(spec, DecoupledSpec):
         return DecoupledTraining(data, spec, splits, progress, trainer)
     from unifews.training.layered import LayeredTraining  # imports PyG, which decoupled models do not need

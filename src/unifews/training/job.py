@@ -42,6 +42,9 @@ class TrainingJob:
     @classmethod
     def prepare(cls, data: Dataset, spec: TrainSpec, *, data_id: str | None = None) -> TrainingJob:
         """Check and split the data for every seed. `data_id`: its fingerprint, if it is known already."""
+        rank = getattr(spec, "rank", None) or 0
+        if rank > data.num_features:
+            raise InputError(f"`rank` is {rank}, more than the {data.num_features:,} features of {data.name}.", setting="rank")
         return cls(data, spec, splits_of(data, spec), data_id or fingerprint(data))
 
     @cached_property
@@ -62,14 +65,13 @@ class TrainingJob:
         progress: Progress | None = None,
         watch: Watch | None = None,
         workers: HeadTrainer | None = None,
-        wait: bool = True,
         waiting: Callable[[], None] = lambda: None,
         trained: Callable[[TrainResult], None] = lambda run: None,
     ) -> Values:
-        """The record of this run: from the ledger, unless `again`, else by training; `trained` is then called with the result.
+        """The record of this run: from the ledger, unless `restart`, or by training, after which `trained` gets the result.
 
-        One process at a time trains a run of a ledger; another one calls `waiting` and waits for its record, or raises `Busy`
-        without `wait`. `workers` train together, so none of them waits.
+        One process at a time trains a run of a ledger; another one calls `waiting` and waits for its record. `workers` train
+        together, so none of them waits.
         """
 
         def make() -> Values:
@@ -81,7 +83,7 @@ class TrainingJob:
             return make()
         if workers is not None:
             return (None if restart else ledger.find(self.id)) or make()
-        return ledger.once(self.id, make, restart=restart, wait=wait, waiting=waiting)
+        return ledger.once(self.id, make, restart=restart, waiting=waiting)
 
     def train(
         self,
@@ -92,7 +94,7 @@ class TrainingJob:
         watch: Watch | None = None,
         workers: HeadTrainer | None = None,
     ) -> TrainResult:
-        """Train all seeds, except those that the ledger has from an interrupted or another run, unless `again`."""
+        """Train all seeds, except those that the ledger has from an interrupted or another run, unless `restart`."""
         from unifews.training.api import run_job
         from unifews.training.result import warm_up, warm_up_layers
 

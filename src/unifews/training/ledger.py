@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from unifews.errors import FileFormatError, UnifewsError
 from unifews.storage.atomic import atomic_file
+from unifews.storage.locks import lock
 from unifews.training.record import FINISHED, Record, mismatch, problem
 
 
@@ -58,19 +59,19 @@ class Ledger:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
         try:
-            with _locked(descriptor):
-                size = os.fstat(descriptor).st_size
-                os.lseek(descriptor, max(size - 1, 0), os.SEEK_SET)
-                if size and os.read(descriptor, 1) != b"\n":
-                    line = b"\n" + line
-                try:
-                    if (written := os.write(descriptor, line)) != len(line):
-                        os.write(descriptor, line[written:])  # raises the actual error
-                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                    os.fsync(descriptor)
-                except OSError as error:
-                    os.ftruncate(descriptor, size)
-                    raise OSError(error.errno, error.strerror, str(self.path)) from error
+            lock(descriptor)  # without locks, on Windows, appending a line is atomic enough
+            size = os.fstat(descriptor).st_size
+            os.lseek(descriptor, max(size - 1, 0), os.SEEK_SET)
+            if size and os.read(descriptor, 1) != b"\n":
+                line = b"\n" + line
+            try:
+                if (written := os.write(descriptor, line)) != len(line):
+                    os.write(descriptor, line[written:])  # raises the actual error
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(descriptor)
+            except OSError as error:
+                os.ftruncate(descriptor, size)
+                raise OSError(error.errno, error.strerror, str(self.path)) from error
         finally:
             os.close(descriptor)
 
@@ -135,23 +136,18 @@ class Ledger:
     @contextmanager
     def _claimed(self, run: str, wait: bool, waiting: Callable[[], None]) -> Iterator[None]:
         """Holds the lock of a run, on a file beside the ledger; the system releases it when the process ends."""
-        try:
-            from fcntl import LOCK_EX, LOCK_NB, flock
-        except ImportError:  # Windows
-            yield
-            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = self.path.parent / f".{run}.lock"
         while True:
             descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
             try:
-                flock(descriptor, LOCK_EX | LOCK_NB)
+                lock(descriptor, wait=False)
             except BlockingIOError:
                 try:
                     if not wait:
                         raise Busy(f"another process is training run {run}.") from None
                     waiting()
-                    flock(descriptor, LOCK_EX)
+                    lock(descriptor)
                 except BaseException:
                     os.close(descriptor)
                     raise
@@ -164,7 +160,8 @@ class Ledger:
         try:
             yield
         finally:
-            file.unlink(missing_ok=True)
+            with suppress(PermissionError):  # Windows deletes no open file
+                file.unlink(missing_ok=True)
             os.close(descriptor)
 
     # Finished seeds of an unfinished run, in a file of its own beside the ledger.
@@ -209,17 +206,3 @@ def _parsed(line: bytes) -> tuple[Any, str | None]:
 
 def _checksum(seeds: Any) -> str:
     return sha256(json.dumps(seeds).encode()).hexdigest()
-
-
-@contextmanager
-def _locked(descriptor: int) -> Iterator[None]:
-    try:
-        import fcntl
-    except ImportError:  # Windows: appending a line is atomic enough there
-        yield
-        return
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -65,8 +64,32 @@ def fit(
     `seed` decides the order of the batches and the dropout; the caller seeds the initial weights. The state of torch's
     generator is restored, and random numbers that `watch` draws change nothing.
     """
+    began = perf_counter()
+    schedule, workers = pruning or WeightPruning(), trainer or HeadTrainer()
+    # Copies: labels may be a read-only memory map or of a narrower type, and torch takes neither.
+    labels = torch.from_numpy(y.astype(np.int64 if y.ndim == 1 else np.float32))
+    train, val, test = (torch.from_numpy(part.astype(np.int64)) for part in split)
+    val_local = workers.local(val)
+    val_rows, val_labels = rows[val[val_local]], labels[val]
+    net = workers.wrap(model)
+
+    def learn(number: int, optimizer: torch.optim.Optimizer) -> float:
+        return _epoch(model, net, rows, labels, train, optimizer, recipe, schedule, number, workers)
+
+    def validate() -> tuple[float, float]:
+        scores = workers.gather(predict(model, val_rows), val_local, len(val))
+        return evaluate(metric, scores.numpy(), y[split.val]), float(loss_of(scores, val_labels))
+
+    def scored(part: Tensor) -> float:
+        local = workers.local(part)
+        return evaluate(metric, workers.gather(predict(model, rows[part[local]]), local, len(part)).numpy(), y[part.numpy()])
+
     with seeded(seed):
-        return _fit(model, rows, y, split, recipe, metric, pruning or WeightPruning(), watch, trainer or HeadTrainer())
+        best_epoch, epochs = train_epochs(
+            model, recipe, learn, validate, counts=lambda i: schedule.reached(i, recipe.epochs), watch=watch
+        )
+        at = [scored(part) for part in (train, val, test)]
+    return Fitted(at[0], at[1], at[2], best_epoch, epochs, perf_counter() - began)
 
 
 @contextmanager
@@ -75,44 +98,6 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
-
-
-def _fit(
-    model: Mlp,
-    rows: Tensor,
-    y: NDArray[Any],
-    split: Split,
-    recipe: Recipe,
-    metric: str,
-    pruning: WeightPruning,
-    watch: Watch | None,
-    trainer: HeadTrainer,
-) -> Fitted:
-    began = perf_counter()
-    # Copies: labels may be a read-only memory map or of a narrower type, and torch takes neither.
-    labels = torch.from_numpy(y.astype(np.int64 if y.ndim == 1 else np.float32))
-    train, val, test = (torch.from_numpy(part.astype(np.int64)) for part in split)
-    val_local = trainer.local(val)
-    val_rows, val_labels = rows[val[val_local]], labels[val]
-    net = trainer.wrap(model)
-
-    def learn(number: int, optimizer: torch.optim.Optimizer) -> float:
-        return _epoch(model, net, rows, labels, train, optimizer, recipe, pruning, number, trainer)
-
-    def validate() -> tuple[float, float]:
-        scores = trainer.gather(predict(model, val_rows), val_local, len(val))
-        return evaluate(metric, scores.numpy(), y[split.val]), float(loss_of(scores, val_labels))
-
-    best_epoch, epochs = train_epochs(
-        model, recipe, learn, validate, counts=lambda i: pruning.reached(i, recipe.epochs), watch=watch
-    )
-
-    def scored(part: Tensor) -> float:
-        local = trainer.local(part)
-        return evaluate(metric, trainer.gather(predict(model, rows[part[local]]), local, len(part)).numpy(), y[part.numpy()])
-
-    at = [scored(part) for part in (train, val, test)]
-    return Fitted(at[0], at[1], at[2], best_epoch, epochs, perf_counter() - began)
 
 
 def train_epochs(
@@ -215,7 +200,7 @@ def predict(model: nn.Module, rows: Tensor) -> Tensor:
     return torch.cat([model(part) for part in torch.split(rows, _CHUNK_ROWS)])
 
 
-class TensorBoard:
+class TensorBoard(AbstractContextManager["TensorBoard"]):
     """A `watch` of `train` that writes loss, validation score and kept weights to `folder`/seed-42, …; use it in a `with`."""
 
     def __init__(self, folder: Path, first_seed: int = 0) -> None:
@@ -240,10 +225,7 @@ class TensorBoard:
             self._open[1].close()
             self._open = None
 
-    def __enter__(self) -> TensorBoard:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

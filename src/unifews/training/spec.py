@@ -37,6 +37,8 @@ MODELS = (*DECOUPLED, *models.MODELS)
 PAPER: Values = {"entries": "node", "basis": "input", "inherit": True, "weight_ramp": 1, "weight_feedback": False}
 """Settings of the paper's own form: whole edges, input features, nested; weights pruned fully from the first epoch."""
 
+_SHARED = ("weight_ramp", "inherit", "hops", "alpha", "r", "skip", "entries", "basis")
+"""Settings that `PAPER`, run files and loops over models set whether or not they have an effect; flags are refused."""
 _SEED_LIMIT = 2**63  # of torch's generator
 _RAMP_PER_LAYER = 15  # epochs per layer over which weights of a head are pruned: a deep one stops learning once it is sparse
 # Rules that changed between versions: runs that depend on one have its name in their id, so that older records are not reused.
@@ -55,7 +57,7 @@ class TrainSpec:
     """Settings that every training has; `of` builds the class for a model."""
 
     dataset: str = option(MISSING, "name or path of the dataset", group="Input")
-    model: str = option("appnp", "decoupled: appnp, sgc, mlp; layered: gcn, gat, sage, gcnii, gin", group="Model")
+    model: str = option("appnp", "one of appnp, sgc, mlp; gcn, gat, sage, gcnii, gin", group="Model")
     method: str = option("unifews", "pruning method with its settings, see unifews methods", group="Pruning")
     edge_sparsity: float | None = same_option(Amounts, "edge_sparsity")
     edge_threshold: float | None = same_option(Amounts, "edge_threshold", le=None)  # all removed: nothing to learn from
@@ -67,6 +69,7 @@ class TrainSpec:
         ge=1,
         group="Pruning",
         metavar="EPOCHS",
+        needs="weight_sparsity",
     )
     weight_feedback: bool = same_option(PruningConfig, "feedback")
     seeds: int = option(1, "number of random seeds", ge=1, group="Training", metavar="N")
@@ -74,14 +77,15 @@ class TrainSpec:
     split: SplitKind | None = option(None, "50/25/25 by seed (stratified) or the dataset's own (stored)", group="Training")
     recipe: Recipe = field(default_factory=Recipe)
 
-    layered: ClassVar[bool] = False
+    is_layered: ClassVar[bool] = False
+    """Whether the model propagates in every layer, not once before training."""
     unused_hyperparameters: ClassVar[tuple[str, ...]] = ()
     """Fields of `recipe` that this kind of training does not use."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "method", registry.text_of(self.method))
-        validate(self)
-        if self.model not in (known := models.MODELS if self.layered else DECOUPLED):
+        validate(self, unneeded=_SHARED)
+        if self.model not in (known := models.MODELS if self.is_layered else DECOUPLED):
             raise unknown_name("model", self.model, known, setting="model")
         if self.weight_ramp is None:
             object.__setattr__(self, "weight_ramp", self._default_ramp())
@@ -101,11 +105,6 @@ class TrainSpec:
     def amounts(self) -> Amounts:
         """How much is removed; at most one number for edges and one for weights."""
         return project(Amounts, self)
-
-    @property
-    def is_layered(self) -> bool:
-        """Whether the model propagates in every layer, not once before training."""
-        return self.layered
 
     @property
     def predicts_links(self) -> bool:
@@ -204,26 +203,27 @@ class DecoupledSpec(TrainSpec):
         group="Pruning",
         rare=True,
     )
-    hops: int = option(20, "number of propagation steps L", ge=1, group="Model", metavar="L")
-    alpha: float = option(0.1, "teleport probability of APPNP", ge=0, le=1, group="Model", metavar="A", used_by=("appnp",))
-    r: float = option(0.5, "exponent of T = D^-(1-r) (A + I) D^-r", ge=0, le=1, group="Model", metavar="R")
+    hops: int = option(20, "number of propagation steps L", ge=1, group="Model", metavar="L", needs="model!=mlp")
+    alpha: float = option(
+        0.1, "APPNP: teleport probability; GCNII: initial residual", ge=0, le=1, group="Model", metavar="A", needs="model=appnp"
+    )
+    r: float = option(0.5, "exponent of T = D^-(1-r) (A + I) D^-r", ge=0, le=1, group="Model", metavar="R", needs="model!=mlp")
     skip: str | None = option(
         None,
         "skip connection: diagonal (default), identity, identity+loop or none",
         group="Model",
         metavar="KIND",
         rare=True,
+        needs="model!=mlp",
     )
-    entries: Entries = same_option(PropagationConfig, "entries")
-    basis: Literal["auto", "principal", "input"] = option(
-        "auto", "basis in which edges are pruned: PCA (principal), the features' own (input), or chosen (auto)", group="Pruning"
-    )
-    rank: int | None = same_option(PropagationConfig, "rank")
+    entries: Entries = same_option(PropagationConfig, "entries", needs="model!=mlp")
+    basis: Literal["auto", "principal", "input"] = same_option(PropagationConfig, "basis", default="auto", needs="model!=mlp")
+    rank: int | None = same_option(PropagationConfig, "rank", needs="model!=mlp & basis!=input")
     inherit: bool = same_option(PropagationConfig, "inherit")
     max_error: float | None = same_option(Amounts, "max_error")
-    error_norm: ErrorNorm = same_option(PropagationConfig, "error_norm", needs="max_error")
-    degree: int | None = same_option(PropagationConfig, "degree", needs="max_error")
-    precision: Precision | None = same_option(PropagationConfig, "precision", needs="max_error")
+    error_norm: ErrorNorm = same_option(PropagationConfig, "error_norm")
+    degree: int | None = same_option(PropagationConfig, "degree")
+    precision: Precision | None = same_option(PropagationConfig, "precision")
     head: Literal["auto", "embedding", "coordinates"] = option(
         "auto", "input of the head: the embedding or its principal components (coordinates)", group="Pruning", rare=True
     )
@@ -268,7 +268,7 @@ class LayeredSpec(TrainSpec):
 
     task: Literal["nodes", "links"] = option("nodes", "classify nodes, or predict held-out edges (links)", group="Model")
     entries: LayerEntries = same_option(PruningConfig, "entries")
-    inherit: bool = same_option(PruningConfig, "inherit")
+    inherit: bool = same_option(PruningConfig, "inherit", needs="edge_sparsity|edge_threshold")
     budget: Share = same_option(PruningConfig, "budget")
     absolute: bool = same_option(PruningConfig, "absolute")
     node_lock: bool = option(
@@ -276,7 +276,7 @@ class LayeredSpec(TrainSpec):
         "evaluate with edges into test nodes unpruned, as the authors do (optimistic)",
         group="Pruning",
         rare=True,
-        needs="edge_sparsity|edge_threshold",
+        needs="edge_sparsity|edge_threshold & entries=node & task=nodes",
     )
     settle: float = option(
         1.0,
@@ -287,10 +287,10 @@ class LayeredSpec(TrainSpec):
         rare=True,
     )
     heads: int = option(8, "attention heads of the hidden layers of GAT", ge=1, group="Model", metavar="N")
-    alpha: float = option(0.1, "initial residual connection of GCNII", ge=0, le=1, group="Model", metavar="A")
+    alpha: float = same_option(DecoupledSpec, "alpha", needs="")
     theta: float = option(0.5, "strength of the identity mapping of GCNII", ge=0, group="Model", metavar="X")
 
-    layered: ClassVar[bool] = True
+    is_layered: ClassVar[bool] = True
     unused_hyperparameters: ClassVar[tuple[str, ...]] = ("batch",)
 
     def _check_combination(self) -> None:
@@ -302,8 +302,6 @@ class LayeredSpec(TrainSpec):
             )
         if self.task not in card.tasks:
             raise InputError(f"method {card.name!r} classifies nodes; for task='links' take method='unifews'.", setting="task")
-        if self.node_lock and (self.entries != "node" or self.predicts_links):
-            raise InputError("node_lock needs entries='node' and task='nodes'.", setting="node_lock")
         if self.predicts_links and self.split is not None:
             raise InputError("task='links' splits the edges by seed; leave out `split`.", setting="split")
 
@@ -347,19 +345,13 @@ def paper_form(model: str) -> Values:
 # ------------------------------------------------------------------------------------------------- who has which setting
 
 
-def settings_of(model: str, method: str = TrainSpec.method) -> list[Option]:
-    """The settings of this model with this method."""
-    kind = LayeredSpec if model in models.MODELS else DecoupledSpec
-    return [found for found in options_of(kind) if _has(kind, found.name, model, method)]
-
-
 def _has(kind: type[TrainSpec], name: str, model: str, method: str) -> bool:
     """Whether a setting of this class has an effect on this model with this method."""
-    owners = _owners(name) if kind.layered else ()
+    owners = _owners(name) if kind.is_layered else ()
     if owners and model not in owners:
         return False
     cards = (registry.resolve(each).card for each in (TrainSpec.method, method))
-    default, own = (card.layers if kind.layered else card.once for card in cards)
+    default, own = (card.layers if kind.is_layered else card.once for card in cards)
     return name not in default or name in own
 
 
@@ -371,7 +363,7 @@ def _owners(name: str) -> tuple[str, ...]:
 def _check_settings(kind: type[TrainSpec], model: str, method: str, given: Iterable[str]) -> None:
     """Refuse unknown settings, and those that have no effect on this model or with this method."""
     decoupled, layered = ({found.name: found for found in options_of(each)} for each in (DecoupledSpec, LayeredSpec))
-    own = layered if kind.layered else decoupled
+    own = layered if kind.is_layered else decoupled
     for name in given:
         if name == "recipe" or (name in own and name not in kind.unused_hyperparameters and _has(kind, name, model, method)):
             continue
@@ -383,10 +375,11 @@ def _check_settings(kind: type[TrainSpec], model: str, method: str, given: Itera
 def _why_unused(kind: type[TrainSpec], name: str, model: str, method: str, decoupled: dict[str, Option]) -> str:
     if name not in kind.unused_hyperparameters and hasattr(kind, name) and _has(kind, name, model, TrainSpec.method):
         return f"`{name}` belongs to method='unifews'; {method.partition(':')[0]} has no such setting."
-    owners = (*_owners(name), *(decoupled[name].extra.get("used_by", ()) if name in decoupled else ()))
+    once = (each for part in decoupled[name].conditions for each in part) if name in decoupled else ()
+    owners = (*_owners(name), *(each.value for each in once if each[:2] == ("model", "=")))
     if owners:
         return f"`{name}` belongs to model={' or '.join(map(repr, owners))}; {model} has no such setting."
-    if not kind.layered:
+    if not kind.is_layered:
         return f"`{name}` needs layers that propagate, and {model} has none; take model='gcn', or leave it out."
     if name in kind.unused_hyperparameters:
         return f"{model} is trained on the whole graph at once, so it has no `{name}`; leave it out."

@@ -27,7 +27,7 @@ void full_hop_tile(const Edges& e, const float* keep, const float* gain, const f
                    float coefficient, float* out, float* square, int threads) {
   const Index* indices = static_cast<const Index*>(e.indices);
   constexpr int kWidth = kBlocks * kLanes;
-  constexpr int kAhead = 8;
+  constexpr int kAhead = 24;
   const int64_t last = e.n ? std::max<int64_t>(e.end[e.n - 1] - 1, 0) : 0;
 #pragma omp parallel for schedule(dynamic, kRows) num_threads(threads)
   for (int64_t u = 0; u < e.n; u++) {

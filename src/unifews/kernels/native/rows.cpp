@@ -247,7 +247,7 @@ void hop_tile(const RecurrenceHop& h) {
   const Edges& e = h.edges;
   const Index* indices = static_cast<const Index*>(e.indices);
   constexpr int kWidth = kBlocks * kLanes;
-  constexpr int kAhead = F::kBytes == 16 ? 24 : 16;
+  constexpr int kAhead = 16;
   const Rows& source = h.iterates[h.count - 1];
   const int64_t last = e.n ? std::max<int64_t>(e.end[e.n - 1] - 1, 0) : 0;
   for_rows<kBlocks>(0, e.n, e.n, h.threads, h.sums, true, [&](int64_t u, Measure<kBlocks>& measure) {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, ClassVar, TypeVar
 
@@ -199,6 +199,15 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         """Whether the fused path computes what this layer computes."""
         return True
 
+    def freeze(self, to: Any, given: Mapping[str, Any]) -> int | None:
+        """Append the steps that compute this layer to a frozen model; returns the number of their result.
+
+        `to` is the `unifews.serving.tracer.Tracer` (``to.linear``, ``to.diffuse``, ``to.sum``, …), `given` the arguments of
+        the call by name, matrices as numbers of earlier steps. None: the layer runs with its own code; a frozen model with
+        such a layer computes the same, but is not written to a file.
+        """
+        return None
+
     @property
     def call(self) -> int:
         """Index of the current product within one call of this layer."""
@@ -231,6 +240,8 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
     def diffuse(self, y: Tensor, edges: LayerEdges, given: Tensor | None = None) -> Tensor:
         """T y over the kept products, [n, width]; the diagonal is always kept. `given`: the features of the call."""
         began = perf_counter()
+        if not self.seen_width:  # of a layer that does not set it itself
+            self.set_width(y.shape[1])
         pruning = self.session.pruning
         if not pruning.prunes_edges:
             out = diffused(y, edges)
