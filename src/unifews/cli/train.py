@@ -28,7 +28,7 @@ _SPACE = 1 << 20  # bytes that a ledger, its partial results and run files need 
 
 _COMMON = (
     *("model", "method", "edge_sparsity", "max_error", "weight_sparsity"),
-    *("seeds", "split", "hops", "width", "epochs", "lr"),
+    *("seeds", "split", "hops", "width", "epochs"),
 )
 
 
