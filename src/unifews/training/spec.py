@@ -17,7 +17,18 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from unifews import __version__
-from unifews.core.config import Option, Values, from_dict, option, options_of, project, same_option, to_toml, validate
+from unifews.core.config import (
+    Option,
+    Values,
+    from_dict,
+    option,
+    options_of,
+    project,
+    same_option,
+    split_text,
+    to_toml,
+    validate,
+)
 from unifews.core.entry import Amounts, Entries
 from unifews.core.schemes import Appnp, Scheme, Sgc
 from unifews.datasets.dataset import Dataset, SplitKind
@@ -168,7 +179,11 @@ class TrainSpec:
         Default of `model`: appnp, or the first model that the method works on.
         """
         settings = {name: value for name, value in settings.items() if name != "model" or value is not None}
-        rule = registry.resolve(settings.get("method", cls.method))
+        settings["method"], own = method_settings(settings.get("method", cls.method))
+        for name, value in own.items():
+            if settings.setdefault(name, value) != value:
+                raise InputError(f"{name}={settings[name]} and method='unifews:{name}={value}' differ; give one of them.")
+        rule = registry.resolve(settings["method"])
         settings["method"] = registry.text_of(rule)
         backbones = rule.card.backbones
         model = settings.setdefault("model", cls.model if cls.model in backbones else backbones[0])
@@ -340,6 +355,23 @@ def paper_form(model: str) -> Values:
         return PAPER
     known = {found.name for found in options_of(LayeredSpec)}
     return {name: value for name, value in PAPER.items() if name in known} | {"budget": "layers", "settle": 0.5}
+
+
+def method_settings(method: Any) -> tuple[Any, Values]:
+    """``"unifews:max_error=0.05"`` as ``"unifews"`` and the settings of `train` that it names; another method as it is.
+
+    The settings of this library's own method are those of `train`, so its class has none.
+    """
+    name, given = split_text(method) if isinstance(method, str) else (None, {})
+    if name != TrainSpec.method:
+        return method, {}
+    card = registry.resolve(name).card
+    known = {found.name: found for kind in (LayeredSpec, DecoupledSpec) for found in options_of(kind)}
+    known = {setting: known[setting] for setting in (*card.once, *card.layers)}
+    for setting in given:
+        if setting not in known:
+            raise unknown_name(f"setting of {name!r}", setting, known)
+    return name, {setting: known[setting].parse(value) for setting, value in given.items()}
 
 
 # ------------------------------------------------------------------------------------------------- who has which setting
