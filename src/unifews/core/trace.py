@@ -245,9 +245,14 @@ class Trace:
         yield Column(10, "threshold", lambda hop: "-" if hop.threshold is None else f"{hop.threshold:.3g}")
         yield Column(8, "seconds", lambda hop: f"{hop.seconds:.3f}", f"{self.seconds:.3f}")
 
+    @property
+    def ran(self) -> tuple[HopTrace, ...]:
+        """The hops that were run: with `max_error`, not all that the scheme has."""
+        return tuple(hop for hop in self.hops if hop.kept) if self.estimated_error else self.hops
+
     def table(self) -> list[str]:
-        """Lines with a row per hop, and the totals if there are any."""
-        columns = [column.cells(self.hops) for column in self.columns()]
+        """Lines with a row per hop that was run, and the totals if there are any."""
+        columns = [column.cells(self.ran) for column in self.columns()]
         rows = [" ".join(cells) for cells in zip(*columns, strict=True)]
         return rows if rows[-1].strip() else rows[:-1]
 

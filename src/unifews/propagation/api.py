@@ -20,11 +20,10 @@ from unifews.errors import GraphError, InputError
 from unifews.kernels import threads_to_use
 from unifews.propagation import tolerance
 from unifews.propagation.basis import GRAM_LIMIT
-from unifews.propagation.config import BasisName, PropagationConfig
+from unifews.propagation.config import BasisName, ErrorNorm, Precision, PropagationConfig
 from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.folder import FileTarget
 from unifews.propagation.inmemory import in_memory
-from unifews.propagation.lanczos import ErrorNorm
 from unifews.propagation.operator import HopOperator
 from unifews.propagation.outofcore import OutOfCore, into_file
 from unifews.propagation.planner import Plan
@@ -56,7 +55,7 @@ def propagate(
     focus: float | None = None,
     error_norm: ErrorNorm = "columns",
     degree: int | None = None,
-    precision: Literal["int8", "bfloat16", "float32"] | None = None,
+    precision: Precision | None = None,
     progress: Progress | None = None,
     threads: int | None = None,
     out: str | PathLike[str] | None = None,
