@@ -14,7 +14,7 @@ from unifews.core.diffusion import Diffusion
 from unifews.kernels import LANES
 from unifews.kernels.formats import FORMATS
 from unifews.propagation.features import FeatureMatrix
-from unifews.propagation.lanczos import _column_sums, series_of
+from unifews.propagation.lanczos import column_sums, series_of
 from unifews.propagation.operator import HopOperator
 from unifews.propagation.recurrence import Recurrence, SymmetricOperator
 from unifews.propagation.tiles import cut
@@ -27,7 +27,7 @@ def started(a, x, scheme, r=0.5, format=FLOAT32, hops=20):
     op = SymmetricOperator.of(operator := HopOperator(Diffusion(graph_of(a), r), scheme, hops, 1), series_of(operator))
     matrix = FeatureMatrix(x, len(a))
     shape = cut(matrix.f)[0]
-    recurrence = Recurrence(op, matrix, shape, _column_sums(op, matrix)[:, : shape.width])
+    recurrence = Recurrence(op, matrix, shape, column_sums(op, matrix)[:, : shape.width])
     lost = recurrence.start(format)
     return recurrence, lost[: shape.width]
 

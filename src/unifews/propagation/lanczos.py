@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from unifews.core.schemes import SpectralFilter, response_of
 from unifews.core.trace import HopTrace
 from unifews.kernels import LANES, aligned, native
-from unifews.kernels.formats import FORMATS, RowFormat
+from unifews.kernels.formats import FORMATS, RowFormat, row_format
 from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.operator import HopOperator
 from unifews.propagation.recurrence import INTERVALS, Accuracy, Recurrence, SymmetricOperator
@@ -72,12 +72,26 @@ class TileResult:
     redone: tuple[int, ...] = ()
     """Columns that were propagated again in a wider format."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        shape, arrays = self.shape, {"errors": self.errors.tolist(), "norms": self.norms.tolist()}
+        return {**vars(self), **arrays, "shape": [shape.column, shape.width, shape.blocks], "format": self.format.name}
+
+    @classmethod
+    def of_dict(cls, kept: dict[str, Any], column: int = 0) -> TileResult:
+        """Of a tile whose columns were counted from `column`."""
+        first, width, blocks = kept["shape"]
+        errors, norms = np.array(kept["errors"]), np.array(kept["norms"])
+        times, redone = tuple(kept["seconds"]), tuple(kept["redone"])
+        shape = Shape(column + first, width, blocks)
+        return cls(shape, row_format(kept["format"]), kept["degree"], errors, norms, times, redone)
+
 
 @dataclass(frozen=True)
 class Outcome:
-    values: Floats
+    """All tiles, propagated."""
+
     tiles: list[TileResult]
-    setup_seconds: float
 
     @property
     def column_errors(self) -> Doubles:
@@ -130,24 +144,23 @@ def series_of(op: HopOperator) -> Series:
     return Series.of(response_of(op.scheme, op.hops), low, high, degree)
 
 
-def lanczos(op: HopOperator, features: FeatureMatrix, goal: Goal, progress: Progress | None = None) -> Outcome:
+def lanczos(op: HopOperator, features: FeatureMatrix, goal: Goal, progress: Progress | None = None) -> tuple[Floats, Outcome]:
     """f(S) X to the goal, float32 [n, f]; the graph is undirected."""
-    began = perf_counter()
     operator = SymmetricOperator.of(op, series_of(op))
     values = aligned(features.n, features.f)
-    sums = _column_sums(operator, features)
+    sums = column_sums(operator, features)
     shapes = cut(features.f)
     tiles: list[TileResult] = []
     for number, shape in enumerate(shapes):
-        tiles.extend(_tile(operator, features, shape, sums[:, shape.column : shape.column + shape.width], goal, values))
+        own = sums[:, shape.column : shape.column + shape.width]
+        tiles.extend(propagate_tile(operator, features, shape, own, goal, values))
         if progress:
             progress(number + 1, len(shapes))
-    _fill_isolated(operator, features, values)
-    spent = sum(sum(tile.seconds) for tile in tiles)
-    return Outcome(values, tiles, perf_counter() - began - spent)
+    fill_isolated(operator, features, values)
+    return values, Outcome(tiles)
 
 
-def _column_sums(op: SymmetricOperator, features: FeatureMatrix) -> Doubles:
+def column_sums(op: SymmetricOperator, features: FeatureMatrix) -> Doubles:
     """Σ weight·q and Σ weight·q² of all columns, [2, f]."""
     factor, square = op.factors
     if features.sparse is not None:
@@ -164,32 +177,37 @@ def _column_sums(op: SymmetricOperator, features: FeatureMatrix) -> Doubles:
     return sums
 
 
-def _tile(
+def propagate_tile(
     op: SymmetricOperator, features: FeatureMatrix, shape: Shape, sums: Doubles, goal: Goal, values: Floats
 ) -> list[TileResult]:
     """Propagate the columns of a tile into `values`, in the first format that takes them, in narrower tiles if it is wide."""
     format, wider = goal.formats[0], goal.formats[1:]
-    parts = _parts(shape, format, features.n)
-    ran = None
+    parts = parts_of(shape, format, features.n)
+    ran = recurrence = None
     if len(parts) == 1:
         recurrence = Recurrence(op, features, shape, sums)
         lost = recurrence.start(format)
         if not wider or _rms(lost[: shape.width]) <= _EARLY * goal.tolerance:
             ran = _hops(recurrence, goal, bool(wider))
         goal = replace(goal, formats=wider)
-    if ran is None:
-        own = [sums[:, part.column - shape.column :][:, : part.width] for part in parts]
-        return [done for part, sum_ in zip(parts, own, strict=True) for done in _tile(op, features, part, sum_, goal, values)]
+    if ran is None or recurrence is None:
+        recurrence = None  # its iterates are no longer needed
+        results = []
+        for part in parts:
+            own = sums[:, part.column - shape.column :][:, : part.width]
+            results += propagate_tile(op, features, part, own, goal, values)
+        return results
     accuracy, poor, seconds = ran
     recurrence.finish(accuracy.found.coefficients, values)
     errors, norms, columns = accuracy.errors, recurrence.norms(accuracy.found), np.flatnonzero(poor)
+    recurrence = None
     if len(columns):
         errors = errors.copy()
         errors[columns], norms[:, columns] = _again(op, features, shape.column + columns, goal, values)
     return [TileResult(shape, format, len(seconds), errors, norms, tuple(seconds), tuple(columns.tolist()))]
 
 
-def _parts(shape: Shape, format: RowFormat, n: int) -> list[Shape]:
+def parts_of(shape: Shape, format: RowFormat, n: int) -> list[Shape]:
     """The tile, or tiles of rows as long as those of int8: all iterates of a tile are in memory."""
     blocks = _ROW // format.bytes_per_block
     if shape.blocks <= blocks or n * format.stride(shape.blocks) < _LARGE:
@@ -203,11 +221,13 @@ def _again(
     op: SymmetricOperator, features: FeatureMatrix, columns: NDArray[np.int64], goal: Goal, values: Floats
 ) -> tuple[Doubles, Doubles]:
     """Propagate some columns by themselves; returns their errors and norms."""
-    part = np.concatenate([features.rows(first, last)[:, columns] for first, last in features.chunks()])
+    part = np.empty((features.n, len(columns)), dtype=np.float32)
+    for first, last in features.chunks():
+        part[first:last] = features.rows(first, last)[:, columns]
     some = FeatureMatrix(part, features.n)
     result = aligned(features.n, len(columns))
-    done = _tile(op, some, cut(len(columns))[0], _column_sums(op, some), goal, result)
-    values[:, columns] = np.ldexp(result, some.exponent) if some.exponent else result
+    done = propagate_tile(op, some, cut(len(columns))[0], column_sums(op, some), goal, result)
+    values[:, columns] = np.ldexp(result, some.exponent, out=result) if some.exponent else result
     scale = 2.0**some.exponent
     return np.concatenate([each.errors for each in done]), scale * np.concatenate([each.norms for each in done], axis=1)
 
@@ -262,9 +282,9 @@ def _rms(values: Doubles) -> float:
     return math.sqrt(float(np.square(values).mean())) if len(values) else 0.0
 
 
-def _fill_isolated(op: SymmetricOperator, features: FeatureMatrix, values: Floats) -> None:
+def fill_isolated(op: SymmetricOperator, features: FeatureMatrix, values: Floats) -> None:
     """f(keep(u)) x(u) for nodes without edges."""
-    nodes = np.flatnonzero(op.weight == 0)
-    if len(nodes):
-        factor = response_of(op.hop.scheme, op.hop.hops)(op.hop.keep[nodes].astype(np.float64))
-        values[nodes] = features.some(nodes) * factor[:, None].astype(np.float32)
+    nodes, f = np.flatnonzero(op.weight == 0), response_of(op.hop.scheme, op.hop.hops)
+    for first, last in features.chunks() if len(nodes) else []:
+        some = nodes[np.searchsorted(nodes, first) : np.searchsorted(nodes, last)]
+        values[some] = features.some(some) * f(op.hop.keep[some].astype(np.float64))[:, None].astype(np.float32)

@@ -20,6 +20,7 @@ the column's own c or, where that is more, what other columns have on average.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -44,6 +45,7 @@ _SAMPLE = 512  # rows whose rounding is looked at
 _QUADRATURES, _RANGES = 16, 32  # columns that give the spectrum of an average one, and ranges of eigenvalues
 _CARRIED = 1.25  # rounding in the result over what is expected of random errors
 
+Move = Callable[[int, StoredRows], StoredRows]
 INTERVALS: dict[Skip, tuple[float, float]] = {
     "diagonal": (-1.0, 1.0),
     "none": (-1.0, 1.0),
@@ -67,16 +69,18 @@ class SymmetricOperator:
     """d(u)^2r, the weights of the caller's norm, where they are others; else None."""
     stationary: float | None
     """f at the eigenvalue of the stationary vector; None: it is no eigenvector, and nothing is split off."""
+    move: Move | None = None
+    """Takes s_k, by its number, when it is no longer gathered but only read row after row; None: it stays in memory."""
 
     @classmethod
-    def of(cls, hop: HopOperator, series: Series) -> SymmetricOperator:
+    def of(cls, hop: HopOperator, series: Series, move: Move | None = None) -> SymmetricOperator:
         diffusion, skip = hop.diffusion, hop.scheme.skip
         connected = diffusion.graph.degree > 0
         weight = np.where(connected, diffusion.degree, 0.0)
         own = None if diffusion.r == 0.5 else np.where(connected, diffusion.degree ** (2 * diffusion.r), 0.0).astype(np.float32)
         at = STATIONARY.get(skip)
         f = response_of(hop.scheme, hop.hops)
-        return cls(hop, series, weight.astype(np.float32), own, None if at is None else float(f(np.array(at))))
+        return cls(hop, series, weight.astype(np.float32), own, None if at is None else float(f(np.array(at))), move)
 
     @cached_property
     def total(self) -> float:
@@ -286,6 +290,8 @@ class Recurrence:
         following[: k + 1] -= along * state.basis[k]
         state.a.append(np.where(state.live, shift + along, 0.0))
         state.b.append(b)
+        if self.op.move is not None:
+            state.stored[k] = self.op.move(k, state.stored[k])
         state.stored.append(out)
         state.lengths.append(np.sqrt(sums[1]))
         # S p_{k-1} was taken from s_k, so its rounding is in S p_k too, and so on.

@@ -56,38 +56,44 @@ def check(amounts: Amounts, config: PropagationConfig, scheme: object) -> None:
 
 def propagate(task: PropagationTask, progress: Callable[[int, int], None] | None, began: float) -> Propagated:
     """Propagate until the estimated error is at most ε, or all hops of the scheme, whose error is 0."""
-    op, features, config, max_error = task.op, task.features, task.config, task.amounts.max_error
-    assert max_error is not None
-    reason = _against(task)
-    outcome = None if reason else _run(task, progress)
-    if outcome is not None and not _is_asked_for(task) and outcome.error(config.error_norm) > max_error:
-        outcome, reason = None, "rounding leaves too much of an error in fewer hops"
-    if outcome is None:
-        return _unpruned(task, reason or f"the error needs more than {MOST_HOPS} hops", progress, began)
-    values = outcome.values
+    features, reason = task.features, against(task)
+    if reason is None:
+        try:
+            values, outcome = lanczos(task.op, features, goal_of(task), progress)
+            reason = missed(task, outcome)
+        except NotReached as error:
+            reason = unreached(task, error.args[0])
+    if reason is not None:
+        result = in_memory(unpruned(task), progress, began)
+        result.trace, result.accuracy = unpruned_record(task, result.trace, reason)
+        return result
     exponent = scale_back(values, features.exponent)
+    trace, accuracy = record(task, outcome, began)
+    if task.config.is_sampled:
+        bound, least, _ = sampled(task, values, None, exponent)
+        notes, proven = (*trace.notes, SAMPLED), relative(bound, values, least)
+        trace = replace(trace, notes=notes, error_bound=bound, relative_error_bound=proven)
+    return Propagated(values, None, trace, exponent, None, caller_kind(features), accuracy=accuracy)
+
+
+def record(task: PropagationTask, outcome: Outcome, began: float) -> tuple[Trace, EstimatedError]:
+    """What the trace and the result tell of tiles that met the goal."""
+    op, config, max_error = task.op, task.config, task.amounts.max_error
+    assert max_error is not None
     error, plan = outcome.error(config.error_norm), _plan(op, outcome, max_error)
     hops = outcome.hops(op.graph.num_edges, 0 if isinstance(op.scheme, SpectralFilter) else op.hops)
-    notes = [f"estimated error {error:.3g}, {max_error:g} allowed: {plan}"]
-    bound = least = None
-    if config.is_sampled:
-        bound, least, _ = sampled(task, values, None, exponent)
-        notes.append(SAMPLED)
     trace = Trace(
         tuple(hops),
         requested=task.requested,
         kernel=describe(op.threads),
         setup_seconds=max(perf_counter() - began - sum(hop.seconds for hop in hops), 0.0),
-        notes=tuple(notes),
+        notes=(f"estimated error {error:.3g}, {max_error:g} allowed: {plan}",),
         estimated_error=error,
-        error_bound=bound,
-        relative_error_bound=None if bound is None or least is None else relative(bound, values, least),
     )
-    accuracy = EstimatedError(error, outcome.column_errors, plan)
-    return Propagated(values, None, trace, exponent, None, caller_kind(features), accuracy=accuracy)
+    return trace, EstimatedError(error, outcome.column_errors, plan)
 
 
-def _against(task: PropagationTask) -> str | None:
+def against(task: PropagationTask) -> str | None:
     """Why the scheme's own hops are the plan, if they are."""
     op = task.op
     is_filter = isinstance(op.scheme, SpectralFilter)
@@ -109,7 +115,7 @@ def _is_asked_for(task: PropagationTask) -> bool:
     return is_filter or task.config.degree is not None or task.config.precision is not None
 
 
-def _run(task: PropagationTask, progress: Callable[[int, int], None] | None) -> Outcome | None:
+def goal_of(task: PropagationTask) -> Goal:
     op, config, max_error = task.op, task.config, task.amounts.max_error
     assert max_error is not None
     formats = tuple(FORMATS.values()) if config.precision is None else (row_format(config.precision),)
@@ -118,24 +124,38 @@ def _run(task: PropagationTask, progress: Callable[[int, int], None] | None) -> 
             f"`degree` is {config.degree}, more than the {min(op.hops, MOST_HOPS)} hops there are; give fewer.",
             setting="degree",
         )
-    try:
-        return lanczos(op, task.features, Goal(max_error, config.error_norm, config.degree, formats), progress)
-    except NotReached as error:
-        if isinstance(op.scheme, SpectralFilter):
-            raise InputError(
-                f"after {MOST_HOPS} hops the error is still {error.args[0]:.2g}; allow more than max_error={max_error:g}.",
-                setting="max_error",
-            ) from None
+    return Goal(max_error, config.error_norm, config.degree, formats)
+
+
+def missed(task: PropagationTask, outcome: Outcome) -> str | None:
+    """Why the scheme's own hops are to be run after all, if they are."""
+    max_error = task.amounts.max_error
+    assert max_error is not None
+    if _is_asked_for(task) or outcome.error(task.config.error_norm) <= max_error:
         return None
+    return "rounding leaves too much of an error in fewer hops"
 
 
-def _unpruned(task: PropagationTask, reason: str, progress: Callable[[int, int], None] | None, began: float) -> Propagated:
+def unreached(task: PropagationTask, error: float) -> str:
+    """The same where some tile has this error after as many hops as there may be; a filter has no hops of its own."""
+    if isinstance(task.op.scheme, SpectralFilter):
+        raise InputError(
+            f"after {MOST_HOPS} hops the error is still {error:.2g}; allow more than max_error={task.amounts.max_error:g}.",
+            setting="max_error",
+        )
+    return f"the error needs more than {MOST_HOPS} hops"
+
+
+def unpruned(task: PropagationTask) -> PropagationTask:
     """All hops of the scheme."""
-    result = in_memory(replace(task, amounts=Amounts(), config=PropagationConfig(basis="input")), progress, began)
-    note = f"propagated unpruned: {reason}"
-    result.trace = replace(result.trace, requested=task.requested, estimated_error=0.0, notes=(*result.trace.notes, note))
-    result.accuracy = EstimatedError(0.0, np.zeros(task.features.f), None)
-    return result
+    return replace(task, amounts=Amounts(), config=PropagationConfig(basis="input"))
+
+
+def unpruned_record(task: PropagationTask, trace: Trace, reason: str) -> tuple[Trace, EstimatedError]:
+    """What the trace and the result tell of all hops of the scheme; `trace` is that of `unpruned`."""
+    notes = (*trace.notes, f"propagated unpruned: {reason}")
+    trace = replace(trace, requested=task.requested, estimated_error=0.0, notes=notes)
+    return trace, EstimatedError(0.0, np.zeros(task.features.f), None)
 
 
 def _plan(op: HopOperator, outcome: Outcome, max_error: float) -> ErrorPlan:
