@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _EDGE_AMOUNTS = ("edge_sparsity", "edge_threshold", "relative_threshold", "max_error")
 _WITHOUT_FLAG = ("focus", "every_hop", "certify")  # for Python only; --certify and --certify-sampled are written below
 _SCHEME = ("hops", "alpha", "r", "skip")
-_ONE_PROCESS = ("relative_threshold", "max_error", "rank")  # options that several workers do not have
+_ONE_PROCESS = ("relative_threshold", "rank")  # options that several workers do not have
 
 _CERTIFY = flag("--certify", panel=PRUNING, help="Also compute a proven upper bound on the error.")
 _SAMPLED = flag(

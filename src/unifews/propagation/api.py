@@ -110,7 +110,7 @@ def propagate(
         overwrite: replace the file `out`.
         restart: start over instead of resuming an interrupted call.
         checkpoint_every_hop: save the state after every hop, so that an interruption loses at most one; default: as often as
-            costs a sixth of the time.
+            costs a sixth of the time. With `max_error`, what is saved is each finished tile of up to 128 columns.
         plan: called with the `Plan` before the work starts: groups of columns, passes, bytes, time.
 
     Pruning reduces operations and not always time: the basis and the decisions cost some. `trace.unpruned_seconds` estimates
@@ -165,7 +165,6 @@ def _check_out_of_core(
             "compares with the mean over all columns",
             "write threshold=δ",
         ),
-        "max_error": (amounts.max_error is not None, "spends one budget on all columns at once", "write edge_sparsity="),
         "certify": (bool(config.certify), "is not available out of core", "leave it out"),
         "rank": (config.rank is not None, "searches for axes with many columns in memory", "leave it out"),
         "every_hop": (config.every_hop, "keeps every hop in memory", "leave it out"),
@@ -191,7 +190,7 @@ def check_out(out: str | PathLike[str]) -> None:
 
 def check_width(task: PropagationTask, cause: str) -> None:
     """Refuse features that are too wide for principal components out of core; `cause` is the argument that asks for it."""
-    if task.rotates and task.features.f > GRAM_LIMIT:
+    if task.rotates and not task.is_estimated and task.features.f > GRAM_LIMIT:
         raise InputError(
             f"{cause} with basis='principal' takes up to {GRAM_LIMIT:,} features, and `x` has {task.features.f:,}; "
             "write basis='input'."

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from unifews.core.trace import HopTrace, Trace, Traffic
 from unifews.kernels import describe
 from unifews.propagation.budget import Target
+from unifews.propagation.result import ErrorPlan, EstimatedError
 from unifews.propagation.store import plain
 from unifews.propagation.task import PropagationTask
 from unifews.propagation.tiles import scaled
@@ -72,6 +75,19 @@ def _notes(task: PropagationTask, view: View, hops: list[HopTrace], groups: int,
         if achieved < budget.sparsity - _MISSED:
             notes.append(f"{achieved:.1%} could be removed, not the {budget.sparsity:.1%} asked for")
     return notes
+
+
+def accuracy_to_dict(accuracy: EstimatedError) -> dict[str, Any]:
+    """The estimated error of a result, for JSON."""
+    plan = accuracy.plan
+    return {"error": accuracy.error, "columns": accuracy.columns.tolist(), "plan": None if plan is None else vars(plan)}
+
+
+def accuracy_of_dict(kept: dict[str, Any]) -> EstimatedError:
+    plan = kept["plan"]
+    if plan is not None:
+        plan = ErrorPlan(**{**plan, "hops": tuple(plan["hops"]), "formats": tuple(plan["formats"])})
+    return EstimatedError(kept["error"], np.array(kept["columns"], dtype=np.float64), plan)
 
 
 def trace_to_dict(trace: Trace) -> dict[str, Any]:

@@ -20,15 +20,18 @@ from unifews.distributed.communicator import Communicator, check_same, workers
 from unifews.distributed.partition import Owners, Part, metis, ranges
 from unifews.errors import InputError, unknown_name
 from unifews.kernels import LANES, MAX_BLOCKS, threads_to_use
+from unifews.propagation import tolerance
 from unifews.propagation.api import check_graph, check_out, check_width
 from unifews.propagation.basis import Basis
-from unifews.propagation.config import BasisName, PropagationConfig
+from unifews.propagation.config import BasisName, ErrorNorm, Precision, PropagationConfig
 from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.folder import FORM, FileTarget, FolderStore
 from unifews.propagation.halo import PartitionOperator, PartitionView
+from unifews.propagation.lanczos import Goal
 from unifews.propagation.operator import HopOperator
 from unifews.propagation.outofcore import Arrangement, into_file
 from unifews.propagation.planner import least_groups
+from unifews.propagation.recurrence import Move
 from unifews.propagation.result import Propagated
 from unifews.propagation.task import PropagationTask
 from unifews.propagation.tiles import Shape, cut
@@ -52,11 +55,15 @@ def propagate(
     groups: int | None = None,
     edge_sparsity: float | None = None,
     threshold: float | None = None,
+    max_error: float | None = None,
     entries: Entries = "block",
     basis: BasisName = "principal",
     deflate: bool | None = None,
     inherit: bool = False,
     focus: float | None = None,
+    error_norm: ErrorNorm = "columns",
+    degree: int | None = None,
+    precision: Precision | None = None,
     progress: Progress | None = None,
     threads: int | None = None,
     overwrite: bool = False,
@@ -76,6 +83,8 @@ def propagate(
             whole). Or the worker of each node, an array [n] or a ``.npy`` file of one.
         groups: with columns, how many groups they are cut into, default: one per worker. Each group has a threshold of
             its own where a sparsity is asked for, so it is on the groups, not on the workers, that the result depends.
+        max_error: with columns only: workers take turns at tiles of up to 128 columns, and the result is that of
+            `unifews.propagate`, to the bit.
         overwrite, restart: replace `out`; start over instead of resuming.
         checkpoint_every_hop: so that a lost worker costs at most one hop.
 
@@ -89,8 +98,18 @@ def propagate(
                 raise InputError("`x` is sparse, and workers take dense features; write them as a dense .npy and map it.")
             scheme, hops = resolve(scheme, hops)
             with reported_as(edge_threshold="threshold"):
-                amounts = Amounts(edge_sparsity, threshold)
-            config = PropagationConfig(entries, basis, deflate=deflate, inherit=inherit, focus=focus)
+                amounts = Amounts(edge_sparsity, threshold, max_error=max_error)
+            config = PropagationConfig(
+                entries,
+                basis,
+                deflate=deflate,
+                inherit=inherit,
+                focus=focus,
+                error_norm=error_norm,
+                degree=degree,
+                precision=precision,
+            )
+            tolerance.check(amounts, config, scheme)
             if entries == "node":
                 raise InputError(
                     "entries='node' decides by all columns of a node at once, and workers do not; write entries='block'."
@@ -111,6 +130,14 @@ def _arrangement(
     task: PropagationTask, comm: Communicator, partition: str | PathLike[str] | NDArray[Any], groups: int | None
 ) -> tuple[Arrangement, dict[str, Any]]:
     """What is distributed, and the same as JSON."""
+    if task.is_estimated:
+        if not (isinstance(partition, str) and partition == "columns"):
+            raise InputError(
+                "max_error needs sums over all nodes at every hop, which workers that share the nodes do not exchange; write "
+                "partition='columns' (--partition columns), or edge_sparsity= instead of max_error=."
+            )
+        if groups is not None:
+            raise InputError("`groups` has no effect with max_error, whose result does not depend on them; leave it out.")
     if groups is not None and not (isinstance(partition, str) and partition == "columns"):
         raise InputError("`groups` applies to partition='columns' only; leave it out when nodes are partitioned.")
     if groups is not None and (not isinstance(groups, int) or isinstance(groups, bool) or groups < 1):
@@ -154,6 +181,16 @@ class ByColumns(Arrangement):
             )
         _record(store, shapes)
         return shapes
+
+    def tiles(self, store: FolderStore, goal: Goal) -> tuple[list[Shape], Move | None]:
+        comm, width, shapes = self.comm, self.task.features.f, cut(self.task.features.f)
+        if comm.size > len(shapes):
+            raise comm.refuse(
+                f"{comm.size} workers are too many for max_error, which propagates {width:,} features in {len(shapes)} "
+                f"tile{'s' if len(shapes) > 1 else ''} of up to {MAX_BLOCKS * LANES} columns; start {len(shapes)}."
+            )
+        _record(store, shapes)
+        return shapes, None
 
 
 class ByNodes(Arrangement):

@@ -4,6 +4,8 @@
     basis                    the axes and the mean
     layout-COLUMN            the columns of a group on the axes, out of core
     columns-COLUMN.work/     a group of columns: checkpoints, and the coordinates it ends with
+    tiles-COLUMN.work/       the same with max_error, without checkpoints
+    sums, iterate-NUMBER     with max_error: sums over all columns, and iterates that memory does not hold
     rows-RANK-of-SIZE.work/  how far a worker has come with its rows of the result
     embedding.npy            the result
 
@@ -13,6 +15,7 @@ Every file has a checksum in a manifest, and a call that resumes ends with the s
 from __future__ import annotations
 
 import os
+import shutil
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -61,6 +64,8 @@ class FileTarget:
 class FolderStore:
     """The working folder of a result, which all workers see. Methods are called by each of them unless they say otherwise."""
 
+    kind = "columns"
+    """Of groups of columns, in the names of their folders; "tiles" where `max_error` decides about their hops."""
     outside = False
     """Whether the output of a group adds up in a file."""
     pages: MappedPages | None = None
@@ -107,6 +112,17 @@ class FolderStore:
     def record(self, **done: Any) -> None:
         if self.journal:
             self.journal.record(**done)
+
+    def forget(self, **done: Any) -> None:
+        """Start the steps over, of which no result is used; called between steps, with what to record of that."""
+        self.comm.barrier()
+        if self.journal:
+            self.journal.record(**done, plan=None, layout=None)
+            for folder in self.folder.glob(f"{self.kind}-*"):
+                shutil.rmtree(folder)
+            for file in self.folder.glob("iterate-*"):
+                file.unlink()
+        self.kind = FolderStore.kind
 
     def remove(self) -> None:
         if self.journal:
@@ -161,7 +177,7 @@ class FolderStore:
 
     def _name(self, shape: Shape) -> Path:
         worker = f"-worker-{self.rows_comm.rank}" if self.rows_comm.size > 1 else ""
-        return self.folder / f"columns-{shape.column}{worker}"
+        return self.folder / f"{self.kind}-{shape.column}{worker}"
 
     def coordinates(self, shape: Shape) -> Path:
         """The coordinates of a group, float32 [rows of this worker, width]."""
@@ -170,7 +186,7 @@ class FolderStore:
     def layout(self, shape: Shape) -> Path:
         return self.folder / f"layout-{shape.column}"
 
-    def lay_out(self, view: View, shapes: list[Shape]) -> View:
+    def lay_out(self, view: View, shapes: list[Shape]) -> LaidOutView:
         """The columns of each group, on the axes, in a file of their own [n, blocks · 16]: X is read once for all of them."""
         assert self.journal is not None
         chunks, state = view.features.chunks(), self.journal.get("layout") or {"chunks": 0, "files": {}}
@@ -187,7 +203,7 @@ class FolderStore:
             files.restore([self.layout(shape).name for shape in shapes])
             self.journal.append_resumably("layout", state, chunks[state["chunks"] :], append)
         laid = {shape.column: (self.layout(shape), files.recorded[self.layout(shape).name][1]) for shape in shapes}
-        return _LaidOutView(view.features, view.basis, view.op, laid)
+        return LaidOutView(view.features, view.basis, view.op, laid)
 
     # ------------------------------------------------------------------------------------------------------ the result
 
@@ -281,8 +297,12 @@ class _GroupFolder:
 
     def finish(self, engine: Engine, hops: list[HopTrace]) -> GroupResult:
         values = np.ascontiguousarray(engine.result()[: engine.op.rows])
+        return self.keep(values, lambda peak, crc: GroupResult.of(engine, hops, peak, crc))
+
+    def keep(self, values: Floats, made: Callable[[float, int], GroupResult]) -> GroupResult:
+        """The values of the group's columns; `made` gives the record of their largest magnitude and their checksum."""
         peak, crc = self.comm.maximum(peak_of(values)), state_files.save(self.store.coordinates(self.shape), [values])
-        result = GroupResult.of(engine, hops, peak, crc)
+        result = made(peak, crc)
         self.journal.record(done=result.to_dict())
         self.comm.barrier()  # a worker that is lost before all have finished resumes from a state that all have
         self._clear()
@@ -336,7 +356,7 @@ class SharedRows:
 
 
 @dataclass
-class _LaidOutView(View):
+class LaidOutView(View):
     """A view whose columns have been laid out, group by group."""
 
     laid: dict[int, tuple[Path, int]]

@@ -3,7 +3,7 @@
 plan      groups of columns
 basis     the axes and the mean, by passes over the rows of X
 layout    out of core, one pass: the columns of each group, on the axes, into a file of their own
-hops      group after group: into a tile, all hops in memory, its coordinates into a file
+hops      group after group: into a tile, all hops in memory, its coordinates into a file (with `max_error`: `tile_files`)
 rotation  one pass: the rows of all groups, back on the input's axes, into the result
 
 Each of them records its progress in a working folder (`folder`): the next call resumes there and ends with the same bytes.
@@ -18,24 +18,27 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.trace import Traffic
+from unifews.core.trace import Trace, Traffic
 from unifews.distributed.communicator import Communicator, SingleProcess
 from unifews.errors import InputError
-from unifews.propagation import planner
-from unifews.propagation.assembly import make_trace, trace_of_dict, trace_to_dict
+from unifews.propagation import planner, tolerance
+from unifews.propagation.assembly import accuracy_of_dict, accuracy_to_dict, make_trace, trace_of_dict, trace_to_dict
 from unifews.propagation.basis import Basis
 from unifews.propagation.driver import RunResult, Schedule, run
 from unifews.propagation.features import Floats
-from unifews.propagation.folder import FORM, RESULT, FileTarget, FolderStore
-from unifews.propagation.planner import Plan, Requirements
-from unifews.propagation.result import Propagated, rotate_back
-from unifews.propagation.store import level, remaining
+from unifews.propagation.folder import FORM, RESULT, FileTarget, FolderStore, LaidOutView
+from unifews.propagation.lanczos import Goal
+from unifews.propagation.planner import Plan, Requirements, TileRequirements
+from unifews.propagation.recurrence import Move
+from unifews.propagation.result import EstimatedError, Propagated, rotate_back
+from unifews.propagation.store import GroupResult, level, remaining
 from unifews.propagation.task import PropagationTask
+from unifews.propagation.tile_files import IterateFiles, run_tiles
 from unifews.propagation.tiles import Shape, scaled
 from unifews.propagation.view import View
 from unifews.resources import Progress, format_bytes
@@ -43,6 +46,8 @@ from unifews.storage import state_files
 from unifews.storage.atomic import check_place
 from unifews.storage.npy import open_array
 from unifews.storage.pages import MappedPages
+
+Needs = TypeVar("Needs", bound=Requirements)
 
 
 class Arrangement(ABC):
@@ -59,6 +64,10 @@ class Arrangement(ABC):
     @abstractmethod
     def groups(self, store: FolderStore) -> list[Shape]:
         """The groups of columns of this call, or of the one that was interrupted; the store then has them as `plan`."""
+
+    def tiles(self, store: FolderStore, goal: Goal) -> tuple[list[Shape], Move | None]:
+        """The same with `max_error`, the tiles of memory, and where their iterates go when they are no longer gathered."""
+        raise NotImplementedError
 
     def view(self, store: FolderStore, basis: Basis, groups: list[Shape]) -> View:
         return View(self.task.features, basis, self.task.op)
@@ -83,11 +92,19 @@ class OutOfCore(Arrangement):
         self.memory, self.taken, self.pages, self.report = memory, taken, pages, report
 
     def groups(self, store: FolderStore) -> list[Shape]:
-        journal, needs = store.journal, Requirements(self.task)
+        return self._plan(store, Requirements(self.task), planner.make).groups
+
+    def tiles(self, store: FolderStore, goal: Goal) -> tuple[list[Shape], Move | None]:
+        needs = TileRequirements(self.task, goal)
+        plan = self._plan(store, needs, planner.make_tiles)
+        return plan.groups, IterateFiles(store.folder, needs.iterate, plan.held or 0, self.pages).move
+
+    def _plan(self, store: FolderStore, needs: Needs, make: Callable[[Needs, int, int], Plan]) -> Plan:
+        journal = store.journal
         assert journal is not None
         kept = journal.get("plan")
         if kept is None:
-            plan = planner.make(needs, self.memory, self.taken)
+            plan = make(needs, self.memory, self.taken)
             journal.check_disk(plan.disk, "out-of-core propagation")
             plan = replace(plan, seconds=planner.seconds(plan, needs, store.folder, self.memory))
             journal.record(plan={"form": FORM, **plan.to_dict()})
@@ -102,7 +119,7 @@ class OutOfCore(Arrangement):
         if self.report:
             self.report(plan)
         store.outside, store.pages = plan.outside, self.pages
-        return plan.groups
+        return plan
 
     def view(self, store: FolderStore, basis: Basis, groups: list[Shape]) -> View:
         view = super().view(store, basis, groups)
@@ -122,27 +139,74 @@ def into_file(
         if not (in_place and store.get("summary")):  # else killed after the last step
             with comm.agreed():
                 check_place(out, target.overwrite)
-            _propagate(way, store, progress)
+            _run(way, store, progress or (lambda done, steps: None))
             if comm.rank == 0:
                 (store.folder / RESULT).replace(out)
         summary = store.get("summary")
         store.remove()
         comm.barrier()
-    return Propagated(open_array(out), None, trace_of_dict(summary["trace"]), summary["exponent"], None, lambda array: array)
+    trace, accuracy = trace_of_dict(summary["trace"]), summary.get("accuracy") and accuracy_of_dict(summary["accuracy"])
+    return Propagated(open_array(out), None, trace, summary["exponent"], None, lambda array: array, accuracy=accuracy)
 
 
-def _propagate(way: Arrangement, store: FolderStore, progress: Progress | None) -> None:
+def _run(way: Arrangement, store: FolderStore, report: Progress) -> None:
     """All steps, into the working folder, which then has a `summary`."""
-    began, task, comm = perf_counter(), way.task, way.comm
+    began, task = perf_counter(), way.task
+    if not task.is_estimated:
+        _propagate(way, store, report, began)
+        return
+    with way.comm.agreed():
+        reason = tolerance.against(task)
+        goal = tolerance.goal_of(task)
+    reason = reason or store.get("unpruned") or _propagate_tiles(way, store, goal, report, began)
+    if reason is not None:
+        way.task = tolerance.unpruned(task)
+        _propagate(way, store, report, began, lambda trace: tolerance.unpruned_record(task, trace, reason))
+
+
+def _propagate_tiles(way: Arrangement, store: FolderStore, goal: Goal, report: Progress, began: float) -> str | None:
+    """With `max_error`; returns why the hops of the scheme are to be run instead, if they are."""
+    task, comm = way.task, way.comm
+    shapes, move = way.tiles(store, goal)
+    steps = len(shapes[comm.rank :: comm.size]) + 2
+    store.kind = "tiles"
+    view = way.view(store, Basis(None, None), shapes)
+    report(1, steps)
+    laid = view.laid if isinstance(view, LaidOutView) else {}
+    run = run_tiles(task, goal, shapes, store, comm, laid, move, lambda done, _: report(1 + done, steps))
+    with comm.agreed():
+        reason = tolerance.missed(task, run.outcome) if run.error is None else tolerance.unreached(task, run.error)
+    if reason is not None:
+        store.forget(unpruned=reason)
+        return reason
+    exponent = _write(way, store, view, shapes, run.groups)
+    _record(store, exponent, *tolerance.record(task, run.outcome, began))
+    report(steps, steps)
+    return None
+
+
+def _record(store: FolderStore, exponent: int, trace: Trace, accuracy: EstimatedError | None = None) -> None:
+    estimated = {} if accuracy is None else {"accuracy": accuracy_to_dict(accuracy)}
+    store.record(summary={"trace": trace_to_dict(trace), "exponent": exponent, **estimated})
+
+
+def _propagate(
+    way: Arrangement,
+    store: FolderStore,
+    report: Progress,
+    began: float,
+    told: Callable[[Trace], tuple[Trace, EstimatedError]] | None = None,
+) -> None:
+    """By groups of columns; `told`: what is recorded of it where another task was asked for."""
+    task, comm = way.task, way.comm
     groups, f = way.groups(store), task.features.f
     mine = groups[comm.rank :: comm.size] if way.by_columns else groups
     steps = len(mine) * task.op.hops + 2
-    report: Progress = progress or (lambda done, steps: None)
     view = way.view(store, store.basis(task), groups)
     report(1, steps)
     schedule = Schedule(view, [[shape] for shape in groups], task.budget_on(f), way.by_columns)
     outcome = run(task, schedule, store, comm, lambda done, _: report(1 + done, steps))
-    exponent = _write(way, store, view, groups, outcome)
+    exponent = _write(way, store, view, groups, outcome.groups)
     trace = make_trace(
         task,
         view,
@@ -153,15 +217,15 @@ def _propagate(way: Arrangement, store: FolderStore, progress: Progress | None) 
         extra_macs=task.features.n * f * f if task.rotates else 0,
         traffic=_traffic(outcome, comm.size),
     )
-    store.record(summary={"trace": trace_to_dict(trace), "exponent": exponent})
+    _record(store, exponent, *(told(trace) if told else (trace,)))
     report(steps, steps)
 
 
-def _write(way: Arrangement, store: FolderStore, view: View, groups: list[Shape], outcome: RunResult) -> int:
+def _write(way: Arrangement, store: FolderStore, view: View, groups: list[Shape], done: list[GroupResult]) -> int:
     """Write the result, on the input's axes; the power of two that it is divided by, 0 wherever float32 holds it."""
-    features, growth = way.task.features, [each.growth for each in outcome.groups]
+    features, growth = way.task.features, [each.growth for each in done]
     whole = max(growth) + features.exponent
-    peak = max(scaled(each.peak, each.growth - max(growth)) for each in outcome.groups)
+    peak = max(scaled(each.peak, each.growth - max(growth)) for each in done)
     exponent = remaining(whole, peak) if whole else 0
     scale = np.float32(math.ldexp(1, whole)) if exponent != whole else np.float32(1)
 

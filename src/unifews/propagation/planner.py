@@ -14,6 +14,7 @@ from unifews.errors import InputError
 from unifews.kernels import LANES
 from unifews.propagation.budget import Absolute, Budget, Target
 from unifews.propagation.features import FeatureMatrix
+from unifews.propagation.lanczos import MOST_HOPS, Goal, parts_of
 from unifews.propagation.sampling import PILOT_HOPS
 from unifews.propagation.task import PropagationTask
 from unifews.propagation.tiles import Shape, cut
@@ -23,6 +24,9 @@ LARGE = 512 << 20  # bytes of values from which saving memory is worth a second 
 _NODE = 40  # bytes of factors and counts, one number per node each
 _CARRIED = 28  # bytes while hops of the stationary part are added up, where there are any
 _FIXED = 80 << 20  # bytes of rows on their way, whatever the graph
+_ITERATES = 16  # iterates of a tile that disk is checked for; few need more
+_MOST_NODE = 100  # bytes of factors, weights and work on them, one number per node each, with `max_error`
+_AGAIN = 32  # columns of a tile that may be propagated again, as they are and as a result
 _TRIAL = 8 << 20  # bytes written to see how fast the disk is
 
 
@@ -79,6 +83,45 @@ class Requirements:
             size += 200 * blocks * graph.num_nodes  # while values are brought down
         return size
 
+    def moved(self, columns: int) -> float:
+        """Bytes of rows that the hops of so many columns gather, read and write."""
+        kept = 1 - self.budget.sparsity if isinstance(self.budget, Target) else 1.0
+        return 4.0 * columns * self.op.hops * (kept * self.op.graph.num_edges + 3 * self.op.graph.num_nodes)
+
+
+class TileRequirements(Requirements):
+    """The same with `max_error`: iterates of a tile in the format that takes most, and its result.
+
+    The tiles are those of memory: others would have other results.
+    """
+
+    def __init__(self, task: PropagationTask, goal: Goal) -> None:
+        super().__init__(task)
+        n, self.shapes = task.features.n, cut(task.features.f)
+        widest, self.hops = self.shapes[0], goal.degree or min(task.op.hops, MOST_HOPS)
+        parts = [(format, parts_of(widest, format, n)[0].blocks) for format in goal.formats]
+        self.iterate = n * max(format.stride(blocks) + 8 for format, blocks in parts)  # bytes of one, with its steps
+
+    def memory(self, blocks: int, outside: bool = False) -> int:
+        """Bytes of memory where no iterate is held but the one that is gathered and the one that is written."""
+        graph, f = self.op.graph, self.features.f
+        size = 2 * self.iterate + graph.num_nodes * (_MOST_NODE + 8 * _AGAIN) + _FIXED + 16 * f
+        size += 0 if outside else self.values
+        return size + (8 * graph.num_edges if graph.weight is not None else 0)
+
+    @property
+    def values(self) -> int:
+        """Bytes of a tile's result."""
+        return 4 * self.features.n * self.shapes[0].width
+
+    def moved(self, columns: int) -> float:
+        return columns * self.expected * (self.op.graph.num_edges + 0.5 * self.expected * self.op.graph.num_nodes)
+
+    @property
+    def expected(self) -> int:
+        """Hops of a tile, as a rule at most."""
+        return min(self.hops, _ITERATES - 1)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -99,13 +142,16 @@ class Plan:
     """Bytes, without what is kept on the way."""
     seconds: float
     """An estimate from how fast this disk and this memory were in a quick trial."""
+    held: int | None = None
+    """With `max_error`, earlier iterates of a tile that memory holds; others are in files."""
 
     def __str__(self) -> str:
         blocks = max(shape.blocks for shape in self.groups)
         took = f"{self.seconds:.0f} s" if self.seconds < 90 else f"{self.seconds / 60:.0f} min"
         return (
             f"{sum(shape.width for shape in self.groups):,} columns in {len(self.groups)} "
-            f"group{'s' if len(self.groups) > 1 else ''} of up to {blocks * LANES}; {self.passes:,} passes over the edges; "
+            f"group{'s' if len(self.groups) > 1 else ''} of up to {blocks * LANES}; "
+            f"{'' if self.held is None else 'as a rule at most '}{self.passes:,} passes over the edges; "
             f"{format_bytes(self.read)} to read, {format_bytes(self.written)} to write; {format_bytes(self.memory)} of memory, "
             f"{format_bytes(self.disk)} of disk{', where sums add up too' if self.outside else ''}; about {took}"
         )
@@ -134,6 +180,31 @@ def make(needs: Requirements, limit: int, taken: int) -> Plan:
         f"and {LANES} columns at a time need {format_bytes(least_memory)}. "
         f"Give {format_bytes(1.02 * (taken + least_memory))} or more."
     )
+
+
+def make_tiles(needs: TileRequirements, limit: int, taken: int) -> Plan:
+    """The plan with `max_error`: what memory is left holds the result of a tile and earlier iterates of it."""
+    widest, n, f = needs.shapes[0], needs.features.n, needs.features.f
+    for outside in (False, True):
+        memory = needs.memory(widest.blocks, outside)
+        if memory + taken <= limit:
+            break
+    else:
+        raise InputError(
+            f"memory={format_bytes(limit)} is too little for {n:,} nodes: {format_bytes(taken)} are in use before it begins, "
+            f"and max_error, which propagates {widest.width} columns at a time, needs {format_bytes(memory)}. "
+            f"Give {format_bytes(1.02 * (taken + memory))} or more, or write edge_sparsity= instead of max_error=."
+        )
+    held = min((limit - taken - memory) // max(needs.iterate, 1), needs.hops)
+    values, count, hops = 4 * n * f, len(needs.shapes), needs.expected
+    laid = sum(4 * shape.padded * n for shape in needs.shapes) if count > 1 else 0
+    iterates = max(hops - held, 0) * needs.iterate + (needs.values if outside else 0)
+    graph = needs.op.graph
+    edges = graph.num_edges * (graph.indices.itemsize + (4 if graph.weight is not None else 0)) + 8 * n
+    read = count * hops * edges + 2 * n * _row_bytes(needs.features) + laid + values
+    disk = max(laid + values // count + iterates, 2 * values + iterates) + (1 << 20)
+    memory += held * needs.iterate
+    return Plan(needs.shapes, memory, outside, disk, count * hops, read, laid + 2 * values, 0.0, held)
 
 
 def _described(needs: Requirements, shapes: list[Shape], memory: int, outside: bool) -> Plan:
@@ -175,10 +246,7 @@ def seconds(plan: Plan, needs: Requirements, folder: Path, limit: int) -> float:
         os.fsync(out.fileno())
     disk = block.nbytes / max(perf_counter() - began, 1e-6)
     file.unlink()
-    op, graph = needs.op, needs.op.diffusion.graph
-    kept = 1 - needs.budget.sparsity if isinstance(needs.budget, Target) else 1.0
-    columns = sum(LANES * shape.blocks for shape in plan.groups)
-    moved = 4.0 * columns * op.hops * (kept * graph.num_edges + 3 * graph.num_nodes)
+    graph, moved = needs.op.diffusion.graph, needs.moved(sum(shape.padded for shape in plan.groups))
     inputs = graph.num_edges * graph.indices.itemsize + graph.num_nodes * _row_bytes(needs.features)
     # What fits memory is read from the disk once; what does not, at every pass.
     from_disk = plan.read if inputs > limit else min(plan.read, inputs + plan.written)

@@ -32,6 +32,8 @@ class GroupResult:
     """The state of its budget."""
     traffic: tuple[list[int], list[int]] | None = None
     """Bytes sent at each hop by all workers, and what unpruned hops send."""
+    tiles: list[dict[str, Any]] | None = None
+    """With `max_error`, the `TileResult` of each of its tiles, for JSON."""
     peak: float = 0.0
     """In files: the largest magnitude of the coordinates, and the checksum of the file."""
     crc: int = 0
@@ -39,7 +41,7 @@ class GroupResult:
     @classmethod
     def of(cls, engine: Engine, hops: list[HopTrace], peak: float = 0.0, crc: int = 0) -> GroupResult:
         traffic = engine.op.traffic(engine.width, engine.sent)
-        return cls(hops, engine.growth, engine.facts().get("budget"), traffic, peak, crc)
+        return cls(hops, engine.growth, engine.facts().get("budget"), traffic, peak=peak, crc=crc)
 
     def to_dict(self) -> dict[str, Any]:
         return {**vars(self), "hops": [plain(hop) for hop in self.hops]}

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from unifews.core.entry import Amounts
+from unifews.core.schemes import SpectralFilter
 from unifews.errors import InputError
 from unifews.propagation.basis import VERY_WIDE, Basis, principal, stationary_mean
 from unifews.propagation.budget import Absolute, Budget, Relative, Target
-from unifews.propagation.config import PropagationConfig
+from unifews.propagation.config import BY_ERROR, PropagationConfig
 from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.operator import HopOperator
+from unifews.propagation.recurrence import INTERVALS
 from unifews.storage.journal import array_identity
 
 
@@ -107,7 +109,7 @@ class PropagationTask:
         op, config, graph = self.op, self.config, self.op.graph
         facts = {
             "task": "propagate",
-            "scheme": repr(op.scheme) if is_dataclass(op.scheme) else f"{type(op.scheme).__name__} {op.coefficients.tolist()}",
+            "scheme": repr(op.scheme) if is_dataclass(op.scheme) else f"{type(op.scheme).__name__} {_values(op)}",
             "hops": op.hops,
             "r": float(op.diffusion.r),
             "edge_sparsity": self.amounts.edge_sparsity,
@@ -118,6 +120,8 @@ class PropagationTask:
             "deflate": self.deflates,
             "focus": self.budget.focus if isinstance(self.budget, Target) else None,
         }
+        if self.is_estimated:
+            facts |= {"max_error": self.amounts.max_error} | {name: getattr(config, name) for name in BY_ERROR[1:]}
         inputs = []
         given = {"indptr": graph.indptr, "indices": graph.indices, "weight": graph.weight}
         for name, array in {**given, "x": self.features.dense if self.features.is_torch else np.asanyarray(x)}.items():
@@ -126,3 +130,10 @@ class PropagationTask:
                 inputs += files
                 facts |= own
         return facts, inputs
+
+
+def _values(op: HopOperator) -> list[float]:
+    """What tells one scheme of a kind from another: its coefficients, or its function at some eigenvalues."""
+    if not isinstance(op.scheme, SpectralFilter):
+        return [*op.coefficients.tolist()]
+    return [*op.scheme.response(np.linspace(*INTERVALS[op.scheme.skip], 65)).tolist()]

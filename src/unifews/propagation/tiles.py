@@ -33,6 +33,10 @@ class Shape:
     width: int
     blocks: int
 
+    @property
+    def padded(self) -> int:
+        return self.blocks * LANES
+
     def widths(self) -> NDArray[np.int64]:
         """Features in each block; the last one with any may be short, padding has none. int64 [blocks]."""
         return np.clip(self.width - LANES * np.arange(self.blocks), 0, LANES)

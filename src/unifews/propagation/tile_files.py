@@ -1,0 +1,167 @@
+"""`max_error` in files: tile after tile, each recorded when it is finished, out of core or by workers that share the columns.
+
+The tiles are those of memory (`lanczos`), and so is their result, to the bit. While a tile is propagated, memory holds the
+iterate that is gathered, the one that is written, and as many earlier ones as fit; those are read row after row, so the others
+are memory-mapped files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.distributed.communicator import Communicator
+from unifews.kernels import SLACK
+from unifews.kernels.formats import StoredRows
+from unifews.propagation.features import FeatureMatrix, Floats
+from unifews.propagation.folder import FolderStore
+from unifews.propagation.lanczos import (
+    Goal,
+    NotReached,
+    Outcome,
+    TileResult,
+    column_sums,
+    fill_isolated,
+    propagate_tile,
+    series_of,
+)
+from unifews.propagation.recurrence import Move, SymmetricOperator
+from unifews.propagation.store import GroupResult
+from unifews.propagation.task import PropagationTask
+from unifews.propagation.tiles import Shape
+from unifews.storage import state_files
+from unifews.storage.pages import MappedPages
+
+_LINE = 64  # bytes of a cache line, on which steps begin
+
+
+@dataclass(frozen=True)
+class TileRun:
+    """All tiles, or the error of the first one that did not reach the goal."""
+
+    groups: list[GroupResult]
+    error: float | None
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome([TileResult.of_dict(tile) for group in self.groups for tile in group.tiles or []])
+
+
+class TileColumns(FeatureMatrix):
+    """The columns of a tile, in the row ranges of the whole matrix: over these sums add up."""
+
+    def __init__(self, whole: FeatureMatrix, shape: Shape, layout: Path | None) -> None:
+        """`layout`: a file that has them, float32 [n, blocks · 16]."""
+        assert whole.dense is not None
+        self.is_torch, self.device, self.sparse = False, None, None
+        self.dense = whole.dense[:, shape.column : shape.column + shape.width]
+        self.n, self.f, self.exponent = whole.n, shape.width, whole.exponent
+        self._whole, self._shape, self._layout = whole, shape, layout
+
+    def chunks(self, columns: int | None = None) -> list[tuple[int, int]]:
+        return self._whole.chunks(columns)
+
+    def rows(self, first: int, last: int) -> Floats:
+        if self._layout is None:
+            return super().rows(first, last)
+        laid = state_files.rows(self._layout, first, last, self._shape.padded)
+        return np.ascontiguousarray(laid[:, : self.f])
+
+
+class IterateFiles:
+    """Where iterates go that are no longer gathered: the first ones stay in memory, others are mapped files.
+
+    Tiles take turns to use the files.
+    """
+
+    def __init__(self, folder: Path, size: int, held: int, pages: MappedPages | None) -> None:
+        """`size`: bytes of the largest iterate; `held`: how many stay in memory."""
+        self.folder, self.size, self.held, self.pages = folder, size, held, pages
+        self._buffers: dict[int, NDArray[np.uint8]] = {}
+
+    def move(self, number: int, stored: StoredRows) -> StoredRows:
+        if number < self.held:
+            return stored
+        if number not in self._buffers:
+            file, size = self.folder / f"iterate-{number}", self.size + _LINE + 4 * SLACK
+            state_files.allocate(file, size)
+            self._buffers[number] = np.memmap(file, np.uint8, "r+", shape=(size,))
+            if self.pages:
+                self.pages.add(self._buffers[number])
+        buffer, (rows, steps) = self._buffers[number], (stored.rows, stored.steps)
+        begin = -(-rows.nbytes // _LINE) * _LINE
+        return StoredRows(_copied(buffer, rows), _copied(buffer[begin:], steps) if steps.size else steps)
+
+
+def _copied(buffer: NDArray[np.uint8], array: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    place = buffer[: array.size].reshape(array.shape)
+    place[:] = array
+    return np.asarray(place)
+
+
+def sums_of(store: FolderStore, op: SymmetricOperator, features: FeatureMatrix) -> NDArray[np.float64]:
+    """Σ weight·q and Σ weight·q² of all columns [2, f], by the first worker, once, for all."""
+    sums, file = np.empty((2, features.f)), store.folder / "sums"
+    with store.comm.agreed():
+        if store.journal:
+            crc = store.journal.get("sums")
+            if crc is None:
+                sums[:] = column_sums(op, features)
+                store.journal.record(sums=state_files.save(file, [sums]))
+            else:
+                state_files.load(file, [sums], crc)
+    store.comm.broadcast(sums)
+    return sums
+
+
+def run_tiles(
+    task: PropagationTask,
+    goal: Goal,
+    shapes: list[Shape],
+    store: FolderStore,
+    comm: Communicator,
+    laid: dict[int, tuple[Path, int]],
+    move: Move | None,
+    report: Callable[[int, int], None],
+) -> TileRun:
+    """Propagate the tiles that the store does not have yet; workers take turns. `laid`: files of columns, by the first."""
+    op, features = SymmetricOperator.of(task.op, series_of(task.op), move), task.features
+    sums = sums_of(store, op, features)
+    store.release(task.op)
+    mine = list(range(len(shapes)))[comm.rank :: comm.size]
+    done: dict[int, GroupResult] = {}
+    unreached: dict[int, float] = {}
+    with comm.agreed():
+        for turn, number in enumerate(mine):
+            shape = shapes[number]
+            with store.group([shape]) as place:
+                found = place.finished()
+                if found is None:
+                    file, crc = laid.get(shape.column, (None, 0))
+                    if file is not None and state_files.checksum(file) != crc:
+                        raise state_files.damaged(file)
+                    columns, own = TileColumns(features, shape, file), sums[:, shape.column : shape.column + shape.width]
+                    values = place.allocate(features.n, shape.width)
+                    try:
+                        results = propagate_tile(op, columns, Shape(0, shape.width, shape.blocks), own, goal, values)
+                    except NotReached as error:
+                        unreached[number] = error.args[0]
+                        break
+                    fill_isolated(op, columns, values)
+                    found = place.keep(values, lambda peak, crc: _result(results, shape, peak, crc))  # noqa: B023
+                    report(turn + 1, len(mine))
+            done[number] = found
+    gathered: list[Any] = comm.all_gather([{n: each.to_dict() for n, each in done.items()}, unreached])
+    failed = {int(number): error for _, errors in gathered for number, error in errors.items()}
+    groups = {int(number): GroupResult.of_dict(each) for worker, _ in gathered for number, each in worker.items()}
+    return TileRun([groups[number] for number in sorted(groups)], failed[min(failed)] if failed else None)
+
+
+def _result(tiles: list[TileResult], shape: Shape, peak: float, crc: int) -> GroupResult:
+    placed = [TileResult.of_dict(tile.to_dict(), shape.column) for tile in tiles]
+    return GroupResult([], 0, peak=peak, crc=crc, tiles=[tile.to_dict() for tile in placed])
