@@ -15,12 +15,17 @@ from unifews.distributed import propagate
 
 os.fsync = lambda descriptor: None  # the disk may be busy with other things
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-WAYS = ["columns", "nodes"]
+PRUNED = dict(hops=5, edge_sparsity=0.8, checkpoint_every_hop=True)
+WAYS = {  # the features, the last step of the second worker, and the call
+    "columns": ("x.npy", 4, dict(PRUNED, partition="columns")),
+    "nodes": ("x.npy", 4, dict(PRUNED, partition="nodes")),
+    "error": ("wide.npy", 2, dict(max_error=0.05)),
+}
 
 
 def main(folder, rank):
     os.chdir(folder)
-    for number, way in enumerate(WAYS):
+    for number, (way, (x, last, how)) in enumerate(WAYS.items()):
         out = Path(f"killed {way}.npy")
         if out.exists():
             continue
@@ -28,21 +33,10 @@ def main(folder, rank):
 
         def look(done, total):
             steps.append(done)  # noqa: B023
-            if rank == 1 and attempt == number and done == 4:  # noqa: B023
+            if rank == 1 and attempt == number and done == last:  # noqa: B023
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        x = np.load("x.npy", mmap_mode="r")
-        propagate(
-            Graph.open("plain"),
-            x,
-            out=out,
-            hops=5,
-            edge_sparsity=0.8,
-            threads=1,
-            partition=way,
-            progress=look,
-            checkpoint_every_hop=True,
-        )
+        propagate(Graph.open("plain"), np.load(x, mmap_mode="r"), out=out, threads=1, progress=look, **how)
         Path(f"steps {way} {rank}").write_text(" ".join(map(str, steps)))
 
 

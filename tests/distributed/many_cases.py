@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unifews import Appnp, Graph, Sgc
+from unifews import Appnp, Graph, HeatKernel, Sgc
 from unifews.distributed import propagate
 from unifews.distributed.communicator import workers
 from unifews.errors import UnifewsError
@@ -23,6 +23,11 @@ CASES = {
     "columns threshold": ("plain", dict(FIVE, scheme="sgc", threshold=0.02)),
     "columns input": ("plain", dict(FIVE, edge_sparsity=0.6, basis="input", entries="feature", inherit=True)),
     "columns unpruned": ("plain", dict(FIVE)),
+    "columns error": ("wide", dict(max_error=0.05, threads=1)),
+    "columns error r": ("wide", dict(max_error=0.02, r=1.0, scheme="sgc", threads=1)),
+    "columns error heat": ("wide", dict(max_error=0.05, scheme=HeatKernel(3.0), threads=1)),
+    "columns error unpruned": ("wide", dict(max_error=1e-7, scheme="sgc", threads=1)),
+    "columns error directed": ("weighted", dict(max_error=0.05, threads=1)),
     "nodes target": ("plain", dict(FIVE, edge_sparsity=0.8, partition="nodes")),
     "nodes high target": ("plain", dict(FIVE, edge_sparsity=0.97, partition="nodes")),
     "nodes sgc": ("plain", dict(FIVE, scheme=Sgc(skip="diagonal"), edge_sparsity=0.6, partition="nodes")),
@@ -49,6 +54,13 @@ MISTAKES = {
     "no part": lambda rank: dict(partition=np.zeros(700, dtype=int)),
     "other part": lambda rank: dict(partition=np.arange(700) % 3),
     "sparse": lambda rank: dict(entries="node"),
+    "error by nodes": lambda rank: dict(max_error=0.05, hops=20, partition="nodes"),
+    "error in groups": lambda rank: dict(max_error=0.05, hops=20, groups=2),
+    "error of one tile": lambda rank: dict(max_error=0.05, hops=20),
+    "error of a filter": lambda rank: dict(
+        x=np.load("wide.npy"), hops=None, scheme=HeatKernel(4000.0), max_error=1e-6, threads=1
+    ),
+    "error of workers": lambda rank: dict(max_error=0.05 + 0.1 * rank, hops=20),
     "there": lambda rank: dict(out="there.npy"),
 }
 
@@ -62,6 +74,8 @@ def main(folder):
             graph = Graph.open("weighted" if data == "weighted" else "plain")
             done = propagate(graph, x, out=f"{name}.npy", **how)
             told[name] = {**done.trace.to_dict(), "exponent": done.exponent}
+            if "max_error" in how:
+                told[name]["accuracy"] = [done.error, done.column_errors.tolist(), str(done.plan)]
             if data == "weighted":
                 assert np.array_equal(np.load(f"{name}.npy"), done.embedding)
         for name, given in MISTAKES.items():

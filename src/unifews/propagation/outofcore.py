@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -174,7 +175,7 @@ def _propagate_tiles(way: Arrangement, store: FolderStore, goal: Goal, report: P
     report(1, steps)
     laid = view.laid if isinstance(view, LaidOutView) else {}
     run = run_tiles(task, goal, shapes, store, comm, laid, move, lambda done, _: report(1 + done, steps))
-    with comm.agreed():
+    with comm.agreed(), store.journal.reading() if store.journal else nullcontext():
         reason = tolerance.missed(task, run.outcome) if run.error is None else tolerance.unreached(task, run.error)
     if reason is not None:
         store.forget(unpruned=reason)
