@@ -105,7 +105,7 @@ def propagate(
         threads: kernel threads; default: all cores. The result does not depend on it.
         out: with `memory`, write the embedding to this ``.npy`` file, out of core: graph, features and result may each be
             larger than memory (`Graph.open`, ``np.load(…, mmap_mode="r")``). After an interruption the same call resumes
-            and ends with the same bytes (docs/adr/0019).
+            and ends with the same bytes (docs/adr/0019). With `max_error` the result is that of memory, to the bit.
         memory: the memory that the process may use, such as ``"12GB"``.
         overwrite: replace the file `out`.
         restart: start over instead of resuming an interrupted call.

@@ -148,12 +148,13 @@ class Plan:
     def __str__(self) -> str:
         blocks = max(shape.blocks for shape in self.groups)
         took = f"{self.seconds:.0f} s" if self.seconds < 90 else f"{self.seconds / 60:.0f} min"
+        kept = ", where sums add up too" if self.held is None else ", where a tile's result and iterates are too"
         return (
             f"{sum(shape.width for shape in self.groups):,} columns in {len(self.groups)} "
             f"group{'s' if len(self.groups) > 1 else ''} of up to {blocks * LANES}; "
             f"{'' if self.held is None else 'as a rule at most '}{self.passes:,} passes over the edges; "
             f"{format_bytes(self.read)} to read, {format_bytes(self.written)} to write; {format_bytes(self.memory)} of memory, "
-            f"{format_bytes(self.disk)} of disk{', where sums add up too' if self.outside else ''}; about {took}"
+            f"{format_bytes(self.disk)} of disk{kept if self.outside else ''}; about {took}"
         )
 
     def to_dict(self) -> dict[str, Any]:
