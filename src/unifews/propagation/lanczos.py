@@ -37,6 +37,7 @@ _WORST = 3.0  # times the tolerance: the error of no column is larger
 _ROUNDED = 0.5  # of the tolerance is left to rounding
 _AGAIN = 0.25  # of a tile's columns: if more of them need a wider format, all are propagated again
 _EARLY = 0.25  # of the tolerance: a format that loses more of the input than this loses too much in the end
+_CLOSE, _TINY = 1e-5, 1e-30  # squares of a column less than this, relative and absolute, are added up in float64
 _FIRST = 0.7  # of the interval from below: the guess of a_0
 _ROW = 128  # bytes of a row, at most, where
 _LARGE = 16 << 20  # bytes or more are all rows of an iterate
@@ -150,18 +151,36 @@ def lanczos(op: HopOperator, features: FeatureMatrix, goal: Goal, progress: Prog
 def _column_sums(op: SymmetricOperator, features: FeatureMatrix) -> Doubles:
     """Σ weight·q and Σ weight·q² of all columns, [2, f]."""
     factor, square = op.factors
+    sums = np.zeros((2, features.f))
     if features.sparse is not None:
         rows = np.repeat(np.arange(features.n), np.diff(features.sparse.indptr))
         data, columns = features.sparse.data.astype(np.float64), features.sparse.indices
         products = (factor[rows] * data, square[rows] * data**2)
-        return np.stack([np.bincount(columns, each, features.f) for each in products]).astype(np.float64)
-    sums = np.zeros((2, features.f))
-    for first, last in features.chunks():
-        part = slice(first, last)
-        native.column_sums(
-            x=features.rows(first, last), factor=factor[part], square=square[part], sums=sums, threads=op.hop.threads
-        )
+        sums[:] = [np.bincount(columns, each, features.f) for each in products]
+    else:
+        for first, last in features.chunks():
+            part = slice(first, last)
+            native.column_sums(
+                x=features.rows(first, last), factor=factor[part], square=square[part], sums=sums, threads=op.hop.threads
+            )
+    rest = sums[1] - np.square(sums[0]) / max(op.total, 1.0)
+    close = np.flatnonzero((rest < _CLOSE * sums[1]) | (sums[1] < _TINY))  # float32 does not tell whether anything is left
+    if len(close) and op.total:
+        sums[:, close] = _exact_sums(op, features, close)
     return sums
+
+
+def _exact_sums(op: SymmetricOperator, features: FeatureMatrix, columns: NDArray[np.int64]) -> Doubles:
+    """The same of some columns in float64, with Σ weight·(q - mean)² added up by itself."""
+    weight, source = op.weight.astype(np.float64), op.hop.diffusion.source.astype(np.float64)
+    whole, rest = np.zeros(len(columns)), np.zeros(len(columns))
+    for first, last in features.chunks():
+        q = source[first:last, None] * features.rows(first, last)[:, columns]
+        whole += weight[first:last] @ q
+    for first, last in features.chunks():
+        q = source[first:last, None] * features.rows(first, last)[:, columns]
+        rest += weight[first:last] @ np.square(q - whole / op.total)
+    return np.stack([whole, rest + np.square(whole) / op.total])
 
 
 def _tile(
