@@ -304,9 +304,9 @@ class Recurrence:
         assert state is not None
         a, b, sizes = (np.array(each)[:, :width] for each in (state.a, state.b, state.sizes))
         known = state.known[:width]
-        after = np.arange(len(a))[:, None] >= known
-        last = np.maximum(known, 1).clip(max=len(a)) - 1, np.arange(width)
-        a, b = (np.where(after, each[last], each) for each in (a, b))
+        after = np.arange(len(a))[:, None] >= known  # nothing is known there: as if eigenvalues were anywhere
+        low, high = self.op.series.low, self.op.series.high
+        a, b = np.where(after, 0.5 * (low + high), a), np.where(after, 0.25 * (high - low), b)
         found = estimate(self.op.series, a, b, sizes, tolerance, self.op.hop.threads)
         used = np.arange(len(sizes))[:, None] <= known
         unused = np.sqrt(np.square(np.where(used, 0.0, found.coefficients) * sizes).sum(axis=0))

@@ -18,6 +18,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.fft import dct
 
 from unifews.errors import InputError
 from unifews.kernels import LANES, aligned, native
@@ -103,9 +104,9 @@ def _chebyshev(response: Response, low: float, high: float, count: int) -> Doubl
             f"the filter must give a finite number for each eigenvalue of the operator, from {low:g} to {high:g}; it gave "
             f"{'another shape' if values.shape != angle.shape else 'values that are not finite'}."
         )
-    terms = 2 / points * np.cos(np.outer(np.arange(count), angle)) @ values
+    terms = np.asarray(dct(values)[:count] / points)
     terms[0] /= 2
-    return np.asarray(terms)
+    return terms
 
 
 @dataclass(frozen=True)
