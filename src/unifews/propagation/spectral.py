@@ -18,7 +18,6 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.fft import dct
 
 from unifews.errors import InputError
 from unifews.kernels import LANES, aligned, native
@@ -104,9 +103,10 @@ def _chebyshev(response: Response, low: float, high: float, count: int) -> Doubl
             f"the filter must give a finite number for each eigenvalue of the operator, from {low:g} to {high:g}; it gave "
             f"{'another shape' if values.shape != angle.shape else 'values that are not finite'}."
         )
-    terms = np.asarray(dct(values)[:count] / points)
+    transform = np.fft.rfft(np.concatenate([values, values[::-1]]))[:count]  # the cosine transform of the values, but for:
+    terms = (transform * np.exp(-0.5j * np.pi * np.arange(count) / points)).real / points
     terms[0] /= 2
-    return terms
+    return np.asarray(terms)
 
 
 @dataclass(frozen=True)
