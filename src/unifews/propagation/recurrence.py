@@ -13,9 +13,10 @@ with a guess σ_k, and measures ⟨s_{k+1}, p_k⟩ = a_k - σ_k and ‖s_{k+1}�
 is stored. The next hop works on combinations: it gathers s_{k+1} and reads the row's own s_0 .. s_k.
 At the end f(S) x = ‖x‖ Σ c_k p_k is one combination too (`unifews.propagation.spectral` says what c is, and its error).
 
-What is rounded is known: ρ_k = ‖stored - s_k‖ is measured. An error made at p_j goes through the rest of the recurrence, whose
-polynomials are orthonormal for the matrix J without its first j rows; so it appears in the result as ρ_j (Σ_{k≥j} c_k²)^½ with
-the column's own c or, where that is more, what other columns have on average.
+What is rounded is known: ρ_k = ‖stored - s_k‖ is measured. An error δ made at p_j goes through the rest of the recurrence and
+appears in the result as g_j(S) δ with a known polynomial g_j (`spectral.amplification`). Its norm is taken for an error like
+the column itself and for a random one, whichever is more; and for the part of δ that is the same in all rows. Where
+rounding is as large as what is left of a column, what follows is not used.
 """
 
 from __future__ import annotations
