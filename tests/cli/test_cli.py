@@ -90,6 +90,15 @@ class TestPropagate:
         fine("propagate", "both.npz", "--out", "p.npy", "--hops", 3)
         assert np.array_equal(np.load("p.npy"), uf.propagate(GRAPH, X, hops=3).embedding)
 
+    def test_the_table_is_that_of_the_trace(self, folder):
+        printed = fine("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--hops", 3, "--edge-sparsity", 0.5).out.splitlines()
+        out = uf.propagate(GRAPH, X, hops=3, edge_sparsity=0.5)
+        assert out.embedding.shape == X.shape  # rotated back, which counts too
+        trace = out.trace
+        cells = [[line.split()[:-1] for line in lines[:5]] for lines in (printed, str(trace).splitlines())]  # without seconds
+        assert cells[0] == cells[1] and printed[5].startswith("APPNP, 3 hops, ")
+        assert printed[6].startswith(f"basis: {trace.rank} principal components, {trace.basis_macs:,} MACs in ")
+
     def test_sparse_features_stay_sparse(self, folder):
         x = sp.random_array((300, 40), density=0.1, rng=np.random.default_rng(5), dtype=np.float32).tocsr()
         sp.save_npz("sparse.npz", x)
@@ -122,6 +131,38 @@ class TestPropagate:
     def test_options_mean_what_the_keywords_mean(self, folder, options, keywords):
         fine("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--hops", 4, *options.split())
         assert np.array_equal(np.load("p.npy"), uf.propagate(GRAPH, X, hops=4, **keywords).embedding)
+
+    @pytest.mark.parametrize(
+        "options, keywords",
+        [
+            ("", {}),
+            ("--hops 30 --error-norm frobenius", dict(hops=30, error_norm="frobenius")),
+            ("--degree 3 --precision float32", dict(degree=3, precision="float32")),
+            ("--scheme sgc --hops 8", dict(scheme="sgc", hops=8)),
+            ("--scheme ppr --alpha 0.3", dict(scheme=uf.PersonalizedPageRank(0.3))),
+            ("--scheme heat", dict(scheme=uf.HeatKernel())),
+            ("--scheme heat --time 2", dict(scheme=uf.HeatKernel(2.0))),
+        ],
+    )
+    def test_options_of_an_allowed_error(self, folder, options, keywords):
+        command = ("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--max-error", 0.05, *options.split())
+        report = json.loads(fine(*command, "--json").out)
+        out = uf.propagate(GRAPH, X, max_error=0.05, **keywords)
+        assert out.plan is not None and np.array_equal(np.load("p.npy"), out.embedding)
+        assert report["estimated_error"] == out.error and report["largest_column_error"] == out.column_errors.max()
+        assert report["plan"]["hops"] == [*out.plan.hops] and report["plan"]["formats"] == [*out.plan.formats]
+        assert report["plan"]["bytes_moved"] == out.plan.bytes_moved
+
+    def test_the_table_of_an_allowed_error_has_the_hops_that_ran(self, folder):
+        printed = fine("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--max-error", 0.1).out
+        out = uf.propagate(GRAPH, X, max_error=0.1)
+        hops = max(out.plan.hops)
+        rows = [line.split()[0] for line in printed.splitlines() if line.split() and line.split()[0].isdigit()]
+        assert rows == [str(hop) for hop in range(hops)]
+        assert f"APPNP, {hops} of 20 hops, max error 0.1; 300 nodes" in printed
+        assert f"note: estimated error {out.error:.3g}, 0.1 allowed: {out.plan}" in printed
+        printed = fine("propagate", "graph", "-x", "x.npy", "-o", "q.npy", "--max-error", 0.1, "--hops", 2).out
+        assert "APPNP, 2 hops, max error 0.1" in printed and "note: propagated unpruned: so few hops" in printed
 
     def test_coordinates_and_axes_make_the_embedding(self, folder):
         fine("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--hops", 4, "--edge-sparsity", 0.5, "--coordinates")
@@ -399,7 +440,14 @@ class TestSettingsInMessages:
         [
             ("--certify --memory 1GB", ["certify is not available out of core", "out of core columns"]),
             ("--max-error .1 --memory 1GB", ["--max-error spends one budget", "out of core columns"]),
-            ("--max-error .1 --certify-sampled", "leave out --certify."),
+            ("--max-error .1 --coordinates", "--max-error propagates the features themselves; leave out --coordinates"),
+            ("--max-error .1 --rank 3", "--max-error propagates all columns; leave out --rank"),
+            ("--degree 3", "--degree has no effect without --max-error; add it, or leave it out."),
+            ("--scheme ppr", "say which error is allowed, such as --max-error 0.05"),
+            ("--scheme ppr --hops 3 --max-error .1", "--hops is 3, but PersonalizedPageRank is no polynomial"),
+            ("--scheme heat --alpha .2 --max-error .1", "--alpha belongs to --scheme appnp or ppr; heat has no such setting."),
+            ("--scheme appnp --time 3", "--time belongs to --scheme heat; appnp has no such setting."),
+            ("--scheme heat --time 0 --max-error .1", "--time, how long the heat diffuses, must be positive; got 0.0."),
         ],
     )
     def test_of_propagate(self, folder, options, says):

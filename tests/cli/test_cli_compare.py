@@ -85,7 +85,27 @@ class TestTheLibrary:
     def test_baselines_that_propagate_once_are_shown_by_their_own_settings_too(self):
         own = uf.compare(DATA, "appnp", edge_sparsity=[0.5], hops=3, **SETTINGS)
         entries = [(entry.method, entry.edge_sparsity) for entry in own.entries]
-        assert entries == [("unifews", 0.5), ("agp", 0.5), ("unifews-push", 0.5), ("agp", None), ("unifews-push", None)]
+        assert entries == [
+            *[("unifews", 0.5), ("agp", 0.5), ("unifews-push", 0.5)],
+            *[("unifews:max_error=0.05", None), ("agp", None), ("unifews-push", None)],
+        ]
+
+    def test_settings_of_unifews_are_those_of_train(self):
+        names = "unifews:max_error=0.1,unifews:entries=node"
+        both = uf.compare(DATA, "appnp", names, edge_sparsity=0.5, hops=20, **SETTINGS)
+        assert [(entry.method, entry.edge_sparsity) for entry in both.entries] == [
+            ("unifews:entries=node", 0.5),
+            ("unifews:max_error=0.1", None),
+        ]
+        runs = [
+            api.train(DATA, "appnp", hops=20, **own, **SETTINGS)
+            for own in (dict(edge_sparsity=0.5, entries="node"), dict(max_error=0.1))
+        ]
+        assert [entry.record["id"] for entry in both.entries] == [run.id for run in runs]
+        assert api.train(DATA, "appnp", "unifews:max_error=0.1", hops=20, **SETTINGS).id == runs[1].id
+        assert f"estimated error {runs[1].trace.estimated_error:.2g}" in str(both).splitlines()[-1]
+        with pytest.raises(InputError, match=r"max_error=0.2 and method='unifews:max_error=0.1' differ; give one"):
+            api.train(DATA, "appnp", "unifews:max_error=0.1", max_error=0.2)
 
     def test_the_paper_s_form_is_one_option_away(self):
         both = uf.compare(DATA, methods="unifews", edge_sparsity=0.5, paper_form=True, **SETTINGS)

@@ -74,6 +74,12 @@ class TestPredictions:
         fine("infer", "other", "mine", "--out", "p.npy", "--scores", "--overwrite")
         np.testing.assert_allclose(np.load("p.npy"), scores(model), rtol=1e-4, atol=1e-5)
 
+    def test_a_model_of_an_allowed_error(self):
+        fine("train", "mine", "--width", 8, "--epochs", 3, "--seeds", 1, "--max-error", 0.1, "--no-baseline", "--save", "other")
+        assert run_json("other", "mine", "--out", "p.npy", "--scores")["model"]["pruned"] == "max_error=0.1"
+        model = uf.train(DATA, width=8, epochs=3, max_error=0.1).model
+        np.testing.assert_allclose(np.load("p.npy"), model(DATA.x, DATA.graph).detach().numpy(), rtol=1e-4, atol=1e-5)
+
     def test_several_labels_are_columns_of_0_and_1(self):
         trained(several=True).save("other")
         fine("infer", "other", "mine", "--out", "p.csv", "--nodes", "4,9")

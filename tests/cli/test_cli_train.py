@@ -130,6 +130,18 @@ class TestRuns:
         assert len(report["runs"]) == 1
         assert report["runs"][0]["spec"] == train(DATA, **SETTINGS | {"seeds": 1} | settings).spec.to_dict() | {"seeds": 2}
 
+    def test_an_allowed_error(self):
+        options = ["--hops", 20, *HEAD, "--max-error", 0.1]
+        report = run_json("mine", *options)
+        run = train(DATA, **SETTINGS | {"hops": 20}, max_error=0.1)
+        unpruned, record = report["runs"]
+        assert record["spec"] == run.spec.to_dict() and record["id"] == run.id and record["scores"]["test"] == run.accuracy.test
+        assert record["trace"]["estimated_error"] == run.trace.estimated_error and "max_error" not in unpruned["spec"]
+        assert report["against_unpruned"]["macs"] > 2
+        printed = " ".join(fine("train", "mine", *options).out.split())
+        assert "max error .1" in printed and f"estimated error 0 {run.trace.estimated_error:.2g}" in printed
+        assert f"note: estimated error {run.trace.estimated_error:.3g}, 0.1 allowed: " in printed
+
     def test_an_mlp(self):
         record = run_json("mine", *HEAD, "--model", "mlp", "--weight-threshold", 0.2, "--no-ledger")["runs"][1]
         run = train(DATA, "mlp", **{name: value for name, value in SETTINGS.items() if name != "hops"}, weight_threshold=0.2)
@@ -338,6 +350,11 @@ class TestRunFile:
         ]
         assert (spec["recipe"]["width"], spec["recipe"]["epochs"], spec["hops"], spec["seeds"]) == (8, 3, 3, 2)
         assert (spec["edge_sparsity"], spec["edge_threshold"]) == (None, 0.01)
+        Path("error.toml").write_text("max_error = 0.1\ndegree = 2\n")
+        options = ["mine", "-f", "error.toml", *SMALL, "--no-baseline", "--no-ledger"]
+        spec = run_json(*options, "--max-error", 0.2)["runs"][0]["spec"]
+        assert (spec["max_error"], spec["degree"]) == (0.2, 2)
+        assert run_json(*options, "--edge-sparsity", 0.5)["runs"][0]["spec"].keys().isdisjoint({"max_error", "degree"})
         save_dataset(gencat(200, 600, features=5, classes=2, seed=9, name="other"), "other")
         assert run_json("other", "-f", "run.toml", "--epochs", 3, "--no-ledger")["runs"][1]["spec"]["dataset"] == "other"
 
@@ -405,6 +422,12 @@ class TestMistakes:
             ("mine --model mlp --hops 3", "--hops has no effect with --model mlp"),
             ("mine --model mlp --edge-sparsity 0.5", "an MLP sees no edges"),
             ("mine --paper-form", "--paper-form prunes nothing by itself"),
+            (
+                "mine --paper-form --max-error .1",
+                "--paper-form removes edges, and --max-error none; give --edge-sparsity instead.",
+            ),
+            ("mine --max-error .1 --rank 3", "--max-error propagates all columns; leave out --rank"),
+            ("mine --model gcn --max-error .1", "--max-error concerns propagation once before training, and gcn propagates in"),
             ("mine --inherit --weight-sparsity 0.5", "--inherit has no effect without --edge-sparsity"),
             (
                 "mine --edge-sparsity 0.5 --paper-form --entries block",

@@ -14,9 +14,11 @@ from commands import fine, wrong
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.folder import save_dataset
 from unifews.datasets.gencat import cora_like, gencat
+from unifews.datasets.powerlaw import powerlaw
 from unifews.datasets.registry import RECORDS
 from unifews.errors import FileFormatError, MissingFileError
 from unifews.experiments import demo
+from unifews.propagation import propagate
 
 QUICK = dict(seeds=1, size=(500, 3000, 8), hops=2, width=4, epochs=2)
 
@@ -42,15 +44,29 @@ def test_three_models_on_the_same_data(quick):
     assert paper["trace"]["edge_sparsity"] == pytest.approx(0.5, abs=0.05) and paper["spec"]["entries"] == "node"
     assert ours["trace"]["edge_sparsity"] == pytest.approx(0.9, abs=0.02)
     assert ours["trace"]["weight_sparsity"] == pytest.approx(0.9, abs=0.02)
-    assert quick.speed.nodes == 500 and quick.speed.unpruned > 0 < quick.speed.pruned
+    assert quick.speed.nodes == 500 and min(quick.speed.unpruned, quick.speed.pruned, quick.speed.by_error) > 0
+
+
+def test_seconds_to_an_allowed_error_and_what_it_was(quick):
+    speed = quick.speed
+    made = powerlaw(500, 3000, num_features=8)
+    exact, out = propagate(made.graph, made.x), propagate(made.graph, made.x, max_error=0.05)
+    assert (speed.max_error, speed.hops, speed.estimated_error) == (0.05, max(out.plan.hops), out.error)
+    error = np.linalg.norm(out.embedding - exact.embedding) / np.linalg.norm(exact.embedding)
+    assert speed.error == pytest.approx(error) and 0 < error <= 0.05 < speed.pruned_error
 
 
 def test_what_a_person_sees(quick):
     out = fine("demo").out
-    for part in ["paper's form,", "edges .9, weights .9", "against", "wrote unifews-demo.html", "20 hops on a generated graph"]:
+    for part in ["paper's form,", "edges .9, weights .9", "against", "wrote unifews-demo.html", "max_error=0.05 "]:
         assert part in out
-    assert out.count("\n  unifews ") == 3  # the next commands to try
-    assert "Plotly" in Path("unifews-demo.html").read_text()
+    line = next(line for line in out.splitlines() if "max_error=0.05 " in line)
+    speed = quick.speed
+    assert f"{speed.by_error:.2f} " in line and f"{speed.unpruned / speed.by_error:.1f}x" in line
+    assert f"{speed.error:.3f} (estimate per column: {speed.estimated_error:.3f})" in line
+    assert out.count("\n  unifews ") == 4  # the next commands to try
+    page = Path("unifews-demo.html").read_text()
+    assert "Plotly" in page and f"{speed.by_error:.2f} s with max_error=0.05" in page
     fine("demo")  # a page of its own may be replaced
 
 

@@ -36,6 +36,8 @@ class TestLabels:
             ({"edge_threshold": 0.01, "weight_sparsity": 0.5}, "edges ≥ 0.01, weights .5"),
             ({"edge_sparsity": 0.5, **PAPER}, "paper's form, edges .5"),
             ({**PAPER}, "unpruned"),
+            ({"max_error": 0.05}, "max error .05"),
+            ({"max_error": 0.05, "weight_sparsity": 0.5}, "max error .05, weights .5"),
         ],
     )
     def test_what_is_pruned(self, settings, label):

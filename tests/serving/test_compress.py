@@ -14,6 +14,7 @@ from torch_geometric.nn import GCN, GCNConv, GraphConv
 
 import unifews as uf
 from unifews.core.schemes import Appnp, Polynomial, Sgc
+from unifews.datasets.gencat import gencat
 from unifews.errors import InputError, ShapeError
 from unifews.nn.decoupled import DecoupledModel, Mlp
 from unifews.nn.models import build
@@ -262,6 +263,29 @@ def test_decoupled_models(propagation, ranks, tmp_path):
         fast.save(tmp_path / f"{rank}")
         assert_close(uf.load(tmp_path / f"{rank}")(x.numpy(), uf.Graph.from_edge_index(edge_index, len(x))), expected, 1e-5)
         assert [step.op for step in fast.program.steps][-3:] == ["affine", "linear", "linear"]  # BatchNorm is in the last
+
+
+@pytest.mark.parametrize(
+    "settings", [dict(model="appnp"), dict(model="sgc", hops=8, degree=5, precision="float32", error_norm="frobenius")]
+)
+def test_models_that_propagate_to_an_allowed_error(settings, tmp_path):
+    """The file holds how to propagate, and every graph gets as many hops as it needs for the same error."""
+    data = gencat(300, 900, features=FEATURES, classes=3, seed=7, name="mine")
+    model = uf.train(data, width=8, epochs=3, max_error=0.1, **settings).model
+    fast = uf.compress(model, data.x, data.graph)
+    assert fast.requested == "max_error=0.1"
+    fast.save(tmp_path / "m")
+    uf.save(model, tmp_path / "trained")
+    other = gencat(400, 2000, features=FEATURES, classes=3, seed=8, name="other")  # new nodes and edges
+    for each in (data, other):
+        out = uf.propagate(each.graph, each.x, **model.propagation)
+        assert out.plan is not None
+        expected = model.head(torch.from_numpy(out.embedding)).detach()
+        assert torch.equal(uf.load(tmp_path / "trained")(each.x, each.graph), expected)
+        served = uf.load(tmp_path / "m")
+        assert_close(served(each.x, each.graph), expected, 1e-5)
+        served.bind(each.x, each.graph)
+        assert_close(served.predict([5, 0]), expected[[5, 0]], 1e-5)
 
 
 # --------------------------------------------------------------------------------------------------------------- freezing

@@ -323,11 +323,19 @@ def test_heads(layers, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "how", [None, {"scheme": uf.Appnp(alpha=0.2), "hops": 3, "edge_sparsity": 0.5}, {"scheme": "sgc", "hops": 2}]
+    "how",
+    [
+        None,
+        {"scheme": uf.Appnp(alpha=0.2), "hops": 3, "edge_sparsity": 0.5},
+        {"scheme": "sgc", "hops": 2},
+        {"scheme": uf.PersonalizedPageRank(0.2), "max_error": 0.1},
+        {"scheme": uf.HeatKernel(2.0), "max_error": 0.1, "degree": 3},
+    ],
 )
 @pytest.mark.parametrize("rank", [None, 7])
 def test_decoupled_models(how, rank, tmp_path):
     x, edge_index = graph()
+    edge_index = torch.cat([edge_index, edge_index.flip(0)], dim=1)
     axes = None if rank is None else torch.linalg.qr(torch.randn(FEATURES, rank)).Q
     if how is None and rank is not None:
         how = {"scheme": uf.Polynomial([0.5, 0.5])}

@@ -43,6 +43,31 @@ def test_counts_of_an_unpruned_run(model, hops):
     assert run.accuracy.test > 50  # it learns: a third of the nodes is of each class
 
 
+@pytest.mark.parametrize("model", ["appnp", "sgc"])
+def test_a_run_to_an_allowed_error(model):
+    """The head learns from the embedding whose hops, products and error the record has."""
+    run = uf.train(DATA, model, seeds=2, **HOW | {"hops": 20}, max_error=0.1)
+    scheme = uf.Appnp() if model == "appnp" else uf.Sgc(skip="diagonal")
+    alone = uf.propagate(DATA.graph, DATA.x, scheme, 20, max_error=0.1)
+    assert alone.plan is not None and 0 < run.trace.estimated_error == alone.error <= 0.1
+    assert [hop.macs for hop in run.trace.hops] == [hop.macs for hop in alone.trace.hops]
+    assert run.trace.macs == max(alone.plan.hops) * DATA.graph.num_edges * 12 < run.trace.dense_macs
+    rows = torch.from_numpy(alone.embedding)
+    assert torch.equal(run.model(DATA.x, DATA.graph), run.model.head(rows))
+    record = run.to_dict()
+    assert record["spec"]["max_error"] == 0.1 and record["trace"]["estimated_error"] == alone.error
+    assert any(str(alone.plan) in note for note in record["trace"]["notes"])
+    assert f"estimated error {alone.error:.2g}; " in str(run) and run.accuracy.test > 50
+    unpruned = uf.train(DATA, model, seeds=2, **HOW | {"hops": 20})
+    assert "estimated_error" not in unpruned.to_dict()["trace"] and "error" not in str(unpruned)
+
+
+def test_options_of_an_allowed_error_reach_the_propagation():
+    run = uf.train(DATA, **HOW | {"hops": 20}, max_error=0.1, degree=3, precision="float32", error_norm="frobenius")
+    alone = uf.propagate(DATA.graph, DATA.x, max_error=0.1, degree=3, precision="float32", error_norm="frobenius")
+    assert run.trace.estimated_error == alone.error and run.trace.notes == alone.trace.notes
+
+
 def test_counts_of_a_pruned_run():
     run = uf.train(DATA, seeds=3, **HOW, **BOTH)
     trace, inputs = run.trace, run.model.head.layers[0].in_features

@@ -52,13 +52,14 @@ LAYERED = dict(
     absolute=True,
     settle=0.4,
 )
+BY_ERROR = dict(max_error=0.05, error_norm="frobenius", degree=3, precision="float32")  # the others need the first
 RECIPE = dict(width=8, layers=3, dropout=0.1, batch=64, epochs=9, patience=4, lr=0.5, weight_decay=0.25, plateau=2)
 
 
 def test_every_setting_has_its_alternative_here():
     """So that the tests below cover a setting that is added later."""
     names = {field.name for kind in (DecoupledSpec, LayeredSpec) for field in fields(kind)} - {"recipe", "method"}
-    assert set(OTHER) | set(LAYERED) | {"heads", "node_lock"} == names
+    assert set(OTHER) | set(LAYERED) | set(BY_ERROR) | {"heads", "node_lock"} == names
     assert set(RECIPE) == set(Recipe.names())
 
 
@@ -68,6 +69,17 @@ def test_any_setting_changes_the_id_and_the_same_ones_give_it_again():
     assert len(set(ids)) == len(ids) == 1 + len(OTHER) + len(RECIPE)
     assert [TrainSpec.of(spec.to_dict()).id(DATA) for spec in specs] == ids
     assert all(len(one) == 12 and int(one, 16) for one in ids)
+
+
+def test_an_allowed_error_changes_the_id_and_its_options_too():
+    base = {"dataset": "small", "max_error": 0.1}
+    specs = [TrainSpec.of({"dataset": "small"}), TrainSpec.of(base)]
+    specs += [TrainSpec.of(base | {name: value}) for name, value in BY_ERROR.items()]
+    assert len({spec.id(DATA) for spec in specs}) == len(specs)
+    assert [TrainSpec.of(spec.to_dict()) for spec in specs] == specs
+    assert all(spec.unpruned() == specs[0] for spec in specs)
+    # Runs without it are those of earlier versions: their records have none of these settings.
+    assert not set(BY_ERROR) & set(specs[0].to_dict()) and set(BY_ERROR) <= set(specs[1].to_dict())
 
 
 def test_any_setting_of_layers_changes_the_id_too():
@@ -117,6 +129,13 @@ def test_a_record_holds_only_what_the_model_has():
         (dict(model="gcn", node_lock=True, edge_sparsity=0.5), "`node_lock` has no effect with entries=unit"),
         (dict(rank=3, basis="input"), "`rank` has no effect with basis=input; leave it out."),
         (dict(entries="unit"), "no `entries` named 'unit'"),
+        (
+            dict(model="gcn", max_error=0.05),
+            "`max_error` concerns propagation once before training, and gcn propagates in every layer; leave it out, or take "
+            "model='appnp' or 'sgc'.",
+        ),
+        (dict(model="sgc", method="random", max_error=0.05), "method 'random' works on model="),
+        (dict(model="sgc", method="ndls", max_error=0.05), "`max_error` belongs to method='unifews'; ndls has no such"),
     ],
 )
 def test_what_a_model_does_not_have(settings, sentence):
@@ -201,9 +220,10 @@ FULL = {k: v for k, v in OTHER.items() if k not in ("edge_threshold", "weight_sp
         FULL | RECIPE,
         {"dataset": "cora", **PAPER, "edge_threshold": 1e-17, "lr": 3e22, "weight_decay": 0},
         {"dataset": "cora", **LAYERED, "edge_sparsity": 0.5, "lr": 0.5},
+        {"dataset": "cora", "model": "sgc", **BY_ERROR},
         {"dataset": 'C:\\data\\"größe"\n\U0001f600\x7f.npz', "seed": 2**62},
     ],
-    ids=["defaults", "everything", "numbers", "layers", "text"],
+    ids=["defaults", "everything", "numbers", "layers", "error", "text"],
 )
 def test_a_run_file_says_it_all(tmp_path, settings):
     spec = TrainSpec.of(settings)
@@ -307,6 +327,13 @@ def test_values_that_cannot_work(name, value, sentence):
         (dict(weight_sparsity=0.5, weight_threshold=0.1), "exclude each other; give one of them"),
         (dict(model="mlp", edge_sparsity=0.5), "an MLP sees no edges"),
         (dict(head="coordinates", edge_sparsity=0.5, basis="input"), "needs principal components"),
+        (dict(max_error=0.05, edge_sparsity=0.5), "edge_sparsity=0.5 and max_error=0.05 exclude each other"),
+        (dict(max_error=0.05, model="mlp"), "an MLP sees no edges"),
+        (dict(max_error=0.05, head="coordinates"), "needs principal components"),
+        (dict(max_error=0.05, inherit=True), "max_error removes no entries .* leave out `inherit`"),
+        (dict(max_error=0.05, entries="node"), "max_error decides about no entries; leave out `entries`"),
+        (dict(degree=3), "`degree` has no effect without `max_error`"),
+        (dict(max_error=0), "`max_error` is 0, and float32 rounds"),
     ],
 )
 def test_settings_that_do_not_go_together(settings, sentence):

@@ -20,7 +20,7 @@ from unifews.cli.options import command, command_group
 
 app = command_group()
 _EXAMPLES: dict[Callable[..., None], str] = {
-    propagate.propagate: "unifews propagate edges.csv --features x.npy --edge-sparsity 0.9 --out p.npy",
+    propagate.propagate: "unifews propagate edges.csv --features x.npy --max-error 0.05 --out p.npy",
     train.train: "unifews train cora --edge-sparsity 0.9 --weight-sparsity 0.9",
     infer.infer: "unifews infer served cora --nodes 1,5,7 --out predictions.csv",
     methods.methods: "unifews methods",

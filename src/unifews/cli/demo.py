@@ -36,4 +36,10 @@ def demo(
         return
     console.echo(f"APPNP, 20 hops, {seeds} seeds. {result.data}")
     console.print_table(terminal_table(result.records))
-    console.echo(*legend(result.records), result.speed, f"wrote {out}: the plot", module.NEXT)
+    console.echo(*legend(result.records), "", result.speed.heading)
+    titles = ("", "hops", "seconds", "speed-up", "relative error")
+    table = console.new_table(titles, right=titles[1:4])
+    for row in result.speed.rows:
+        table.add_row(*row)
+    console.print_table(table)
+    console.echo(f"wrote {out}: the plot", module.NEXT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,15 +28,14 @@ from unifews.cli.options import (
     out_flag,
 )
 from unifews.cli.train import train_options
-from unifews.distributed.communicator import launched
 from unifews.errors import InputError, unknown_name
+from unifews.resources import launched
 
 if TYPE_CHECKING:
     from unifews.core.config import Option
     from unifews.core.entry import Amounts
     from unifews.core.graph import Graph
     from unifews.core.schemes import Scheme
-    from unifews.core.trace import Trace
     from unifews.datasets.dataset import Dataset
     from unifews.propagation import Propagated
     from unifews.propagation.config import PropagationConfig
@@ -49,7 +49,9 @@ _CERTIFY = flag("--certify", panel=PRUNING, help="Also compute a proven upper bo
 _SAMPLED = flag(
     "--certify-sampled", panel=PRUNING, help="Or a bound by 16 random directions, wrong once in a million.", rare=True
 )
+_SCHEMES = "appnp|sgc|ppr|heat"
 _TAIL = flag("--tail/--no-tail", panel=MODEL, help="APPNP: with the remainder of the last power, or without.", rare=True)
+_TIME = flag("--time", panel=MODEL, metavar="T", help="Heat kernel: how long the heat diffuses; default: 5.", rare=True)
 _COORDINATES = flag("--coordinates", help="Write principal coordinates, and their basis to P.basis.npy.", rare=True)
 _PARTITION = flag(
     "--partition", panel=EXECUTION, metavar="WAY", help="Torchrun: columns, nodes, metis or FILE.npy to distribute.", rare=True
@@ -76,8 +78,9 @@ def propagate(
     out: Annotated[Path, out_flag("P.npy")],
     features: Features = None,
     undirected: Undirected = None,
-    scheme: Annotated[str, flag("--scheme", panel=MODEL, metavar="appnp|sgc", help="What to compute.")] = "appnp",
+    scheme: Annotated[str, flag("--scheme", panel=MODEL, metavar=_SCHEMES, help="What to compute.")] = "appnp",
     tail: Annotated[bool | None, _TAIL] = None,
+    time: Annotated[float | None, _TIME] = None,
     certify: Annotated[bool, _CERTIFY] = False,
     certify_sampled: Annotated[bool, _SAMPLED] = False,
     coordinates: Annotated[bool, _COORDINATES] = False,
@@ -91,10 +94,11 @@ def propagate(
     as_json: AsJson = False,
     **given: Any,
 ) -> None:
-    """Propagate features over a graph, skipping the entries that do not matter.
+    """Propagate features over a graph, to an allowed error or skipping the entries that do not matter.
 
     Several workers share the work under torchrun: torchrun --nproc-per-node=4 -m unifews propagate GRAPH ...
     """
+    from unifews.propagation.tolerance import check as check_error
     from unifews.storage.journal import folder_of
 
     with console.workers(partition is not None or groups is not None) as workers:
@@ -106,8 +110,9 @@ def propagate(
                 how |= {"partition": partition or "columns", "groups": groups}
             else:
                 given |= _certify(certify, certify_sampled)
-            chosen, hops, r = _scheme(scheme, tail, given)
+            chosen, hops, r = _scheme(scheme, {"tail": tail, "time": time}, given)
             amounts, config = _pruning(given)
+            check_error(amounts, config, chosen)
             _check_flags(amounts, config, coordinates, memory, undirected)
             if (checkpoint_every_hop or restart) and not files:
                 raise InputError("--restart and --checkpoint-every-hop need --memory, or workers started by torchrun.")
@@ -126,7 +131,7 @@ def propagate(
             result = _run(workers.group is not None, (g, x, chosen, hops, r), amounts, given, how)
         if workers.is_first:
             shape = [int(side) for side in result.embedding.shape] if files else _write(result, targets, overwrite)
-            _report(graph, g, chosen, result, shape, targets, as_json)
+            _report(graph, g, scheme, result, shape, targets, as_json)
 
 
 def _run(distributed: bool, task: tuple[Any, ...], amounts: Amounts, given: console.Json, how: console.Json) -> Propagated:
@@ -160,17 +165,21 @@ def _certify(proven: bool, sampled: bool) -> console.Json:
     return {"certify": "sampled" if sampled else True} if proven or sampled else {}
 
 
-def _scheme(name: str, tail: bool | None, given: console.Json) -> tuple[Scheme, int, float]:
-    """The scheme, its number of hops and r; taken out of `given`."""
-    from unifews.core.schemes import Appnp, Sgc, resolve
+def _scheme(name: str, own: dict[str, Any], given: console.Json) -> tuple[Scheme, int | None, float]:
+    """The scheme, its number of hops and r; taken out of `given`. `own`: flags that one scheme has."""
+    from unifews.core.schemes import SCHEMES, resolve
 
+    if name not in SCHEMES:
+        raise unknown_name("scheme", name, sorted(SCHEMES))
+    kind = SCHEMES[name]
     values: console.Json = {option: given.pop(option) for option in ("alpha", "skip") if option in given}
+    values |= {option: value for option, value in own.items() if value is not None}
+    for option in values:
+        owners = [other for other, each in SCHEMES.items() if option in {field.name for field in fields(each)}]
+        if name not in owners:
+            raise InputError(f"--{option} belongs to --scheme {' or '.join(owners)}; {name} has no such setting.")
     hops, r = given.pop("hops", None), given.pop("r", 0.5)
-    if name == "sgc" and ("alpha" in values or tail is not None):
-        raise InputError("--alpha, --tail and --no-tail belong to --scheme appnp; SGC has no such terms.")
-    if tail is not None:
-        values["tail"] = tail
-    scheme, hops = resolve({"appnp": Appnp, "sgc": Sgc}[name](**values) if name in ("appnp", "sgc") else name, hops)
+    scheme, _ = resolve(kind(**values), hops)
     return scheme, hops, r
 
 
@@ -190,6 +199,11 @@ def _check_flags(
     amounts: Amounts, config: PropagationConfig, coordinates: bool, memory: str | None, undirected: bool | None
 ) -> None:
     """Refuse combinations with flags that only the command has."""
+    is_estimated = amounts.max_error is not None and not config.is_proven
+    if coordinates and is_estimated:
+        raise InputError(
+            "--max-error propagates the features themselves; leave out --coordinates, or prune by --edge-sparsity."
+        )
     if coordinates and (config.basis == "input" or not (amounts.prunes_edges or config.rank)):
         raise InputError("--coordinates needs a PCA basis: prune or add --rank, and leave out --basis input.")
     if coordinates and memory is not None:
@@ -280,7 +294,7 @@ def _write(result: Propagated, targets: list[Path], overwrite: bool) -> list[int
 
 
 def _report(
-    path: Path, g: Graph, scheme: Scheme, result: Propagated, shape: list[int], targets: list[Path], as_json: bool
+    path: Path, g: Graph, scheme: str, result: Propagated, shape: list[int], targets: list[Path], as_json: bool
 ) -> None:
     trace = result.trace
     notes = [*trace.notes, *([trace.slower] if trace.slower else [])]
@@ -292,31 +306,17 @@ def _report(
             "shape": shape,
             "exponent": result.exponent,
         }
+        if result.accuracy is not None:
+            plan = result.accuracy.plan
+            report |= {
+                "plan": asdict(plan) if plan else None,
+                "largest_column_error": float(result.column_errors.max(initial=0.0)),
+            }
         console.print_json({**report, **trace.to_dict(), "notes": notes})
         return
-    _print_hops(trace)
-    name = type(scheme).__name__.upper()
-    lines = [f"{name}, {len(trace.hops)} hops, {trace.requested}; {g.num_nodes:,} nodes, {g.num_edges:,} edges"]
-    if trace.basis_macs:
-        rank = f"{trace.rank} principal components; " if trace.rank is not None else ""
-        cost = f"{trace.basis_macs:,} MACs in {trace.basis_seconds:.3f} s, not in the table"
-        lines.append(f"basis: {rank}{cost}; norm of the omitted components {trace.dropped_norm:.3g}")
-    lines += [f"certified: {trace.certified}"] if trace.certified else []
-    lines += [str(trace.traffic)] if trace.traffic else []
+    ran, planned = len(trace.ran), len(trace.hops)
+    hops = f"{ran} hops" if ran == planned else f"{ran} of {planned} hops"
+    head = f"{scheme.upper()}, {hops}, {trace.requested}; {g.num_nodes:,} nodes, {g.num_edges:,} edges"
     wrote = f"wrote {' and '.join(map(str, targets))}: float32 [{', '.join(map(str, shape))}]"
-    console.echo(*lines, f"kernel: {trace.kernel}", *(f"note: {note}" for note in notes), wrote)
-
-
-def _print_hops(trace: Trace) -> None:
-    """A table with a row per hop."""
-    titles = ("hop", "entries", "kept", "zero", "MACs", "removed", "threshold", "seconds")
-    table = console.new_table(titles, right=titles, show_footer=True)
-    totals = [sum(getattr(hop, name) for hop in trace.hops) for name in ("entries", "kept", "zeros")]
-    footer = ["all", *(f"{total:,}" for total in totals), f"{trace.macs:,}", f"{trace.edge_sparsity:.1%}", ""]
-    for column, total in zip(table.columns, [*footer, f"{trace.seconds:.3f}"], strict=True):
-        column.footer = total
-    for hop in trace.hops:
-        counts = (f"{count:,}" for count in (hop.entries, hop.kept, hop.zeros, hop.macs))
-        threshold = "-" if hop.threshold is None else f"{hop.threshold:.3g}"
-        table.add_row(str(hop.index), *counts, f"{hop.sparsity:.1%}", threshold, f"{hop.seconds:.3f}")
-    console.print_table(table)
+    notes = [f"note: {note}" for note in notes]
+    console.echo(*trace.table(), head, *trace.summary(), f"kernel: {trace.kernel}", *notes, wrote)

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 SEEDS = 5  # one seed has no spread
 _SPACE = 1 << 20  # bytes that a ledger, its partial results and run files need at most
 
-_COMMON = ("model", "method", "edge_sparsity", "weight_sparsity", "seeds", "split", "hops", "width", "epochs", "lr")
+_COMMON = (
+    *("model", "method", "edge_sparsity", "max_error", "weight_sparsity"),
+    *("seeds", "split", "hops", "width", "epochs"),
+)
 
 
 def train_options() -> Iterator[Option]:
@@ -115,6 +118,7 @@ def train(
 def _settings(dataset: str | None, run_file: Path | None, given: console.Json, as_paper: bool) -> console.Json:
     """The settings of the run file, replaced by those of the command line; checked before anything is loaded."""
     from unifews.core.config import check_needs
+    from unifews.propagation.config import BY_ERROR
     from unifews.training.spec import read_toml
 
     if dataset is not None and dataset.endswith(".toml"):
@@ -124,9 +128,10 @@ def _settings(dataset: str | None, run_file: Path | None, given: console.Json, a
     except InputError as error:  # about keys of the file, not about flags
         raise FileFormatError(str(error)) from error
     settings: console.Json = {"seeds": SEEDS, **file}
-    for pair in (("edge_sparsity", "edge_threshold"), ("weight_sparsity", "weight_threshold")):
-        if given.keys() & set(pair):  # one of them replaces both of the file
-            settings = {name: value for name, value in settings.items() if name not in pair}
+    for group in (("edge_sparsity", "edge_threshold", "max_error"), ("weight_sparsity", "weight_threshold")):
+        if given.keys() & set(group):  # one of them replaces all of the file
+            replaced = {*group, *(BY_ERROR if "max_error" in group and "max_error" not in given else ())}
+            settings = {name: value for name, value in settings.items() if name not in replaced}
     settings |= given | (_paper_form(file | given, given) if as_paper else {})
     if dataset is not None:
         settings["dataset"] = dataset
@@ -150,6 +155,8 @@ def _paper_form(settings: console.Json, given: console.Json) -> console.Json:
         raise InputError("--paper-form prunes a propagation, and an MLP has none; leave it out.")
     if method != TrainSpec.method:
         raise InputError(f"--paper-form is a setting of --method unifews; leave it out with --method {method}.")
+    if settings.get("max_error") is not None:
+        raise InputError("--paper-form removes edges, and --max-error none; give --edge-sparsity instead.")
     for name, value in paper_form(model).items():
         if given.get(name, value) != value:
             raise InputError(f"--paper-form sets {name}={value}, but {name}={given[name]} is given; leave out one of them.")
@@ -171,7 +178,7 @@ def _check_embedding(embedding: Path | None, given: console.Json, save: Path | N
         )
     if given.setdefault("model", "mlp") != "mlp":
         raise InputError(f"--embedding is propagated already; leave out --model {given['model']}, or --embedding.")
-    for name in ("edge_sparsity", "edge_threshold"):
+    for name in ("edge_sparsity", "edge_threshold", "max_error"):
         if name in given:
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"--embedding is propagated already; leave out {option}, and give it to unifews propagate.")

@@ -44,7 +44,7 @@ class Amounts:
     )
     max_error: float | None = option(
         None,
-        "relative error that is allowed: as few hops and bytes as reach it (0.05 is a good choice)",
+        "allowed relative error, in as few hops as reach it (try 0.05)",
         ge=0,
         lt=1,
         group="Pruning",

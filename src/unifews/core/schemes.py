@@ -256,15 +256,24 @@ def response_of(scheme: Scheme, hops: int) -> Callable[[NDArray[np.float64]], ND
     return lambda eigenvalues: np.asarray(np.polynomial.polynomial.polyval(eigenvalues, theta))
 
 
+SCHEMES: dict[str, type[Appnp | Sgc | PersonalizedPageRank | HeatKernel]] = {
+    "appnp": Appnp,
+    "sgc": Sgc,
+    "ppr": PersonalizedPageRank,
+    "heat": HeatKernel,
+}
+"""Schemes that have a name."""
+
+
 def resolve(scheme: str | Scheme, hops: int | None) -> tuple[Scheme, int]:
     """The scheme meant by a name or an object, and its number of hops."""
     if isinstance(scheme, str):
-        known: dict[str, type[Sgc] | type[Appnp]] = {"appnp": Appnp, "sgc": Sgc}
-        if scheme not in known:
-            raise unknown_name("scheme", scheme, sorted(known))
-        scheme = known[scheme]()
+        if scheme not in SCHEMES:
+            raise unknown_name("scheme", scheme, sorted(SCHEMES))
+        scheme = SCHEMES[scheme]()
     if isinstance(scheme, type) or not isinstance(scheme, Scheme):
-        raise InputError(f"`scheme` is 'appnp', 'sgc' or an object such as Appnp(alpha=0.1); got {scheme!r}.")
+        names = ", ".join(map(repr, SCHEMES))
+        raise InputError(f"`scheme` is one of {names} or an object such as Appnp(alpha=0.1); got {scheme!r}.")
     if isinstance(scheme, SpectralFilter):
         if hops is not None:
             raise InputError(
@@ -293,15 +302,13 @@ def scheme_from_plain(value: Any) -> str | Scheme:
     settings = dict(value)
     name = settings.pop("name", None)
     try:
-        if name == "appnp":
-            return Appnp(**settings)
-        if name == "sgc":
-            return Sgc(**settings)
+        if name in SCHEMES:
+            return SCHEMES[name](**settings)
         if name == "polynomial":
             return Polynomial(settings.pop("coefficients"), **settings)
     except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise InputError(f"invalid settings of a propagation scheme: {str(value)[:80]!r}.") from error
-    raise InputError(f"unknown propagation scheme {str(name)[:40]!r}; expected appnp, polynomial or sgc.")
+    raise InputError(f"unknown propagation scheme {str(name)[:40]!r}; expected {', '.join(SCHEMES)} or polynomial.")
 
 
 def scheme_to_plain(scheme: Any) -> str | dict[str, object]:
@@ -314,6 +321,10 @@ def scheme_to_plain(scheme: Any) -> str | dict[str, object]:
         return {"name": "sgc", "skip": scheme.skip}
     if isinstance(scheme, Polynomial):
         return {"name": "polynomial", "coefficients": list(scheme.theta), "skip": scheme.skip}
+    if isinstance(scheme, PersonalizedPageRank):
+        return {"name": "ppr", "alpha": scheme.alpha}
+    if isinstance(scheme, HeatKernel):
+        return {"name": "heat", "time": scheme.time}
     raise InputError(
         f"a custom scheme ({type(scheme).__name__}) cannot be written to a file; use a Polynomial with the same coefficients."
     )

@@ -15,12 +15,13 @@ from unifews.errors import InputError, UnifewsError, unknown_name
 from unifews.experiments.runner import Outcome, Progress, Record, run_cells
 from unifews.methods import registry
 from unifews.training.ledger import Ledger
-from unifews.training.spec import MODELS, TrainSpec
+from unifews.training.spec import DECOUPLED, MODELS, TrainSpec, method_settings
 from unifews.training.spec import paper_form as settings_of_paper
 
 SPARSITIES = (0.3, 0.5, 0.8, 0.9)
 SEEDS = 3
 PAPER_FORM = "unifews, paper's form"
+BY_ERROR = "unifews:max_error=0.05"
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class Comparison:
             if entry.record is not None:
                 scores, trace = entry.record["scores"], entry.record["trace"]
                 text = f"{scores['test']:.1f} ± {scores['test_std']:.1f}, {trace['edge_sparsity']:.1%} of edge entries removed"
+                error = trace.get("estimated_error")
+                text += "" if error is None else f", estimated error {error:.2g}"
             lines.append(f"{entry.method}, {setting}: {text}")
         return "\n".join(lines)
 
@@ -91,7 +94,7 @@ def compare(
         dataset: a `Dataset`, or an argument of `load_dataset`.
         model: as in `train`.
         methods: names, optionally with settings (``"ndls:epsilon=0.05"``), or method objects; ``"all"``: every method that
-            supports the model.
+            supports the model, and for decoupled models Unifews to an allowed error, ``"unifews:max_error=0.05"``.
         edge_sparsity: one or several values.
         weight_sparsity: weight sparsity of methods that prune weights.
         paper_form: also run Unifews in the paper's form: entire edges, nested.
@@ -101,7 +104,8 @@ def compare(
         progress: called with the `Status` whenever it changes.
         **settings: of `train`, the same for all.
 
-    Baselines on decoupled models, which do not need an edge sparsity, are also run with their own settings.
+    Baselines on decoupled models, which do not need an edge sparsity, are also run with their own settings. An allowed error
+    (`max_error`) replaces the edge sparsity.
     All arguments are checked before the first training; if a method fails later, its error takes the place of its record.
     """
     if model not in MODELS:
@@ -109,13 +113,13 @@ def compare(
     base = {"model": model, "seeds": seeds, **settings}
     spec = TrainSpec.of({"dataset": "", **base}).unpruned()
     sparsities = _sparsities(edge_sparsity, weight_sparsity)
-    names = _names(model, methods, bool(weight_sparsity))
-    lines = [(name, {"method": name}) for name in names]
+    lines = [(name, _own(name)) for name in _names(model, methods, bool(weight_sparsity))]
     if paper_form:
         lines.append((PAPER_FORM, {"method": TrainSpec.method, **settings_of_paper(model)}))
-    planned: list[tuple[str, float | None, Record]] = [(name, value, own) for value in sparsities for name, own in lines]
+    planned: list[tuple[str, float | None, Record]]
+    planned = [(name, value, own) for value in sparsities for name, own in lines if "max_error" not in own]
     if not spec.is_layered:
-        planned += [(name, None, own) for name, own in lines if own["method"] != TrainSpec.method]
+        planned += [(name, None, own) for name, own in lines if "max_error" in own or own["method"] != TrainSpec.method]
     cells = [{**base, **own, "edge_sparsity": value, "weight_sparsity": weight_sparsity} for _, value, own in planned]
     with ExitStack() as stack:
         path = stack.enter_context(TemporaryDirectory()) if ledger is None else ledger
@@ -140,13 +144,34 @@ def supported_methods(model: str, *, weights: bool) -> list[str]:
 def _names(model: str, methods: str | Sequence[Any], weights: bool) -> list[str]:
     """Normalised names, each once; methods that do not support the model are refused."""
     if isinstance(methods, str):
-        methods = supported_methods(model, weights=weights) if methods == "all" else split_names(methods)
-    found = list(dict.fromkeys(registry.text_of(method) for method in methods))
+        methods = _all_names(model, weights) if methods == "all" else split_names(methods)
+    found = list(dict.fromkeys(_text(method) for method in methods))
     if not found:
         raise InputError("`methods` is empty; write 'all', or names such as 'unifews,random'.")
     for name in found:
-        registry.resolve(name).card.check(model, weights=weights)
+        own = _own(name)
+        registry.resolve(own["method"]).card.check(model, weights=weights)
+        if len(own) > 1:
+            TrainSpec.of({"dataset": "", "model": model, **own})
     return found
+
+
+def _all_names(model: str, weights: bool) -> list[str]:
+    """Every method that supports the model; where features are propagated once, also ours to an allowed error."""
+    by_error = [BY_ERROR] if model in DECOUPLED and model != "mlp" else []
+    first, *others = supported_methods(model, weights=weights)
+    return [first, *by_error, *others]
+
+
+def _text(method: Any) -> str:
+    """The canonical text of a method; settings of Unifews are those of `train`, and kept as they are written."""
+    return str(method) if isinstance(method, str) and method_settings(method)[1] else registry.text_of(method)
+
+
+def _own(name: str) -> Record:
+    """The settings of `train` that a method's text stands for."""
+    method, settings = method_settings(name)
+    return {"method": method, **settings}
 
 
 def split_names(text: str) -> list[str]:

@@ -12,6 +12,7 @@ from unifews.methods.base import PropagationTask, Propagator, Stage, Trainer, Tr
 from unifews.methods.registry import method
 from unifews.propagation.api import propagate
 from unifews.propagation.basis import GRAM_LIMIT, MANY_AXES, VERY_WIDE
+from unifews.propagation.config import BY_ERROR
 from unifews.propagation.result import Propagated
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _INPUT_BASIS_LIMIT = 0.5  # largest sparsity that SGC reaches on the input basis
     prunes=("edges", "weights"),
     backbones=("appnp", "sgc", "mlp", "gcn", "gat", "sage", "gcnii", "gin"),
     paper="Liao et al., Unifews: You Need Fewer Operations for Efficient Graph Neural Networks, ICML 2025",
-    once=("skip", "entries", "basis", "rank", "inherit", "head"),
+    once=("skip", "entries", "basis", "rank", "inherit", "head", *BY_ERROR),
     layers=("weight_ramp", "weight_feedback", "entries", "inherit", "budget", "absolute", "node_lock", "settle"),
     tasks=("nodes", "links"),
     thresholds=True,
@@ -50,8 +51,10 @@ class Unifews(Propagator, Trainer):
         return function(task.graph, task.x, **how, progress=task.progress)
 
     def call(self, task: PropagationTask) -> tuple[Callable[..., Propagated], dict[str, Any]]:
-        """`unifews.propagate` with its basis and rank chosen."""
+        """`unifews.propagate` to an allowed error, or with its basis and rank chosen."""
         how = {name: getattr(task, name) for name in ("scheme", "hops", "r", "edge_sparsity", "threshold")}
+        if task.options.get("max_error") is not None:
+            return propagate, how | {name: task.options[name] for name in BY_ERROR if name in task.options}
         basis, rank = _basis(task)
         inherit = task.options.get("inherit", False) and bool(task.edge_sparsity or task.threshold)
         return propagate, how | {

@@ -9,6 +9,10 @@ from unifews.core.config import option, validate
 from unifews.core.entry import Entries
 
 BasisName = Literal["principal", "input"]
+ErrorNorm = Literal["columns", "frobenius"]
+Precision = Literal["int8", "bfloat16", "float32"]
+BY_ERROR = ("max_error", "error_norm", "degree", "precision")
+"""Settings of a propagation to an allowed error (docs/adr/0027)."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +63,22 @@ class PropagationConfig:
         group="Pruning",
     )
     every_hop: bool = option(False, "also return the embedding after every hop", group="Output", rare=True)
-    error_norm: Literal["columns", "frobenius"] = option(
+    error_norm: ErrorNorm = option(
         "columns",
         "what max_error bounds: the root mean square of the columns' relative errors, or that of the whole matrix (frobenius)",
         group="Pruning",
         rare=True,
+        needs="max_error",
     )
-    degree: int | None = option(None, "with max_error: exactly this many hops", ge=1, group="Pruning", metavar="M", rare=True)
-    precision: Literal["int8", "bfloat16", "float32"] | None = option(
+    degree: int | None = option(
+        None, "exactly this many hops", ge=1, group="Pruning", metavar="M", rare=True, needs="max_error"
+    )
+    precision: Precision | None = option(
         None,
-        "with max_error: format in which rows are stored (default: the narrowest that leaves room)",
+        "format in which rows are stored (default: the narrowest that is accurate enough)",
         group="Pruning",
         rare=True,
+        needs="max_error",
     )
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -180,5 +181,5 @@ def _traffic(outcome: RunResult, workers: int) -> Traffic | None:
     by_group = [each.traffic for each in outcome.groups if each.traffic]
     if not by_group:
         return None
-    sent, unpruned = (tuple(sum(hop) for hop in zip(*kind, strict=True)) for kind in zip(*by_group, strict=True))
+    sent, unpruned = (tuple(map(sum, zip_longest(*kind, fillvalue=0))) for kind in zip(*by_group, strict=True))
     return Traffic(workers, sent, unpruned)

@@ -8,6 +8,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from unifews.experiments.definitions import find
+from unifews.propagation.config import BY_ERROR
 from unifews.training.spec import PAPER
 
 Record = Mapping[str, Any]
@@ -35,6 +36,8 @@ class Row:
     """Multiply-adds of classifying all nodes."""
     edge_sparsity: float
     weight_sparsity: float
+    estimated_error: float
+    """Of the embedding, relative; 0: unpruned, or not estimated."""
     propagate_seconds: float
     train_seconds: float
     """Of one seed, mean over seeds."""
@@ -53,6 +56,7 @@ class Row:
             transform_macs=trace["transform_macs"],
             edge_sparsity=trace["edge_sparsity"],
             weight_sparsity=trace["weight_sparsity"],
+            estimated_error=trace.get("estimated_error", 0.0),
             propagate_seconds=seconds["propagate"],
             train_seconds=seconds["train"],
         )
@@ -106,9 +110,10 @@ def _ratio(more: float, less: float) -> float | None:
 
 
 def label_of(record: Record) -> str:
-    """What a run prunes: "unpruned", "edges .9, weights .9", "paper's form, edges .5"."""
+    """What a run prunes: "unpruned", "edges .9, weights .9", "paper's form, edges .5", "max error .05"."""
     spec = record["spec"]
-    parts = []
+    max_error = spec.get("max_error")
+    parts = [f"max error {f'{max_error:g}'.removeprefix('0')}"] if max_error else []
     for what in ("edge", "weight"):
         sparsity, delta = spec[f"{what}_sparsity"], spec[f"{what}_threshold"]
         if sparsity:
@@ -117,7 +122,9 @@ def label_of(record: Record) -> str:
             parts.append(f"{what}s ≥ {delta:g}")
     if spec["method"] != "unifews":
         parts.insert(0, spec["method"])
-    elif parts and all(spec.get(name, PAPER[name]) == PAPER[name] for name in ("entries", "basis", "inherit")):
+    elif (
+        parts and not max_error and all(spec.get(name, PAPER[name]) == PAPER[name] for name in ("entries", "basis", "inherit"))
+    ):
         parts.insert(0, "paper's form")
     if spec.get("node_lock"):
         parts.append("node lock")
@@ -146,7 +153,10 @@ def baseline_of(record: Record, records: Sequence[Record]) -> Record | None:
     return next((other for other in records if not prunes(other) and others(other["spec"]) == rest), None)
 
 
-_OF_PRUNING = ("method", "entries", "basis", "rank", "inherit", "head", "budget", "absolute", "node_lock", "settle")
+_OF_PRUNING = {
+    *("method", "entries", "basis", "rank", "inherit", "head", "budget", "absolute", "node_lock", "settle"),
+    *BY_ERROR,
+}
 
 
 def prunes(record: Record) -> bool:

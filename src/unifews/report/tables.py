@@ -89,6 +89,7 @@ _COLUMNS = (
     _Column("MACs in all", "operations", short, "fewer"),
     _Column("edge entries removed", "edge_sparsity", "{:.1%}".format),
     _Column("weights removed", "weight_sparsity", "{:.1%}".format),
+    _Column("estimated error", "estimated_error", "{:.2g}".format),
     _Column("propagation seconds", "propagate_seconds", "{:.2f}".format, "faster", "macs"),
     _Column("training seconds", "train_seconds", "{:.2f}".format, "faster"),
 )

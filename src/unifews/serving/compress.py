@@ -159,7 +159,8 @@ def _requested(model: nn.Module, session: Session | None) -> str:
         return str(session.pruning)
     pruned = any(module.is_pruned for module in model.modules() if isinstance(module, PrunedWeight))
     how = (model.propagation or {}) if isinstance(model, DecoupledModel) else {}
-    requested = [f"{name}={how[name]:g}" for name in ("edge_sparsity", "threshold", "relative_threshold") if how.get(name)]
+    amounts = ("edge_sparsity", "threshold", "relative_threshold", "max_error")
+    requested = [f"{name}={how[name]:g}" for name in amounts if how.get(name)]
     return ", ".join([*requested, *(["weights"] if pruned else [])]) or "unpruned"
 
 

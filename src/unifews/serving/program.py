@@ -155,8 +155,9 @@ def _is_delta(value: Any) -> bool:
 _PROPAGATION = {
     *("scheme", "hops", "r", "edge_sparsity", "threshold", "relative_threshold"),
     *("entries", "basis", "rank", "deflate", "inherit", "focus"),
+    *("max_error", "error_norm", "degree", "precision"),
 }
-"""Arguments of `propagate` that a file may hold."""
+"""Arguments of `propagate` that a file may hold. With `max_error` every graph is propagated to the same estimated error."""
 
 
 def is_propagation(value: Any) -> bool:

@@ -60,6 +60,7 @@ def train(
         known: seeds trained before with these settings and this data (`TrainingJob.known_seeds`); they are not repeated.
         **settings: of `TrainSpec` and `Recipe`, which explain each; among them
             edge_sparsity | edge_threshold: fraction of edge products to remove, or δ; neither = unpruned;
+            max_error: decoupled models instead propagate until the estimated relative error is at most this;
             weight_sparsity | weight_threshold: the same for weights;
             seeds, seed: how many and the first; a seed decides split, initial weights, batches and dropout;
             split: ``"stratified"`` 50/25/25 by seed, or ``"stored"``; default: the dataset's own;

@@ -35,7 +35,7 @@ def _all(names: str, rule: Rule) -> dict[str, Rule]:
 
 
 _MADE: dict[str, Rule] = {"versions": {"*": _PLAIN}, "machine": _all("system processor cores kernel", _PLAIN)}
-_AMOUNTS = _all("edge_sparsity edge_threshold weight_sparsity weight_threshold", _NUMBER_OR_NONE)
+_AMOUNTS = _all("edge_sparsity edge_threshold max_error? weight_sparsity weight_threshold", _NUMBER_OR_NONE)
 TRAINING: Rule = {
     **_all("id finished", _TEXT),
     "metric": _METRIC,
@@ -51,7 +51,7 @@ TRAINING: Rule = {
     "seconds": _all("propagate train", _NUMBER),
     "trace": {
         **_all("macs dense_macs basis_macs transform_macs", _COUNT),
-        **_all("edge_sparsity weight_sparsity", _NUMBER),
+        **_all("edge_sparsity weight_sparsity estimated_error?", _NUMBER),
         "notes": [_TEXT],
     },
     **_MADE,

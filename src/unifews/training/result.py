@@ -150,8 +150,10 @@ class TrainResult:
     def __str__(self) -> str:
         what = f"{self.spec.model} on {self.spec.dataset}: {NAMES[self.metric]} {self.accuracy}"
         seeds = f" over {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
+        error = self.trace.estimated_error
         return (
-            f"{what}{seeds}; {self.trace.edge_sparsity:.1%} of edge entries and {self.trace.weight_sparsity:.1%} of weights "
+            f"{what}{seeds}; {'' if error is None else f'estimated error {error:.2g}; '}"
+            f"{self.trace.edge_sparsity:.1%} of edge entries and {self.trace.weight_sparsity:.1%} of weights "
             f"removed; {self.trace.macs:,} + {self.trace.transform_macs:,} MACs"
         )
 

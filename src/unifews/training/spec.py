@@ -17,7 +17,18 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from unifews import __version__
-from unifews.core.config import Option, Values, from_dict, option, options_of, project, same_option, to_toml, validate
+from unifews.core.config import (
+    Option,
+    Values,
+    from_dict,
+    option,
+    options_of,
+    project,
+    same_option,
+    split_text,
+    to_toml,
+    validate,
+)
 from unifews.core.entry import Amounts, Entries
 from unifews.core.schemes import Appnp, Scheme, Sgc
 from unifews.datasets.dataset import Dataset, SplitKind
@@ -25,7 +36,8 @@ from unifews.errors import FileFormatError, InputError, MissingFileError, unknow
 from unifews.methods import registry
 from unifews.nn import models
 from unifews.nn.config import LayerEntries, PruningConfig, Share
-from unifews.propagation.config import PropagationConfig
+from unifews.propagation import tolerance
+from unifews.propagation.config import BY_ERROR, ErrorNorm, Precision, PropagationConfig
 from unifews.storage.reading import reading
 from unifews.training.fingerprint import fingerprint
 from unifews.training.recipe import LINKS, Recipe, WeightPruning
@@ -167,7 +179,11 @@ class TrainSpec:
         Default of `model`: appnp, or the first model that the method works on.
         """
         settings = {name: value for name, value in settings.items() if name != "model" or value is not None}
-        rule = registry.resolve(settings.get("method", cls.method))
+        settings["method"], own = method_settings(settings.get("method", cls.method))
+        for name, value in own.items():
+            if settings.setdefault(name, value) != value:
+                raise InputError(f"{name}={settings[name]} and method='unifews:{name}={value}' differ; give one of them.")
+        rule = registry.resolve(settings["method"])
         settings["method"] = registry.text_of(rule)
         backbones = rule.card.backbones
         model = settings.setdefault("model", cls.model if cls.model in backbones else backbones[0])
@@ -219,6 +235,10 @@ class DecoupledSpec(TrainSpec):
     basis: Literal["auto", "principal", "input"] = same_option(PropagationConfig, "basis", default="auto", needs="model!=mlp")
     rank: int | None = same_option(PropagationConfig, "rank", needs="model!=mlp & basis!=input")
     inherit: bool = same_option(PropagationConfig, "inherit")
+    max_error: float | None = same_option(Amounts, "max_error")
+    error_norm: ErrorNorm = same_option(PropagationConfig, "error_norm")
+    degree: int | None = same_option(PropagationConfig, "degree")
+    precision: Precision | None = same_option(PropagationConfig, "precision")
     head: Literal["auto", "embedding", "coordinates"] = option(
         "auto", "input of the head: the embedding or its principal components (coordinates)", group="Pruning", rare=True
     )
@@ -232,12 +252,22 @@ class DecoupledSpec(TrainSpec):
     def _check_combination(self) -> None:
         if self.model == "mlp" and self.prunes_edges:
             raise InputError("an MLP sees no edges, so none can be pruned; take model='appnp' or 'sgc'.", setting="model")
-        if self.head == "coordinates" and (self.basis == "input" or not (self.prunes_edges or self.rank)):
+        by_entries = self.prunes_edges and self.max_error is None
+        if self.head == "coordinates" and (self.basis == "input" or not (by_entries or self.rank)):
             raise InputError(
-                "head='coordinates' needs principal components: prune edges or give `rank`, without basis='input'.",
+                "head='coordinates' needs principal components: prune edges by edge_sparsity or give `rank`, without "
+                "basis='input'.",
                 setting="head",
             )
-        _ = self.scheme  # checks alpha and skip
+        scheme = self.scheme  # checks alpha and skip
+        tolerance.check(self.amounts, project(PropagationConfig, self, basis="principal"), scheme)
+
+    def to_dict(self) -> Values:
+        """Without `max_error`, its options have no effect and are left out, so that earlier runs keep their id."""
+        settings = super().to_dict()
+        if self.max_error is None:
+            settings = {name: value for name, value in settings.items() if name not in BY_ERROR}
+        return settings
 
     @property
     def scheme(self) -> Scheme:
@@ -325,6 +355,23 @@ def paper_form(model: str) -> Values:
         return PAPER
     known = {found.name for found in options_of(LayeredSpec)}
     return {name: value for name, value in PAPER.items() if name in known} | {"budget": "layers", "settle": 0.5}
+
+
+def method_settings(method: Any) -> tuple[Any, Values]:
+    """``"unifews:max_error=0.05"`` as ``"unifews"`` and the settings of `train` that it names; another method as it is.
+
+    The settings of this library's own method are those of `train`, so its class has none.
+    """
+    name, given = split_text(method) if isinstance(method, str) else (None, {})
+    if name != TrainSpec.method:
+        return method, {}
+    card = registry.resolve(name).card
+    known = {found.name: found for kind in (LayeredSpec, DecoupledSpec) for found in options_of(kind)}
+    known = {setting: known[setting] for setting in (*card.once, *card.layers)}
+    for setting in given:
+        if setting not in known:
+            raise unknown_name(f"setting of {name!r}", setting, known)
+    return name, {setting: known[setting].parse(value) for setting, value in given.items()}
 
 
 # ------------------------------------------------------------------------------------------------- who has which setting
