@@ -197,3 +197,8 @@ def in_order(work: Callable[[Item], Result], items: Iterable[Item], threads: int
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def launched() -> bool:
+    """Whether torchrun, or its like, has started this process as one of several."""
+    return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()

@@ -90,6 +90,15 @@ class TestPropagate:
         fine("propagate", "both.npz", "--out", "p.npy", "--hops", 3)
         assert np.array_equal(np.load("p.npy"), uf.propagate(GRAPH, X, hops=3).embedding)
 
+    def test_the_table_is_that_of_the_trace(self, folder):
+        printed = fine("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--hops", 3, "--edge-sparsity", 0.5).out.splitlines()
+        out = uf.propagate(GRAPH, X, hops=3, edge_sparsity=0.5)
+        assert out.embedding.shape == X.shape  # rotated back, which counts too
+        trace = out.trace
+        cells = [[line.split()[:-1] for line in lines[:5]] for lines in (printed, str(trace).splitlines())]  # without seconds
+        assert cells[0] == cells[1] and printed[5].startswith("APPNP, 3 hops, ")
+        assert printed[6].startswith(f"basis: {trace.rank} principal components, {trace.basis_macs:,} MACs in ")
+
     def test_sparse_features_stay_sparse(self, folder):
         x = sp.random_array((300, 40), density=0.1, rng=np.random.default_rng(5), dtype=np.float32).tocsr()
         sp.save_npz("sparse.npz", x)

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from unifews.core.trace import HopTrace, LayerTrace, Trace
+from unifews.nn.trace import ConvTrace, ModelTrace
 
 
 def hop(index, kept, *, entries=100, zeros=0, width=16, threshold=0.5, seconds=0.25):
@@ -60,9 +61,35 @@ def test_it_prints_as_a_table():
     assert lines[-1] == "a remark" and len({len(line) for line in lines[:4]}) == 1
 
 
+def test_exact_zeros_have_a_column_where_there_are_some():
+    lines = Trace((hop(0, 50), hop(1, 30, zeros=20))).table()
+    assert lines[0].split()[:4] == ["hop", "entries", "kept", "zero"]
+    assert [line.split()[3] for line in lines[1:]] == ["0", "20", "20"]
+    assert "zero" not in Trace((hop(0, 50),)).table()[0]
+
+
+def test_columns_are_as_wide_as_their_widest_cell():
+    lines = Trace((hop(0, 2**80, entries=2**80), hop(1, 30))).table()
+    assert len({len(line) for line in lines}) == 1 and f"{2**80:,}" in lines[1]
+
+
+def test_a_model_prints_in_the_same_way():
+    about = dict(name="a.very.long.path.to.a.layer", kind="GCNConv", edges=100, edges_kept=40, width=8)
+    trace = ModelTrace((ConvTrace(0, 100, 40, 0, 320, 800, 0, None, 0.1, **about),), layers=(layer(0, 90, 9),), notes=("x",))
+    assert str(trace).splitlines() == [
+        "layer                                      edges         kept  width             MACs  removed",
+        "a.very.long.path.to.a.layer GCNConv          100           40      8              320    60.0%",
+        "propagation: 320 of 800 MACs, 60.0% removed (60.0% by the mean over layers)",
+        "weights 0: 9 of 90 kept, 90 MACs",
+        "transformation: 90 of 900 MACs, 90.0% of weights removed",
+        "x",
+    ]
+    assert len(ModelTrace(()).table()) == 1
+
+
 def test_the_basis_is_listed_apart():
     text = str(Trace((hop(0, 50),), rank=16, basis_macs=12_345, dropped_norm=0.5))
-    assert "basis: 16 axes, 12,345 MACs" in text
+    assert "basis: 16 principal components, 12,345 MACs" in text
 
 
 def test_a_dictionary_for_machines():
@@ -99,7 +126,7 @@ def test_the_macs_of_layers_stand_beside_those_of_hops():
 
 def test_layers_are_printed_and_listed():
     trace = Trace((hop(0, 50),), layers=(layer(0, 9000, 1234),), notes=("a remark",))
-    assert str(trace).splitlines()[-2:] == ["layer 0: 1,234 of 9,000 weights kept, 12,340 MACs", "a remark"]
+    assert str(trace).splitlines()[-2:] == ["weights 0: 1,234 of 9,000 kept, 12,340 MACs", "a remark"]
     data = json.loads(json.dumps(trace.to_dict()))
     assert data["layers"] == [{"index": 0, "weights": 9000, "kept": 1234, "macs": 12_340, "dense_macs": 90_000}]
     assert (data["transform_macs"], data["dense_transform_macs"]) == (12_340, 90_000)

@@ -12,15 +12,18 @@ from torchrun import torchrun
 
 import unifews as uf
 from unifews import Graph, propagate
-from unifews.errors import InputError
-from unifews.propagation import planner
+from unifews.errors import FileFormatError, InputError
+from unifews.propagation import features, planner
 from unifews.propagation.budget import Target
 from unifews.propagation.distributed import dealt
+from unifews.propagation.folder import SharedRows
+from unifews.storage import journal
 from unifews.storage.journal import folder_of
 
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
+write = SharedRows.write
 COLUMNS = [name for name in CASES if name.startswith("columns")]
 NODES = [name for name in CASES if name.startswith("nodes")]
 
@@ -190,3 +193,38 @@ def test_one_worker_alone(folder, monkeypatch, tmp_path):
         if name.startswith("columns"):
             assert out.read_bytes() == Path(f"{name}.npy").read_bytes()
         np.testing.assert_allclose(np.load(out), np.load(f"{name}.npy"), atol=2e-6)
+
+
+@pytest.mark.parametrize("partition", ["columns", "nodes"])
+def test_writing_the_result_is_resumed_and_compared(folder, monkeypatch, tmp_path, partition):
+    monkeypatch.setattr(journal, "SAVE_INTERVAL", 0.0)
+    monkeypatch.setattr(features, "_CHUNK_BYTES", 50 * 4 * 70)
+    graph, x, record = Graph.open(folder / "plain"), np.load(folder / "x.npy", mmap_mode="r"), journal.Journal.record
+    how = dict(hops=4, edge_sparsity=0.8, threads=1, partition=partition)
+    uf.distributed.propagate(graph, x, out=tmp_path / "whole.npy", **how)
+
+    def stop(self, **done):
+        record(self, **done)
+        if done.get("rows", {"pieces": 0})["pieces"] == 3:
+            raise KeyboardInterrupt
+
+    def stopped(out):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(journal.Journal, "record", stop)
+            uf.distributed.propagate(graph, x, out=out, **how)
+        return folder_of(out) / "embedding.npy"
+
+    stopped(tmp_path / "p.npy")
+    written, steps = [], []
+    with monkeypatch.context() as patch:
+        patch.setattr(SharedRows, "write", lambda self, nodes, rows: written.append(nodes[0]) or write(self, nodes, rows))
+        uf.distributed.propagate(graph, x, out=tmp_path / "p.npy", progress=lambda done, _: steps.append(done), **how)
+    assert written[0] == 150 and steps[0] == 1 and len(steps) == 2, "no hop and no row is made again"
+    assert (tmp_path / "p.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
+
+    file = stopped(tmp_path / "q.npy")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 10] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(FileFormatError, match=r"embedding.npy has changed since the interrupted call"):
+        uf.distributed.propagate(graph, x, out=tmp_path / "q.npy", **how)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from unifews.distributed.communicator import launched
 from unifews.errors import InputError, MissingFileError
-from unifews.resources import Progress
+from unifews.resources import Progress, launched
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,12 +58,12 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and value - value != 0 else value
 
 
-def new_table(titles: Sequence[str], *, right: Sequence[str] = (), wrap: Sequence[str] = (), **style: Any) -> Table:
+def new_table(titles: Sequence[str], *, right: Sequence[str] = (), wrap: Sequence[str] = ()) -> Table:
     """A table with these columns; `right`: aligned to the right, `wrap`: may be broken into several lines."""
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, **style)
+    table = Table(box=box.SIMPLE_HEAD)
     for title in titles:
         table.add_column(title, justify="right" if title in right else "left", no_wrap=title not in wrap)
     return table

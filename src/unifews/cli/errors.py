@@ -17,8 +17,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from unifews.distributed.communicator import launched
 from unifews.errors import UnifewsError
+from unifews.resources import launched
 
 _INTERRUPTED = "interrupted; nothing was written."
 _NO_MEMORY = re.compile(r"you tried to allocate \d+ bytes")  # torch has a RuntimeError of its own for it

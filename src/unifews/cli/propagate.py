@@ -28,15 +28,14 @@ from unifews.cli.options import (
     out_flag,
 )
 from unifews.cli.train import train_options
-from unifews.distributed.communicator import launched
 from unifews.errors import InputError, unknown_name
+from unifews.resources import launched
 
 if TYPE_CHECKING:
     from unifews.core.config import Option
     from unifews.core.entry import Amounts
     from unifews.core.graph import Graph
     from unifews.core.schemes import Scheme
-    from unifews.core.trace import HopTrace, Trace
     from unifews.datasets.dataset import Dataset
     from unifews.propagation import Propagated
     from unifews.propagation.config import PropagationConfig
@@ -315,30 +314,9 @@ def _report(
             }
         console.print_json({**report, **trace.to_dict(), "notes": notes})
         return
-    ran = [hop for hop in trace.hops if hop.kept] if trace.estimated_error else list(trace.hops)
-    _print_hops(trace, ran)
-    hops = f"{len(ran)} hops" if len(ran) == len(trace.hops) else f"{len(ran)} of {len(trace.hops)} hops"
-    lines = [f"{scheme.upper()}, {hops}, {trace.requested}; {g.num_nodes:,} nodes, {g.num_edges:,} edges"]
-    if trace.basis_macs:
-        rank = f"{trace.rank} principal components; " if trace.rank is not None else ""
-        cost = f"{trace.basis_macs:,} MACs in {trace.basis_seconds:.3f} s, not in the table"
-        lines.append(f"basis: {rank}{cost}; norm of the omitted components {trace.dropped_norm:.3g}")
-    lines += [f"certified: {trace.certified}"] if trace.certified else []
-    lines += [str(trace.traffic)] if trace.traffic else []
+    ran, planned = len(trace.ran), len(trace.hops)
+    hops = f"{ran} hops" if ran == planned else f"{ran} of {planned} hops"
+    head = f"{scheme.upper()}, {hops}, {trace.requested}; {g.num_nodes:,} nodes, {g.num_edges:,} edges"
     wrote = f"wrote {' and '.join(map(str, targets))}: float32 [{', '.join(map(str, shape))}]"
-    console.echo(*lines, f"kernel: {trace.kernel}", *(f"note: {note}" for note in notes), wrote)
-
-
-def _print_hops(trace: Trace, hops: list[HopTrace]) -> None:
-    """A table with a row per hop of `hops`, and the sum over all."""
-    titles = ("hop", "entries", "kept", "zero", "MACs", "removed", "threshold", "seconds")
-    table = console.new_table(titles, right=titles, show_footer=True)
-    totals = [sum(getattr(hop, name) for hop in trace.hops) for name in ("entries", "kept", "zeros")]
-    footer = ["all", *(f"{total:,}" for total in totals), f"{trace.macs:,}", f"{trace.edge_sparsity:.1%}", ""]
-    for column, total in zip(table.columns, [*footer, f"{trace.seconds:.3f}"], strict=True):
-        column.footer = total
-    for hop in hops:
-        counts = (f"{count:,}" for count in (hop.entries, hop.kept, hop.zeros, hop.macs))
-        threshold = "-" if hop.threshold is None else f"{hop.threshold:.3g}"
-        table.add_row(str(hop.index), *counts, f"{hop.sparsity:.1%}", threshold, f"{hop.seconds:.3f}")
-    console.print_table(table)
+    notes = [f"note: {note}" for note in notes]
+    console.echo(*trace.table(), head, *trace.summary(), f"kernel: {trace.kernel}", *notes, wrote)

@@ -7,7 +7,9 @@ Counts are exact Python integers from 64-bit counters (papers100M × 20 hops is 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 from unifews.resources import format_bytes
 from unifews.storage.folder_format import Json
@@ -230,29 +232,59 @@ class Trace:
             "layers": [asdict(layer) for layer in self.layers],
         }
 
-    def __str__(self) -> str:
-        lines = [f"{'hop':>5} {'entries':>16} {'kept':>16} {'MACs':>18} {'removed':>8} {'threshold':>10} {'seconds':>8}"]
-        for hop in self.hops:
-            delta = "-" if hop.threshold is None else f"{hop.threshold:.3g}"
-            lines.append(
-                f"{hop.index:>5} {hop.entries:>16,} {hop.kept:>16,} {hop.macs:>18,} {hop.sparsity:>8.1%} "
-                f"{delta:>10} {hop.seconds:>8.3f}"
-            )
-        lines.append(
-            f"{'all':>5} {sum(h.entries for h in self.hops):>16,} {sum(h.kept for h in self.hops):>16,} {self.macs:>18,} "
-            f"{self.edge_sparsity:>8.1%} {'':>10} {self.seconds:>8.3f}"
-        )
+    def columns(self) -> Iterator[Column]:
+        """Of the printed table; that of exact zeros only where there are some."""
+        zeros = sum(hop.zeros for hop in self.hops)
+        yield Column(5, "hop", lambda hop: f"{hop.index}", "all")
+        yield Column(16, "entries", lambda hop: f"{hop.entries:,}", f"{sum(hop.entries for hop in self.hops):,}")
+        yield Column(16, "kept", lambda hop: f"{hop.kept:,}", f"{sum(hop.kept for hop in self.hops):,}")
+        if zeros:
+            yield Column(16, "zero", lambda hop: f"{hop.zeros:,}", f"{zeros:,}")
+        yield Column(18, "MACs", lambda hop: f"{hop.macs:,}", f"{self.macs:,}")
+        yield Column(8, "removed", lambda hop: f"{hop.sparsity:.1%}", f"{self.edge_sparsity:.1%}")
+        yield Column(10, "threshold", lambda hop: "-" if hop.threshold is None else f"{hop.threshold:.3g}")
+        yield Column(8, "seconds", lambda hop: f"{hop.seconds:.3f}", f"{self.seconds:.3f}")
+
+    @property
+    def ran(self) -> tuple[HopTrace, ...]:
+        """The hops that were run: with `max_error`, not all that the scheme has."""
+        return tuple(hop for hop in self.hops if hop.kept) if self.estimated_error else self.hops
+
+    def table(self) -> list[str]:
+        """Lines with a row per hop that was run, and the totals if there are any."""
+        columns = [column.cells(self.ran) for column in self.columns()]
+        rows = [" ".join(cells) for cells in zip(*columns, strict=True)]
+        return rows if rows[-1].strip() else rows[:-1]
+
+    def summary(self) -> Iterator[str]:
+        """Lines below the table: what it does not contain."""
         if self.basis_macs:
-            lines.append(
-                f"basis: {self.rank} axes, {self.basis_macs:,} MACs in {self.basis_seconds:.3f} s (listed apart); "
-                f"norm left out {self.dropped_norm:.3g}"
-            )
-        lines += [f"certified: {self.certified}"] if self.certified else []
-        lines += [] if self.traffic is None else [str(self.traffic)]
-        lines += [
-            f"layer {layer.index}: {layer.kept:,} of {layer.weights:,} weights kept, {layer.macs:,} MACs"
-            for layer in self.layers
-        ]
-        lines.extend(self.notes)
-        lines += [self.slower] if self.slower else []
-        return "\n".join(lines)
+            rank = "" if self.rank is None else f"{self.rank} principal components, "
+            cost = f"{self.basis_macs:,} MACs in {self.basis_seconds:.3f} s, not in the table"
+            yield f"basis: {rank}{cost}; norm of the omitted components {self.dropped_norm:.3g}"
+        if self.certified:
+            yield f"certified: {self.certified}"
+        if self.traffic is not None:
+            yield str(self.traffic)
+        for layer in self.layers:
+            yield f"weights {layer.index}: {layer.kept:,} of {layer.weights:,} kept, {layer.macs:,} MACs"
+
+    def __str__(self) -> str:
+        return "\n".join([*self.table(), *self.summary(), *self.notes, *([self.slower] if self.slower else [])])
+
+
+class Column(NamedTuple):
+    """One column of a printed trace."""
+
+    width: int
+    """At least; negative: aligned to the left."""
+    title: str
+    cell: Callable[[Any], str]
+    """Of a hop."""
+    total: str = ""
+
+    def cells(self, hops: Sequence[HopTrace]) -> list[str]:
+        """Title, hops and total, all of the same width."""
+        texts = [self.title, *map(self.cell, hops), self.total]
+        width = max(abs(self.width), *map(len, texts))
+        return [f"{text:{'<' if self.width < 0 else '>'}{width}}" for text in texts]

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.errors import InputError, UnifewsError
+from unifews.resources import launched as launched
 
 # A worker may be at its hops for hours while another waits for it; one that has died is noticed at once.
 _PATIENCE = timedelta(days=7)
@@ -183,11 +184,6 @@ def check_same(comm: Communicator, facts: dict[str, Any]) -> None:
                     f"workers disagree on {name}: worker 0 has {_short(one)}, worker {rank} has {_short(another)}. "
                     f"Start all of them with the same command, on the same files."
                 )
-
-
-def launched() -> bool:
-    """Whether torchrun, or its like, has started this process as one of several."""
-    return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
 
 
 def restarts() -> int:

@@ -6,7 +6,8 @@
     native/messages.cpp, attention.cpp, weights.cpp, pointwise.cpp
                         products of layers, attention, sparse weights, dropout
     native/check.cpp    validation of compressed rows from files and users
-    reference_hops.py, reference_layers.py, reference_attention.py
+    native/rows.cpp     hops of recurrences over rows stored in fewer bytes; formats/ has the row formats
+    reference_hops.py, reference_layers.py, reference_attention.py, reference_rows.py
                         the same functions in plain NumPy: the specification that tests compare with
 
 `native` is the compiled module; `levels()` lists the instruction sets this processor can run, `use_level` picks one

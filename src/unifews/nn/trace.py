@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from unifews.core.trace import HopTrace, LayerTrace, Trace
+from unifews.core.trace import Column, HopTrace, LayerTrace, Trace
 
 
 @dataclass(frozen=True)
@@ -70,26 +70,20 @@ class ModelTrace(Trace):
         record["hops"] = [hop | more for hop, more in zip(record["hops"], extra, strict=True)]
         return record
 
-    def __str__(self) -> str:
-        lines = [f"{'layer':<24} {'edges':>12} {'kept':>12} {'width':>6} {'MACs':>16} {'removed':>8}"]
-        for hop in self.hops:
-            assert isinstance(hop, ConvTrace)
-            lines.append(
-                f"{hop.name + ' ' + hop.kind:<24} {hop.edges:>12,} {hop.edges_kept:>12,} {hop.width:>6,} {hop.macs:>16,} "
-                f"{hop.sparsity:>8.1%}"
-            )
-        lines.append(
-            f"propagation: {self.macs:,} of {self.dense_macs:,} MACs, {self.edge_sparsity:.1%} removed "
-            f"({self.mean_edge_sparsity:.1%} by the mean over layers)"
-        )
+    def columns(self) -> Iterator[Column]:
+        yield Column(-24, "layer", lambda hop: f"{hop.name} {hop.kind}")
+        yield Column(12, "edges", lambda hop: f"{hop.edges:,}")
+        yield Column(12, "kept", lambda hop: f"{hop.edges_kept:,}")
+        yield Column(6, "width", lambda hop: f"{hop.width:,}")
+        yield Column(16, "MACs", lambda hop: f"{hop.macs:,}")
+        yield Column(8, "removed", lambda hop: f"{hop.sparsity:.1%}")
+
+    def summary(self) -> Iterator[str]:
+        removed = f"{self.edge_sparsity:.1%} removed ({self.mean_edge_sparsity:.1%} by the mean over layers)"
+        yield f"propagation: {self.macs:,} of {self.dense_macs:,} MACs, {removed}"
         if self.score_macs:
-            lines.append(f"attention scores: {self.score_macs:,} MACs, counted separately")
-        for layer in self.layers:
-            lines.append(f"weights {layer.index}: {layer.kept:,} of {layer.weights:,} kept, {layer.macs:,} MACs")
+            yield f"attention scores: {self.score_macs:,} MACs, counted separately"
+        yield from super().summary()
         if self.layers:
-            lines.append(
-                f"transformation: {self.transform_macs:,} of {self.dense_transform_macs:,} MACs, "
-                f"{self.weight_sparsity:.1%} of weights removed"
-            )
-        lines.extend(self.notes)
-        return "\n".join(lines)
+            removed = f"{self.weight_sparsity:.1%} of weights removed"
+            yield f"transformation: {self.transform_macs:,} of {self.dense_transform_macs:,} MACs, {removed}"

@@ -127,10 +127,7 @@ def propagate(
     elif checkpoint_every_hop:
         raise InputError("`checkpoint_every_hop` needs out-of-core propagation; give `out` and `memory` too.")
     taken = resident()
-    if not isinstance(graph, Graph):
-        raise GraphError(
-            f"`graph` is a {type(graph).__name__}; build one with Graph.from_edge_index(...) or Graph.from_pyg(...)."
-        )
+    check_graph(graph)
     scheme, hops = resolve(scheme, hops)
     tolerance.check(amounts, config, scheme)
     diffusion = Diffusion(graph, r)
@@ -158,8 +155,7 @@ def _check_out_of_core(
     if out is None or memory is None:
         given, missing = ("out", "memory='12GB'") if memory is None else ("memory", "out='p.npy'")
         raise InputError(f"`{given}` is for out-of-core propagation; give {missing} too.")
-    if Path(out).suffix != ".npy":
-        raise InputError(f"`out` is {str(out)!r}; it must end in .npy, the format it is written in.")
+    check_out(out)
     parse_bytes(memory, "memory")
     is_sparse = hasattr(x, "tocsr") or str(getattr(x, "layout", "torch.strided")) != "torch.strided"
     refused = {
@@ -178,6 +174,19 @@ def _check_out_of_core(
     for name, (is_asked, why, instead) in refused.items():
         if is_asked:
             raise InputError(f"{name} {why}, and out of core columns are propagated in groups; {instead}.")
+
+
+def check_graph(graph: Any) -> None:
+    if not isinstance(graph, Graph):
+        raise GraphError(
+            f"`graph` is a {type(graph).__name__}; build one with Graph.from_edge_index(...) or Graph.from_pyg(...), or open "
+            "one with Graph.open(...)."
+        )
+
+
+def check_out(out: str | PathLike[str]) -> None:
+    if Path(out).suffix != ".npy":
+        raise InputError(f"`out` is {str(out)!r}; it must end in .npy, the format it is written in.")
 
 
 def check_width(task: PropagationTask, cause: str) -> None:

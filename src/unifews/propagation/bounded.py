@@ -19,12 +19,12 @@ from unifews.errors import InputError
 from unifews.propagation.basis import Basis, stationary_mean
 from unifews.propagation.budget import Budget, MaxError
 from unifews.propagation.certify import Prices, joined, left_out, norm_of
-from unifews.propagation.driver import InMemoryOutcome, run_in_memory
+from unifews.propagation.driver import InMemoryResult, run_in_memory
 from unifews.propagation.task import PropagationTask
 from unifews.propagation.tiles import Floats, scaled
 from unifews.propagation.view import View
 
-Run = Callable[[View, Budget | None], InMemoryOutcome]
+Run = Callable[[View, Budget | None], InMemoryResult]
 
 DIRECTIONS, RANDOM = 16, 8  # one block; half of them at random
 TRIES = 5
@@ -36,7 +36,7 @@ class Bounded:
     """A propagation within its bound, and what it took."""
 
     view: View
-    outcome: InMemoryOutcome
+    outcome: InMemoryResult
     runs: int
     macs: int
 

@@ -18,9 +18,9 @@ from unifews.core.schemes import Scheme, resolve
 from unifews.deprecation import renamed_arguments
 from unifews.distributed.communicator import Communicator, check_same, workers
 from unifews.distributed.partition import Owners, Part, metis, ranges
-from unifews.errors import GraphError, InputError, unknown_name
+from unifews.errors import InputError, unknown_name
 from unifews.kernels import LANES, MAX_BLOCKS, threads_to_use
-from unifews.propagation.api import check_width
+from unifews.propagation.api import check_graph, check_out, check_width
 from unifews.propagation.basis import Basis
 from unifews.propagation.config import BasisName, PropagationConfig
 from unifews.propagation.features import FeatureMatrix
@@ -83,10 +83,8 @@ def propagate(
     """
     with workers() as comm:
         with comm.agreed():
-            if not isinstance(graph, Graph):
-                raise GraphError(f"`graph` is a {type(graph).__name__}; open one with Graph.open(...).")
-            if Path(out).suffix != ".npy":
-                raise InputError(f"`out` is {str(out)!r}; it must end in .npy, the format it is written in.")
+            check_graph(graph)
+            check_out(out)
             if hasattr(x, "tocsr") or str(getattr(x, "layout", "torch.strided")) != "torch.strided":
                 raise InputError("`x` is sparse, and workers take dense features; write them as a dense .npy and map it.")
             scheme, hops = resolve(scheme, hops)

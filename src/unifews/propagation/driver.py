@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from time import perf_counter
 
 from unifews.core.trace import HopTrace
@@ -42,7 +43,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunResult:
     """All groups of columns after their hops."""
 
     groups: list[GroupResult]
@@ -52,7 +53,7 @@ class Outcome:
 
 def run(
     task: PropagationTask, schedule: Schedule, store: StateStore, comm: Communicator, progress: Progress | None = None
-) -> Outcome:
+) -> RunResult:
     """Propagate all groups of columns, each from where the store has it."""
     view, groups, hops = schedule.view, schedule.groups, schedule.view.op.hops
     split = comm if schedule.by_columns else SingleProcess()
@@ -91,7 +92,7 @@ def run_hops(engine: Engine, place: GroupStore, report: Callable[[int], None]) -
 
 
 @dataclass(frozen=True)
-class InMemoryOutcome:
+class InMemoryResult:
     """All columns after their hops, in memory."""
 
     values: Floats
@@ -114,14 +115,14 @@ def run_in_memory(
     *,
     every_hop: bool = False,
     progress: Progress | None = None,
-) -> InMemoryOutcome:
+) -> InMemoryResult:
     """All columns of a view; without a budget, unpruned."""
     groups = planner.in_memory_groups(task, view.width, budget)
     store = InMemory(task.features.n, groups, pruned=budget is not None, every_hop=every_hop)
     outcome = run(task, Schedule(view, groups, budget, prices=prices), store, SingleProcess(), progress)
     values, growth = store.joined()
     count = 1 if budget is None else len(groups)
-    return InMemoryOutcome(values, growth, outcome.hops, count, store.joined_hops(), store.certificates)
+    return InMemoryResult(values, growth, outcome.hops, count, store.joined_hops(), store.certificates)
 
 
 def _engine(
@@ -142,21 +143,25 @@ def _later(progress: Progress | None, before: int, steps: int) -> Callable[[int]
     return lambda done: progress(before + done, steps) if progress else None
 
 
-def _gathered(split: Communicator, done: dict[int, GroupResult]) -> Outcome:
-    """The groups of all workers; a hop takes as long as the worker that needs most for it."""
-    by_worker = [done]
-    if split.size > 1:
-        gathered = split.all_gather({number: each.to_dict() for number, each in done.items()})
-        by_worker = [{int(number): GroupResult.of_dict(each) for number, each in worker.items()} for worker in gathered]
-    groups = [each for _, each in sorted((pair for worker in by_worker for pair in worker.items()), key=lambda pair: pair[0])]
-    seconds = [_added([each.hops for each in worker.values()]) for worker in by_worker if worker]
-    longest = [max(hop.seconds for hop in same) for same in zip(*seconds, strict=True)]
+def _gathered(split: Communicator, done: dict[int, GroupResult]) -> RunResult:
+    """The groups of all workers, the leading columns first; a hop takes as long as the worker that needs most for it."""
+    if split.size == 1:
+        groups = [done[number] for number in sorted(done)]
+        return RunResult(groups, _added([each.hops for each in groups]))
+    gathered = split.all_gather({number: each.to_dict() for number, each in done.items()})
+    workers = [{int(number): GroupResult.of_dict(each) for number, each in worker.items()} for worker in gathered]
+    everything = {number: each for worker in workers for number, each in worker.items()}
+    groups = [everything[number] for number in sorted(everything)]
+    seconds = [[hop.seconds for hop in _added([each.hops for each in worker.values()])] for worker in workers]
+    longest = [max(same) for same in zip_longest(*seconds, fillvalue=0.0)]
     hops = _added([each.hops for each in groups])
-    return Outcome(groups, [replace(hop, seconds=most) for hop, most in zip(hops, longest, strict=True)])
+    return RunResult(groups, [replace(hop, seconds=most) for hop, most in zip(hops, longest, strict=True)])
 
 
 def _added(groups: list[list[HopTrace]]) -> list[HopTrace]:
-    """The hops of several groups of columns as those of all."""
+    """The hops of several groups of columns as those of all; a group may have fewer than others."""
+    if len(groups) == 1:
+        return groups[0]
     return [
         replace(
             parts[0],
@@ -166,5 +171,5 @@ def _added(groups: list[list[HopTrace]]) -> list[HopTrace]:
             zero_macs=sum(part.zero_macs for part in parts),
             seconds=sum(part.seconds for part in parts),
         )
-        for parts in zip(*groups, strict=True)
+        for parts in ([part for part in same if part] for same in zip_longest(*groups))
     ]

@@ -57,7 +57,7 @@ class Engine(ABC):
         return {"growth": self.growth}
 
     def resume(self, facts: dict[str, Any]) -> None:
-        """Continue from the `facts` of another engine, whose `arrays` are here already."""
+        """Continue from the `facts` of another engine, whose `arrays` are read next: here they must have the same shapes."""
         self.growth = facts["growth"]
 
     def snapshot(self, hop: int) -> Floats:

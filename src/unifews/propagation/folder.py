@@ -262,9 +262,9 @@ class _GroupFolder:
         if not kept:
             return []
         (state,) = kept
+        engine.resume(state["engine"])
         with self.comm.agreed():
             state_files.load(self._state(state["slot"]), engine.arrays(), state["crc"])
-        engine.resume(state["engine"])
         return [HopTrace(**hop) for hop in state["hops"]]
 
     def checkpoint(self, engine: Engine, hops: list[HopTrace]) -> None:

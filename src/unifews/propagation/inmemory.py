@@ -14,7 +14,7 @@ from unifews.propagation.assembly import make_trace
 from unifews.propagation.bounded import bounded
 from unifews.propagation.budget import Budget
 from unifews.propagation.certify import Prices, joined, left_out, norm_of
-from unifews.propagation.driver import InMemoryOutcome, run_in_memory
+from unifews.propagation.driver import InMemoryResult, run_in_memory
 from unifews.propagation.estimate import unpruned_seconds
 from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.operator import HopOperator
@@ -40,7 +40,7 @@ def in_memory(task: PropagationTask, progress: Callable[[int, int], None] | None
                 view.sent = np.zeros(op.graph.num_nodes)
         return view
 
-    def run(view: View, budget: Budget | None) -> InMemoryOutcome:
+    def run(view: View, budget: Budget | None) -> InMemoryResult:
         return run_in_memory(task, view, budget, prices, every_hop=config.every_hop, progress=progress)
 
     macs, notes = 0, []
@@ -81,7 +81,7 @@ def in_memory(task: PropagationTask, progress: Callable[[int, int], None] | None
     return Propagated(values, axes, trace, exponent, hops, caller_kind(features), remainder)
 
 
-def _proven(exponent: int, outcome: InMemoryOutcome, op: HopOperator, view: View, prices: Prices) -> float:
+def _proven(exponent: int, outcome: InMemoryResult, op: HopOperator, view: View, prices: Prices) -> float:
     """The certified error of values that are given over 2^exponent."""
     parts = [*outcome.certificates, *([left_out(op, view, prices)] if view.square is not None else [])]
     return joined(parts, exponent) if parts else 0.0
@@ -107,7 +107,7 @@ def scale_back(values: Floats, exponent: int) -> int:
     return left
 
 
-def _with_mean_axis(outcome: InMemoryOutcome, view: View) -> tuple[Floats, Floats | None]:
+def _with_mean_axis(outcome: InMemoryResult, view: View) -> tuple[Floats, Floats | None]:
     """Coordinates and axes; where the axes do not span the stationary part's features c, with one more so that nothing is lost.
 
     Only the stationary part is propagated on it; of the rest a node keeps its own, as on every axis left out.
@@ -125,7 +125,7 @@ def _with_mean_axis(outcome: InMemoryOutcome, view: View) -> tuple[Floats, Float
     return np.concatenate([values, column[:, None]], axis=1), np.concatenate([axes, axis], axis=1)
 
 
-def _hops(outcome: InMemoryOutcome, view: View, remainder: Remainder | None) -> Hops:
+def _hops(outcome: InMemoryResult, view: View, remainder: Remainder | None) -> Hops:
     shift, phi = view.features.exponent, view.phi
     columns = [] if phi is None else [(column, grown + shift) for column, grown in view.op.powers(phi)]
     values = [(hop, grown + shift) for hop, grown in outcome.snapshots]

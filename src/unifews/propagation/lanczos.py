@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from unifews.core.schemes import SpectralFilter, response_of
 from unifews.core.trace import HopTrace
-from unifews.kernels import aligned, native
+from unifews.kernels import LANES, aligned, native
 from unifews.kernels.formats import FORMATS, RowFormat
 from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.operator import HopOperator
@@ -38,6 +38,8 @@ _ROUNDED = 0.5  # of the tolerance is left to rounding
 _AGAIN = 0.25  # of a tile's columns: if more of them need a wider format, all are propagated again
 _EARLY = 0.25  # of the tolerance: a format that loses more of the input than this loses too much in the end
 _FIRST = 0.7  # of the interval from below: the guess of a_0
+_ROW = 128  # bytes of a row, at most, where
+_LARGE = 16 << 20  # bytes or more are all rows of an iterate
 MOST_HOPS = 63
 """Iterates that the kernels combine, less one."""
 
@@ -135,9 +137,9 @@ def lanczos(op: HopOperator, features: FeatureMatrix, goal: Goal, progress: Prog
     values = aligned(features.n, features.f)
     sums = _column_sums(operator, features)
     shapes = cut(features.f)
-    tiles = []
+    tiles: list[TileResult] = []
     for number, shape in enumerate(shapes):
-        tiles.append(_tile(operator, features, shape, sums[:, shape.column : shape.column + shape.width], goal, values))
+        tiles.extend(_tile(operator, features, shape, sums[:, shape.column : shape.column + shape.width], goal, values))
         if progress:
             progress(number + 1, len(shapes))
     _fill_isolated(operator, features, values)
@@ -164,40 +166,50 @@ def _column_sums(op: SymmetricOperator, features: FeatureMatrix) -> Doubles:
 
 def _tile(
     op: SymmetricOperator, features: FeatureMatrix, shape: Shape, sums: Doubles, goal: Goal, values: Floats
-) -> TileResult:
-    """Propagate the columns of a tile into `values`."""
-    recurrence = Recurrence(op, features, shape, sums)
-    for place, format in enumerate(goal.formats):
-        wider = goal.formats[place + 1 :]
+) -> list[TileResult]:
+    """Propagate the columns of a tile into `values`, in the first format that takes them, in narrower tiles if it is wide."""
+    format, wider = goal.formats[0], goal.formats[1:]
+    parts = _parts(shape, format, features.n)
+    ran = None
+    if len(parts) == 1:
+        recurrence = Recurrence(op, features, shape, sums)
         lost = recurrence.start(format)
-        if wider and _rms(lost[: shape.width]) > _EARLY * goal.tolerance:
-            continue
-        ran = _hops(recurrence, goal, bool(wider))
-        if ran is not None:
-            break
-    assert ran is not None, "the widest format takes every column"
+        if not wider or _rms(lost[: shape.width]) <= _EARLY * goal.tolerance:
+            ran = _hops(recurrence, goal, bool(wider))
+        goal = replace(goal, formats=wider)
+    if ran is None:
+        own = [sums[:, part.column - shape.column :][:, : part.width] for part in parts]
+        return [done for part, sum_ in zip(parts, own, strict=True) for done in _tile(op, features, part, sum_, goal, values)]
     accuracy, poor, seconds = ran
     recurrence.finish(accuracy.found.coefficients, values)
-    norms = recurrence.norms(accuracy.found)
-    errors = accuracy.errors
-    columns = np.flatnonzero(poor)
+    errors, norms, columns = accuracy.errors, recurrence.norms(accuracy.found), np.flatnonzero(poor)
     if len(columns):
-        again = _again(op, features, shape.column + columns, replace(goal, formats=wider), values)
         errors = errors.copy()
-        errors[columns] = again.errors
-    return TileResult(shape, format, len(seconds), errors, norms, tuple(seconds), tuple(columns.tolist()))
+        errors[columns], norms[:, columns] = _again(op, features, shape.column + columns, goal, values)
+    return [TileResult(shape, format, len(seconds), errors, norms, tuple(seconds), tuple(columns.tolist()))]
+
+
+def _parts(shape: Shape, format: RowFormat, n: int) -> list[Shape]:
+    """The tile, or tiles of rows as long as those of int8: all iterates of a tile are in memory."""
+    blocks = _ROW // format.bytes_per_block
+    if shape.blocks <= blocks or n * format.stride(shape.blocks) < _LARGE:
+        return [shape]
+    starts = range(0, shape.width, blocks * LANES)
+    widths = [min(blocks * LANES, shape.width - start) for start in starts]
+    return [Shape(shape.column + start, width, -(-width // LANES)) for start, width in zip(starts, widths, strict=True)]
 
 
 def _again(
     op: SymmetricOperator, features: FeatureMatrix, columns: NDArray[np.int64], goal: Goal, values: Floats
-) -> TileResult:
-    """Propagate some columns by themselves."""
+) -> tuple[Doubles, Doubles]:
+    """Propagate some columns by themselves; returns their errors and norms."""
     part = np.concatenate([features.rows(first, last)[:, columns] for first, last in features.chunks()])
     some = FeatureMatrix(part, features.n)
     result = aligned(features.n, len(columns))
     done = _tile(op, some, cut(len(columns))[0], _column_sums(op, some), goal, result)
     values[:, columns] = np.ldexp(result, some.exponent) if some.exponent else result
-    return done
+    scale = 2.0**some.exponent
+    return np.concatenate([each.errors for each in done]), scale * np.concatenate([each.norms for each in done], axis=1)
 
 
 def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy, NDArray[np.bool_], list[float]] | None:
@@ -206,7 +218,8 @@ def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy
     None: rounding has spoilt too much, and there is a wider format.
     """
     op, tolerance = recurrence.op, goal.tolerance
-    shift, seconds = op.series.low + _FIRST * (op.series.high - op.series.low), []
+    shift: Doubles | float = op.series.low + _FIRST * (op.series.high - op.series.low)
+    seconds: list[float] = []
     least, most = (goal.degree, goal.degree) if goal.degree else (min(_LEAST, op.hop.hops), min(op.hop.hops, MOST_HOPS))
     while True:
         began = perf_counter()
@@ -228,6 +241,21 @@ def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy
             if len(seconds) >= most < op.hop.hops and not goal.degree:
                 raise NotReached(total)
             return accuracy, poor, seconds
+        if not can_widen and not goal.degree and _is_rounded(accuracy, tolerance):
+            return accuracy, poor, seconds
+
+
+def _is_rounded(accuracy: Accuracy, tolerance: float) -> bool:
+    """Whether the format's rounding, which more hops do not make smaller, is what is left of the error."""
+    determined = accuracy.active & np.isfinite(accuracy.rounding)
+    truncation, rounding = accuracy.found.truncation[determined], accuracy.rounding[determined]
+    settled = _rms(truncation) <= _ROUNDED * tolerance and truncation.max(initial=0.0) <= _WORST * _ROUNDED * tolerance
+    exceeds = (
+        bool((accuracy.active & ~determined).any())
+        or _rms(rounding) > tolerance
+        or rounding.max(initial=0.0) > _WORST * tolerance
+    )
+    return settled and exceeds
 
 
 def _rms(values: Doubles) -> float:
@@ -238,5 +266,5 @@ def _fill_isolated(op: SymmetricOperator, features: FeatureMatrix, values: Float
     """f(keep(u)) x(u) for nodes without edges."""
     nodes = np.flatnonzero(op.weight == 0)
     if len(nodes):
-        factor = op.series(op.hop.keep[nodes].astype(np.float64))
+        factor = response_of(op.hop.scheme, op.hop.hops)(op.hop.keep[nodes].astype(np.float64))
         values[nodes] = features.some(nodes) * factor[:, None].astype(np.float32)

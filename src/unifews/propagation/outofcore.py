@@ -15,6 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -28,7 +29,7 @@ from unifews.errors import InputError
 from unifews.propagation import planner
 from unifews.propagation.assembly import make_trace, trace_of_dict, trace_to_dict
 from unifews.propagation.basis import Basis
-from unifews.propagation.driver import Outcome, Schedule, run
+from unifews.propagation.driver import RunResult, Schedule, run
 from unifews.propagation.features import Floats
 from unifews.propagation.folder import FORM, RESULT, FileTarget, FolderStore
 from unifews.propagation.planner import Plan, Requirements
@@ -156,7 +157,7 @@ def _propagate(way: Arrangement, store: FolderStore, progress: Progress | None) 
     report(steps, steps)
 
 
-def _write(way: Arrangement, store: FolderStore, view: View, groups: list[Shape], outcome: Outcome) -> int:
+def _write(way: Arrangement, store: FolderStore, view: View, groups: list[Shape], outcome: RunResult) -> int:
     """Write the result, on the input's axes; the power of two that it is divided by, 0 wherever float32 holds it."""
     features, growth = way.task.features, [each.growth for each in outcome.groups]
     whole = max(growth) + features.exponent
@@ -176,9 +177,9 @@ def _write(way: Arrangement, store: FolderStore, view: View, groups: list[Shape]
     return exponent
 
 
-def _traffic(outcome: Outcome, workers: int) -> Traffic | None:
+def _traffic(outcome: RunResult, workers: int) -> Traffic | None:
     by_group = [each.traffic for each in outcome.groups if each.traffic]
     if not by_group:
         return None
-    sent, unpruned = (tuple(sum(hop) for hop in zip(*kind, strict=True)) for kind in zip(*by_group, strict=True))
+    sent, unpruned = (tuple(map(sum, zip_longest(*kind, fillvalue=0))) for kind in zip(*by_group, strict=True))
     return Traffic(workers, sent, unpruned)

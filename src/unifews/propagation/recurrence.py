@@ -20,23 +20,28 @@ the column's own c or, where that is more, what other columns have on average.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unifews.core.schemes import Skip
+from unifews.core.schemes import Skip, response_of
 from unifews.kernels import LANES, aligned, native
 from unifews.kernels.formats import RowFormat, StoredRows
 from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.operator import HopOperator
-from unifews.propagation.spectral import Doubles, Estimate, Series, estimate
+from unifews.propagation.spectral import Doubles, Estimate, Series, amplification, estimate
 from unifews.propagation.tiles import Shape
 
 _SUMS = 4  # ⟨s', s⟩, ‖s'‖², ‖stored - s'‖², and ‖s'‖² in the caller's norm: see native/rows.h
 _STATIONARY = 1e-11  # of a column's squared norm: less than this beside the stationary part is rounding
 _FINISHED = 1e-6  # b_k of a column whose Krylov space is exhausted
+_ARITHMETIC = 2.0**-23  # relative rounding of a sum in float32
+_NEGLIGIBLE = 0.1  # of the tolerance: what may be left out of a column because rounding has spoilt it
+_UNCERTAIN = 0.05  # error of a_k beyond which J says little
+_SAMPLE = 512  # rows whose rounding is looked at
+_QUADRATURES, _RANGES = 16, 32  # columns that give the spectrum of an average one, and ranges of eigenvalues
 _CARRIED = 1.25  # rounding in the result over what is expected of random errors
 
 INTERVALS: dict[Skip, tuple[float, float]] = {
@@ -70,11 +75,29 @@ class SymmetricOperator:
         weight = np.where(connected, diffusion.degree, 0.0)
         own = None if diffusion.r == 0.5 else np.where(connected, diffusion.degree ** (2 * diffusion.r), 0.0).astype(np.float32)
         at = STATIONARY.get(skip)
-        return cls(hop, series, weight.astype(np.float32), own, None if at is None else float(series(np.array(at))))
+        f = response_of(hop.scheme, hop.hops)
+        return cls(hop, series, weight.astype(np.float32), own, None if at is None else float(f(np.array(at))))
 
     @cached_property
     def total(self) -> float:
         return float(self.weight.sum(dtype=np.float64))
+
+    def alike(self, error: Doubles, nodes: NDArray[np.int64]) -> Doubles:
+        """The share of ‖error‖² in one vector that is not zero anywhere, for errors [nodes, columns] of a sample of the rows.
+
+        At least what independent errors have; more where many rows have the same value, and so the same error.
+        """
+        weight, some = self.weight.astype(np.float64), self.weight[nodes].astype(np.float64)
+        square = some @ np.square(error)
+        along = np.square(some @ error) - np.square(some) @ np.square(error)  # without what is random
+        whole = some.sum() * square
+        share = np.clip(along / np.where(whole > 0, whole, 1.0), 0.0, 1.0)
+        return np.asarray(np.minimum(share + np.square(weight).sum() / self.total**2, 1.0))
+
+    @cached_property
+    def leading(self) -> float:
+        """The squared norm of the stationary vector in the caller's norm, over that in the inner product."""
+        return 1.0 if self.own is None or not self.total else float(self.own.sum(dtype=np.float64)) / self.total
 
     @cached_property
     def factors(self) -> tuple[Floats, Floats]:
@@ -100,13 +123,15 @@ class _State:
     """s_k = nu p_k + epsilon p_{k-1}"""
     epsilon: Doubles
     live: NDArray[np.bool_]
-    spoilt: NDArray[np.bool_]
-    """Where rounding is as large as what is left of a column."""
+    known: NDArray[np.int64]
+    """Rows of J before rounding was as large as what was left of a column; p_k after that many are not used."""
     a: list[Doubles] = field(default_factory=list)
     b: list[Doubles] = field(default_factory=list)
     applied: Doubles | None = None
     """S p_{k-1} in terms of s_0 .. s_k"""
     rounding: list[Doubles] = field(default_factory=list)
+    lengths: list[Doubles] = field(default_factory=list)
+    """‖s_k‖"""
     sizes: list[Doubles] = field(default_factory=list)
     """Norm of p_k in the caller's norm, about."""
 
@@ -138,6 +163,8 @@ class Recurrence:
         self.rest = np.maximum(square - total * self.mean**2, 0.0)
         self.rest[self.rest <= _STATIONARY * square] = 0.0
         self.scale = np.where(self.rest > 0, 1 / np.sqrt(np.where(self.rest > 0, self.rest, 1.0)), 0.0)
+        self.alike = np.zeros(self.padded)
+        """The share of squared rounding errors that is the same in all rows"""
         self.state: _State | None = None
 
     def _wide(self, values: Doubles) -> Doubles:
@@ -151,7 +178,11 @@ class Recurrence:
         stored = format.empty(self.features.n, shape.blocks)
         sums = np.zeros((_SUMS, self.padded))
         mean, scale = _floats(self.mean), _floats(self.scale)
+        nodes = np.flatnonzero(op.weight)[:: max(1, self.features.n // _SAMPLE)]
+        some = np.zeros((len(nodes), self.padded))
         for first, rows, column in self._rows():
+            inside = (nodes >= first) & (nodes < first + len(rows))
+            some[inside, : shape.width] = rows[nodes[inside] - first, column : column + shape.width]
             native.encode_rows(
                 format=format.code,
                 x=rows,
@@ -169,11 +200,17 @@ class Recurrence:
                 sums=sums,
                 threads=op.hop.threads,
             )
+        if len(nodes):
+            part = StoredRows(stored.rows[nodes], stored.steps[nodes] if stored.steps.size else stored.steps)
+            exact = (op.hop.diffusion.source[nodes, None] * some - self.mean) * self.scale
+            self.alike = op.alike(format.decode(part, shape.blocks) - exact, nodes)
         nu = np.sqrt(sums[1])
         live = nu > 0
         inverse = _inverse(nu)
-        self.state = _State(format, [stored], [inverse[None]], nu, np.zeros(self.padded), live, np.zeros_like(live))
-        self.state.rounding.append(np.sqrt(sums[2]) * inverse)
+        self.state = _State(format, [stored], [inverse[None]], nu, np.zeros(self.padded), live, np.full(self.padded, 1000))
+        offset = _ARITHMETIC * np.abs(self.mean) * self.scale * np.sqrt(op.total)  # x - mean, in float32
+        self.state.lengths.append(nu)
+        self.state.rounding.append(np.sqrt(sums[2] + np.square(offset)) * inverse)
         self.state.sizes.append(np.sqrt(sums[3]) * inverse if op.own is not None else np.ones(self.padded))
         return self.state.rounding[0]
 
@@ -184,8 +221,8 @@ class Recurrence:
             return [(0, features.columns(shape.column, shape.column + shape.width), 0)]
         return [(first, features.rows(first, last), shape.column) for first, last in features.chunks()]
 
-    def hop(self, shift: float) -> None:
-        """One more iterate, with `shift` the guess σ_k."""
+    def hop(self, shift: Doubles | float) -> None:
+        """One more iterate, with `shift` the guess σ_k, of each column or of all."""
         state, op, shape = self.state, self.op, self.shape
         assert state is not None
         k = len(state.basis) - 1
@@ -219,9 +256,11 @@ class Recurrence:
             sums=sums,
             threads=op.hop.threads,
         )
-        self._measured(shift, out, sums, inverse)
+        lengths = np.array(state.lengths)
+        arithmetic = _ARITHMETIC * np.sqrt(np.square(inverse * lengths[-1]) + np.square(mix * lengths).sum(axis=0))
+        self._measured(shift, out, sums, inverse, np.square(arithmetic))
 
-    def _measured(self, shift: float, out: StoredRows, sums: Doubles, inverse: Doubles) -> None:
+    def _measured(self, shift: Doubles | float, out: StoredRows, sums: Doubles, inverse: Doubles, arithmetic: Doubles) -> None:
         """a_k, b_k and p_{k+1} from what the hop has added up."""
         state = self.state
         assert state is not None
@@ -229,8 +268,11 @@ class Recurrence:
         low, high = self.op.series.low - shift, self.op.series.high - shift
         along = np.clip(sums[0] * inverse, low, high)
         square = sums[1] - along**2
-        # What rounding has left undetermined is no sign of an exhausted space: the column needs a wider format.
-        state.spoilt |= (sums[2] > 0) & ((square < 4 * sums[2]) | (along != sums[0] * inverse))
+        # What rounding has left undetermined is no sign of an exhausted space: the column may need a wider format.
+        spoilt = ((sums[2] > 0) & (square < 4 * sums[2])) | (np.abs(along - sums[0] * inverse) > 1e-6)
+        # s_k has a part along p_{k-1}, and p_k the rounding of s_k: that much of what was measured is not a_k.
+        spoilt |= np.abs(state.epsilon) * inverse * state.rounding[-1] * np.sqrt(self.alike) > _UNCERTAIN
+        state.known[spoilt] = np.minimum(state.known[spoilt], k)
         b = np.sqrt(np.clip(square, sums[2], (0.5 * (high - low)) ** 2))
         finished = b <= _FINISHED
         b[finished] = 0.0
@@ -245,8 +287,9 @@ class Recurrence:
         state.a.append(np.where(state.live, shift + along, 0.0))
         state.b.append(b)
         state.stored.append(out)
+        state.lengths.append(np.sqrt(sums[1]))
         # S p_{k-1} was taken from s_k, so its rounding is in S p_k too, and so on.
-        lost = sums[2] + np.square(state.epsilon * state.rounding[-1]) * (k > 0)
+        lost = sums[2] + arithmetic + np.square(state.epsilon * state.rounding[-1]) * (k > 0)
         state.nu, state.epsilon, state.applied = b, along, applied
         state.live = state.live & ~finished
         inverse = _inverse(b)
@@ -260,23 +303,60 @@ class Recurrence:
         state, width = self.state, self.shape.width
         assert state is not None
         a, b, sizes = (np.array(each)[:, :width] for each in (state.a, state.b, state.sizes))
+        known = state.known[:width]
+        after = np.arange(len(a))[:, None] >= known
+        last = np.maximum(known, 1).clip(max=len(a)) - 1, np.arange(width)
+        a, b = (np.where(after, each[last], each) for each in (a, b))
         found = estimate(self.op.series, a, b, sizes, tolerance, self.op.hop.threads)
+        used = np.arange(len(sizes))[:, None] <= known
+        unused = np.sqrt(np.square(np.where(used, 0.0, found.coefficients) * sizes).sum(axis=0))
+        found = replace(found, coefficients=np.where(used, found.coefficients, 0.0))
         active = self.scale[:width] > 0
-        later = np.square(found.coefficients * sizes)[::-1].cumsum(axis=0)[::-1]
-        if active.any():  # f may remove nearly all of a column, and not of a random error
-            later = np.maximum(later, later[:, active].mean(axis=1, keepdims=True))
-        rounding = np.sqrt((np.square(np.array(state.rounding)[:, :width]) * later).sum(axis=0))
-        rounding *= _CARRIED / np.maximum(found.norm, 1e-300)
-        rounding[state.spoilt[:width]] = np.inf
+        lost = np.square(_CARRIED * np.array(state.rounding)[:, :width])
+        carried, settled = ((lost * each).sum(axis=0) for each in self._carried(found.coefficients, a, b, sizes, active))
+        # J has seen what rounding added to the stationary part, and f may leave more of that than of the column.
+        norm = np.sqrt(np.maximum(np.square(found.norm) - settled, np.square(self.op.series.resolved * sizes[0])))
+        determined = np.isfinite(found.truncation)
+        truncation = np.where(determined, found.truncation, 0.0) * (found.norm / np.maximum(norm, 1e-300))
+        found = replace(found, norm=norm, truncation=np.where(determined, truncation, np.inf))
+        rounding = np.sqrt(carried + settled) / np.maximum(found.norm, 1e-300)
+        rounding[~determined | (unused > _NEGLIGIBLE * tolerance * norm)] = np.inf
         return Accuracy(found, np.where(active, rounding, 0.0), active)
 
-    def next_shift(self) -> float:
-        """A guess of a_k: the mean of the last ones."""
+    def _carried(
+        self, coefficients: Doubles, a: Doubles, b: Doubles, sizes: Doubles, active: NDArray[np.bool_]
+    ) -> tuple[Doubles, Doubles]:
+        """‖g_j(S) δ‖² of an error δ of norm 1 in p_j that is random, or like the column, each [m + 1, width].
+
+        A random δ has the spectrum of an average column; and a part in the stationary or leading eigenvector, which columns may
+        not have: the second result.
+        """
+        m, width = a.shape
+        nodes, shares = _spectrum(a, b, active, self.op.series)
+        count = len(nodes)
+        diagonal, off_diagonal = np.zeros((m + 2 + count, width)), np.zeros((m + 1 + count, width))
+        diagonal[:m], off_diagonal[:m] = a, b
+        diagonal[m + 1 : -1], diagonal[-1] = nodes[:, None], self.op.series.high
+        first = np.zeros_like(diagonal)
+        first[0], first[m + 1 : -1], first[-1] = 1.0, np.sqrt(shares)[:, None], 1.0
+        squares = np.square(amplification(coefficients, a, b, diagonal, off_diagonal, first))
+        like = (squares[:, : m + 1] * np.square(sizes)).sum(axis=1)
+        random = squares[:, m + 1 : -1].sum(axis=1) * np.square(sizes).mean()
+        return np.maximum(like, random), self.op.leading * self.alike[:width] * squares[:, -1]
+
+    def next_shift(self) -> Doubles:
+        """A guess of a_k for each column: the mean of a_{k-1} over columns, as far as that is stable.
+
+        An error e of a_{k-1} leaves p_k with a part e/b along p_{k-1}, from which what is measured as a_k has the error
+        (a_{k-1} - σ_{k-1})(a_{k-1} - σ_k) e/b². The guess keeps that below e/4.
+        """
         state = self.state
         assert state is not None
-        running = state.live[: self.shape.width]
-        low, high = self.op.series.low, self.op.series.high
-        return float(state.a[-1][: self.shape.width][running].mean()) if running.any() else 0.5 * (low + high)
+        last = state.a[-1]
+        running = state.live & (self.scale > 0)
+        mean = float(last[running].mean()) if running.any() else 0.0
+        reach = 0.25 * np.square(state.b[-1]) / np.maximum(np.abs(state.epsilon), 1e-30)
+        return last + np.clip(mean - last, -reach, reach)
 
     def norms(self, found: Estimate) -> Doubles:
         """Of each column of f(S) X in the caller's norm: without the stationary part, and with it; [2, width]."""
@@ -316,6 +396,23 @@ class Recurrence:
         assert self.state is not None
         inverse = self.state.basis[0][0]
         return _inverse(inverse) ** 2
+
+
+def _spectrum(a: Doubles, b: Doubles, active: NDArray[np.bool_], series: Series) -> tuple[Doubles, Doubles]:
+    """Eigenvalues and their shares in an average column: Gauss quadratures of some columns, added up in narrow ranges."""
+    columns = np.flatnonzero(active)
+    columns = columns[:: max(1, len(columns) // _QUADRATURES)] if len(columns) else np.arange(1)
+    matrices = np.zeros((len(columns), len(a), len(a)))
+    at = np.arange(len(a))
+    matrices[:, at, at] = a[:, columns].T
+    matrices[:, at[1:], at[:-1]] = b[:-1, columns].T  # eigh reads the lower half
+    values, vectors = np.linalg.eigh(matrices)
+    shares = np.square(vectors[:, 0]).ravel() / len(columns)
+    values = np.clip(values.ravel(), series.low, series.high)
+    place = np.minimum((values - series.low) / (series.high - series.low) * _RANGES, _RANGES - 1).astype(np.int64)
+    total, moment = (np.asarray(np.bincount(place, each, _RANGES), dtype=np.float64) for each in (shares, shares * values))
+    some = total > 0
+    return moment[some] / total[some], total[some]
 
 
 def _inverse(values: Doubles) -> Doubles:

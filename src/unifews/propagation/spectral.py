@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ from unifews.kernels import LANES, aligned, native
 Doubles = NDArray[np.float64]
 Response = Callable[[Doubles], Doubles]
 _EXACT = 1e-7  # of the largest coefficient: where a series of f ends
+_RESOLVED = 2.0**-16  # of ‖f‖·‖x‖: errors are relative to at least this much, about 100 times what float32 rounds
+_MARGIN = 0.02  # of the interval: what rounding may add to its ends
 _LONGEST = 4096  # terms of a series
 
 
@@ -55,6 +58,17 @@ class Series:
     @property
     def degree(self) -> int:
         return len(self.terms) - 1
+
+    @cached_property
+    def largest(self) -> float:
+        """The largest magnitude of f, which is the norm of f(S)."""
+        centre, radius = 0.5 * (self.high + self.low), 0.5 * (self.high - self.low)
+        return float(np.abs(self(centre + radius * np.cos(np.linspace(0, np.pi, 2 * len(self.terms) + 8)))).max())
+
+    @property
+    def resolved(self) -> float:
+        """The least norm of f(S) x, for ‖x‖ = 1, of which float32 leaves a few digits."""
+        return _RESOLVED * self.largest
 
     def __call__(self, t: Doubles) -> Doubles:
         scaled = (np.asarray(t, dtype=np.float64) - 0.5 * (self.high + self.low)) / (0.5 * (self.high - self.low))
@@ -101,7 +115,7 @@ class Estimate:
     coefficients: Doubles
     """c_0 .. c_m, [m + 1, columns]"""
     norm: Doubles
-    """‖f(S) x‖, [columns]"""
+    """‖f(S) x‖, [columns]; at least what float32 resolves of a column that f removes"""
     truncation: Doubles
     """The error of the coefficients, relative to that norm, [columns]"""
 
@@ -123,10 +137,14 @@ def estimate(series: Series, a: Doubles, b: Doubles, sizes: Doubles, tolerance: 
         size = min(longest, 2 * size)
     chosen = ways[: m + 1, 0].copy()
     weights = np.concatenate([sizes, np.repeat(sizes[-1:], size - len(sizes), axis=0)])
-    norm = _norm(ways[:, 0] * weights)
-    ways[: m + 1] -= chosen[:, None]
-    error = _norm(ways * weights[:, None]).max(axis=0)
-    return Estimate(chosen, norm, error / np.maximum(norm, 1e-300))
+    norm = np.maximum(_norm(ways[:, 0] * weights), series.resolved * sizes[0])
+    with np.errstate(invalid="ignore", over="ignore"):
+        ways[: m + 1] -= chosen[:, None]
+        error = _norm(ways * weights[:, None]).max(axis=0)
+    truncation = error / np.maximum(norm, 1e-300)
+    broken = ~np.isfinite(truncation) | _is_outside(a, b, series)
+    chosen[:, broken], norm[broken], truncation[broken] = 0.0, 0.0, np.inf
+    return Estimate(chosen, norm, truncation)
 
 
 def first_columns(series: Series, diagonal: Doubles, off_diagonal: Doubles, threads: int) -> Doubles:
@@ -146,18 +164,54 @@ def continuations(series: Series, a: Doubles, b: Doubles, size: int) -> tuple[Do
         whole[m:, 0] = part[-min(3, m) :].mean(axis=0)
         whole[m:, 1] = part[[m - 2 + turn % 2 if m > 1 else 0 for turn in range(rest)]]
     for way, end in ((2, series.high), (3, series.low)):
-        diagonal[m, way] = _radau(a, b, end)
+        diagonal[m, way] = np.clip(_radau(a, b, end), series.low, series.high)  # as every entry of J is
     return diagonal, off_diagonal
+
+
+def amplification(
+    coefficients: Doubles, a: Doubles, b: Doubles, diagonal: Doubles, off_diagonal: Doubles, e: Doubles
+) -> Doubles:
+    """g_j(M) e for j = 0 .. m, [m + 1, size, columns], where an error δ made at p_j appears in Σ_k c_k p_k as g_j(S) δ.
+
+    g_j = Σ_{k≥j} c_k π_{k-j} with the polynomials π of the recurrence that begins with a_j, b_j: Clenshaw's sums, from the last
+    to the first. M is tridiagonal, one matrix per column.
+    """
+    m = len(b)
+    inverse = np.where(b > 0, 1 / np.where(b > 0, b, 1.0), 0.0)
+    sums = np.zeros((m + 2, *e.shape))
+    sums[m] = coefficients[m] * e
+    for k in range(m - 1, -1, -1):
+        after = sums[k + 1]
+        product = (diagonal - a[k]) * after
+        product[1:] += off_diagonal * after[:-1]
+        product[:-1] += off_diagonal * after[1:]
+        sums[k] = coefficients[k] * e + inverse[k] * product
+        if k + 1 < m:
+            sums[k] -= b[k] * inverse[k + 1] * sums[k + 2]
+    return sums[: m + 1]
+
+
+def _is_outside(a: Doubles, b: Doubles, series: Series) -> NDArray[np.bool_]:
+    """Whether J has eigenvalues outside of the interval, of each column: rounding has spoilt it, and f is not known there."""
+    margin = _MARGIN * (series.high - series.low)
+    above, below = (_pivots(a, b, end) for end in (series.high + margin, series.low - margin))
+    return np.asarray((above >= 0).any(axis=0) | (below <= 0).any(axis=0))
 
 
 def _radau(a: Doubles, b: Doubles, end: float) -> Doubles:
     """The last diagonal entry that gives J an eigenvalue at `end`: end + b² / (last pivot of J - end)."""
+    return np.asarray(end + b[-1] ** 2 / _pivots(a, b, end)[-1])
+
+
+def _pivots(a: Doubles, b: Doubles, end: float) -> Doubles:
+    """Of J - end, [m, columns], none zero; as many are positive as J has eigenvalues above `end`."""
     tiny = 1e-9 * (1 + abs(end))
-    pivot = a[0] - end
-    for k in range(1, len(a)):
-        pivot = a[k] - end - b[k - 1] ** 2 / np.where(np.abs(pivot) < tiny, tiny, pivot)
-    pivot = np.where(np.abs(pivot) < tiny, np.copysign(tiny, pivot), pivot)
-    return np.asarray(end + np.clip(b[-1] ** 2 / pivot, -4.0, 4.0))
+    pivots = a - end
+    for k in range(len(a)):
+        if k:
+            pivots[k] -= b[k - 1] ** 2 / pivots[k - 1]
+        pivots[k] = np.where(np.abs(pivots[k]) < tiny, np.copysign(tiny, pivots[k]), pivots[k])
+    return pivots
 
 
 def _norm(values: Doubles) -> Doubles:

@@ -60,6 +60,8 @@ def propagate(task: PropagationTask, progress: Callable[[int, int], None] | None
     assert max_error is not None
     reason = _against(task)
     outcome = None if reason else _run(task, progress)
+    if outcome is not None and not _is_asked_for(task) and outcome.error(config.error_norm) > max_error:
+        outcome, reason = None, "rounding leaves too much of an error in fewer hops"
     if outcome is None:
         return _unpruned(task, reason or f"the error needs more than {MOST_HOPS} hops", progress, began)
     values = outcome.values
@@ -90,15 +92,21 @@ def _against(task: PropagationTask) -> str | None:
     op = task.op
     is_filter = isinstance(op.scheme, SpectralFilter)
     if not op.graph.is_symmetric:
-        if is_filter or task.config.degree is not None or task.config.precision is not None:
+        if _is_asked_for(task):
             what = type(op.scheme).__name__ if is_filter else "`degree`" if task.config.degree else "`precision`"
             raise InputError(f"{what} needs an undirected graph, and this one is directed; use graph.undirected().")
         return "the graph is directed, and fewer hops need an undirected one"
-    if is_filter or task.config.degree is not None or task.config.precision is not None:
+    if _is_asked_for(task):
         return None
     if op.hops <= _SHORT or op.graph.num_edges == 0:
         return "so few hops cannot be made fewer"
     return None
+
+
+def _is_asked_for(task: PropagationTask) -> bool:
+    """Whether the scheme's own hops are no alternative: there are none, or the caller has said how to reach the error."""
+    is_filter = isinstance(task.op.scheme, SpectralFilter)
+    return is_filter or task.config.degree is not None or task.config.precision is not None
 
 
 def _run(task: PropagationTask, progress: Callable[[int, int], None] | None) -> Outcome | None:

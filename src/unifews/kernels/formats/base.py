@@ -48,6 +48,10 @@ class RowFormat(ABC):
         rows = aligned(n, self.stride(blocks), dtype=np.uint8).view(np.uint8)
         return StoredRows(rows, np.empty(0, dtype=np.uint8))
 
+    def used(self, stored: StoredRows, blocks: int) -> list[Bytes]:
+        """The bytes that hold values, without padding: views of [n, bytes]."""
+        return [stored.rows[:, : blocks * self.bytes_per_block]]
+
     @abstractmethod
     def encode(self, values: Floats) -> StoredRows:
         """Rows [n, blocks · 16] in this format: the oracle of the kernels."""

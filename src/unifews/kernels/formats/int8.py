@@ -12,14 +12,14 @@ from typing import ClassVar
 import numpy as np
 
 from unifews.kernels import aligned
-from unifews.kernels.formats.base import Floats, RowFormat, StoredRows
+from unifews.kernels.formats.base import Bytes, Floats, RowFormat, StoredRows
 
 
 class Int8(RowFormat):
     name: ClassVar[str] = "int8"
     code: ClassVar[int] = 2
     bytes_per_block: ClassVar[int] = 16
-    rounding: ClassVar[float] = 2.0**-6
+    rounding: ClassVar[float] = 2.0**-7
 
     def _is_apart(self, blocks: int) -> bool:
         """Whether steps have an array of their own: rows of 64 or 128 bytes have no room for them."""
@@ -32,6 +32,9 @@ class Int8(RowFormat):
         stored = super().empty(n, blocks)
         return StoredRows(stored.rows, aligned(n, 8, dtype=np.uint8).view(np.uint8)) if self._is_apart(blocks) else stored
 
+    def used(self, stored: StoredRows, blocks: int) -> list[Bytes]:
+        return [*super().used(stored, blocks), self._steps(stored, blocks)]
+
     def encode(self, values: Floats) -> StoredRows:
         n, blocks = len(values), values.shape[1] // 16
         stored = self.empty(n, blocks)
@@ -39,14 +42,14 @@ class Int8(RowFormat):
         most = np.abs(parts).max(axis=2)
         e = np.maximum((most.view(np.uint32) >> 23).astype(np.int32) - 6, 1)
         whole = np.clip(np.rint(np.ldexp(parts, 127 - e[:, :, None])), -127, 127).astype(np.int8)
-        stored.rows[:, : 16 * blocks] = whole.reshape(n, -1).view(np.uint8)
+        stored.rows[:, : 16 * blocks] = whole.reshape(n, 16 * blocks).view(np.uint8)
         self._steps(stored, blocks)[:] = e
         return stored
 
     def decode(self, stored: StoredRows, blocks: int) -> Floats:
-        whole = stored.rows[:, : 16 * blocks].view(np.int8).reshape(-1, blocks, 16).astype(np.float32)
+        whole = stored.rows[:, : 16 * blocks].view(np.int8).reshape(len(stored.rows), blocks, 16).astype(np.float32)
         e = self._steps(stored, blocks).astype(np.int32) - 127
-        return np.ldexp(whole, e[:, :, None]).reshape(len(whole), -1).astype(np.float32)
+        return np.ldexp(whole, e[:, :, None]).reshape(len(whole), 16 * blocks).astype(np.float32)
 
-    def _steps(self, stored: StoredRows, blocks: int) -> np.ndarray:  # type: ignore[type-arg]
+    def _steps(self, stored: StoredRows, blocks: int) -> Bytes:
         return stored.steps[:, :blocks] if self._is_apart(blocks) else stored.rows[:, 16 * blocks : 17 * blocks]
