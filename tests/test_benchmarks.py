@@ -24,6 +24,7 @@ RUNS = {
     "opening": [""],
     "propagation": [""],
     "scale": ["grow --folder {here}", "memory --folder {here}", "kill --folder {here}", "workers --folder {here}"],
+    "tolerance": [""],
     "training": ["--skip {skipped}"],
 }
 SHARED = {"data", "models"}  # imported by the scripts

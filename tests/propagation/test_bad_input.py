@@ -106,7 +106,7 @@ def test_hops_of_a_polynomial_are_its_own():
         ("scheme", "appmp", "'appnp'"),
         ("entries", "blocks", "'block'"),
         ("basis", "principle", "'principal'"),
-        ("scheme", "zzz", "Known: appnp, sgc"),
+        ("scheme", "zzz", "Known: appnp, heat, ppr, sgc"),
         ("entries", None, "block"),
         ("basis", 3, "input"),
     ],
