@@ -41,6 +41,7 @@ _CLOSE, _TINY = 1e-5, 1e-30  # squares of a column less than this, relative and 
 _FIRST = 0.7  # of the interval from below: the guess of a_0
 _ROW = 128  # bytes of a row, at most, where
 _LARGE = 16 << 20  # bytes or more are all rows of an iterate
+_FASTEST = 4.0  # times smaller is the error after a hop, at most
 MOST_HOPS = 63
 """Iterates that the kernels combine, less one."""
 
@@ -190,11 +191,15 @@ def _tile(
     format, wider = goal.formats[0], goal.formats[1:]
     parts = _parts(shape, format, features.n)
     ran = None
-    if len(parts) == 1:
+    if wider and format.typical > _EARLY * goal.tolerance:
+        parts, goal = [shape], replace(goal, formats=wider)
+    elif len(parts) == 1:
         recurrence = Recurrence(op, features, shape, sums)
         lost = recurrence.start(format)
         if not wider or _rms(lost[: shape.width]) <= _EARLY * goal.tolerance:
             ran = _hops(recurrence, goal, bool(wider))
+        if ran is None:
+            recurrence.release()
         goal = replace(goal, formats=wider)
     if ran is None:
         own = [sums[:, part.column - shape.column :][:, : part.width] for part in parts]
@@ -202,6 +207,7 @@ def _tile(
     accuracy, poor, seconds = ran
     recurrence.finish(accuracy.found.coefficients, values)
     errors, norms, columns = accuracy.errors, recurrence.norms(accuracy.found), np.flatnonzero(poor)
+    recurrence.release()
     if len(columns):
         errors = errors.copy()
         errors[columns], norms[:, columns] = _again(op, features, shape.column + columns, goal, values)
@@ -248,6 +254,7 @@ def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy
         if len(seconds) < least:
             continue
         accuracy = recurrence.estimate(tolerance)
+        least = len(seconds) + _until(accuracy, tolerance) if not goal.degree else least
         poor = accuracy.active & (accuracy.rounding > _WORST * _ROUNDED * tolerance) & can_widen
         if can_widen and goal.norm == "columns":
             good = accuracy.rounding[accuracy.active & ~poor]
@@ -262,6 +269,13 @@ def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy
             return accuracy, poor, seconds
         if not can_widen and not goal.degree and _is_rounded(accuracy, tolerance):
             return accuracy, poor, seconds
+
+
+def _until(accuracy: Accuracy, tolerance: float) -> int:
+    """Hops to the next estimate: a hop rarely divides the error by more than 4."""
+    truncation = accuracy.found.truncation[accuracy.active & np.isfinite(accuracy.found.truncation)]
+    ahead = _rms(truncation) / tolerance
+    return 1 if ahead <= _FASTEST else min(int(math.log(ahead, _FASTEST)), _LEAST)
 
 
 def _is_rounded(accuracy: Accuracy, tolerance: float) -> bool:

@@ -56,6 +56,23 @@ STATIONARY: dict[Skip, float] = {"diagonal": 1.0, "identity+loop": 2.0}
 """The eigenvalue of d^r, where it is an eigenvector."""
 
 
+class Buffers:
+    """Memory of finished tiles for the next ones: fresh memory costs as much as a third of a hop."""
+
+    def __init__(self) -> None:
+        self._free: list[StoredRows] = []
+        self._kind = ("", 0)
+
+    def take(self, format: RowFormat, n: int, blocks: int) -> StoredRows:
+        if self._kind != (format.name, blocks):
+            self._free, self._kind = [], (format.name, blocks)
+        return self._free.pop() if self._free else format.empty(n, blocks)
+
+    def give(self, format: RowFormat, blocks: int, stored: list[StoredRows]) -> None:
+        if self._kind == (format.name, blocks):
+            self._free.extend(stored)
+
+
 @dataclass(frozen=True)
 class SymmetricOperator:
     """S on values q = D^-r x, with the weights of the inner product in which it is symmetric, and a function of it."""
@@ -68,6 +85,7 @@ class SymmetricOperator:
     """d(u)^2r, the weights of the caller's norm, where they are others; else None."""
     stationary: float | None
     """f at the eigenvalue of the stationary vector; None: it is no eigenvector, and nothing is split off."""
+    buffers: Buffers = field(default_factory=Buffers, compare=False)
 
     @classmethod
     def of(cls, hop: HopOperator, series: Series) -> SymmetricOperator:
@@ -176,7 +194,8 @@ class Recurrence:
     def start(self, format: RowFormat) -> Doubles:
         """Encode the columns; returns the share of each that is lost to rounding."""
         op, shape = self.op, self.shape
-        stored = format.empty(self.features.n, shape.blocks)
+        self.release()
+        stored = op.buffers.take(format, self.features.n, shape.blocks)
         sums = np.zeros((_SUMS, self.padded))
         mean, scale = _floats(self.mean), _floats(self.scale)
         nodes = np.flatnonzero(op.weight)[:: max(1, self.features.n // _SAMPLE)]
@@ -234,7 +253,7 @@ class Recurrence:
             mix -= inverse * state.epsilon * state.applied
             mix[:k] -= state.b[-1] * previous
         mix *= state.live
-        out = state.format.empty(self.features.n, shape.blocks)
+        out = op.buffers.take(state.format, self.features.n, shape.blocks)
         sums = np.zeros((_SUMS, self.padded))
         edges = op.hop.edges
         native.recurrence_hop(
@@ -391,6 +410,12 @@ class Recurrence:
             column0=shape.column - first,
             threads=op.hop.threads,
         )
+
+    def release(self) -> None:
+        """Give the memory of the iterates to the next tile."""
+        if self.state is not None:
+            self.op.buffers.give(self.state.format, self.shape.blocks, self.state.stored)
+            self.state = None
 
     def _start_square(self) -> Doubles:
         """‖s_0‖² of each column: p_0 = s_0/‖s_0‖."""
