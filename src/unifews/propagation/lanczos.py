@@ -36,7 +36,8 @@ _LEAST = 2  # hops before the first estimate
 _WORST = 3.0  # times the tolerance: the error of no column is larger
 _ROUNDED = 0.5  # of the tolerance is left to rounding
 _AGAIN = 0.25  # of a tile's columns: if more of them need a wider format, all are propagated again
-_EARLY = 0.25  # of the tolerance: a format that loses more of the input than this loses too much in the end
+ROOM = 0.3
+"""Of the tolerance, for the rounding of the input where the result's is no more."""
 _CLOSE, _TINY = 1e-5, 1e-30  # squares of a column less than this, relative and absolute, are added up in float64
 _FIRST = 0.7  # of the interval from below: the guess of a_0
 _ROW = 128  # bytes of a row, at most, where
@@ -56,6 +57,8 @@ class Goal:
     """A fixed number of hops instead."""
     formats: tuple[RowFormat, ...] = tuple(FORMATS.values())
     """Row formats to choose from, the narrowest first."""
+    room: float = ROOM
+    """Of the tolerance: a format that loses more of the input than this loses too much in the end."""
 
 
 @dataclass(frozen=True)
@@ -191,12 +194,12 @@ def _tile(
     format, wider = goal.formats[0], goal.formats[1:]
     parts = _parts(shape, format, features.n)
     ran = None
-    if wider and format.typical > _EARLY * goal.tolerance:
+    if wider and format.typical > goal.room * goal.tolerance:
         parts, goal = [shape], replace(goal, formats=wider)
     elif len(parts) == 1:
         recurrence = Recurrence(op, features, shape, sums)
         lost = recurrence.start(format)
-        if not wider or _rms(lost[: shape.width]) <= _EARLY * goal.tolerance:
+        if not wider or _rms(lost[: shape.width]) <= goal.room * goal.tolerance:
             ran = _hops(recurrence, goal, bool(wider))
         if ran is None:
             recurrence.release()
