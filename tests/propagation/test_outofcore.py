@@ -438,7 +438,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost(folder, by_block, monkeypatch):
         (dict(out="p.txt"), r"must end in .npy"),
         (dict(entries="node"), r"entries='node' decides by all columns .* write entries='block'"),
         (dict(edge_sparsity=None, relative_threshold=0.1), r"relative_threshold compares with the mean over all columns"),
-        (dict(edge_sparsity=None, max_error=0.1), r"max_error spends one budget"),
+        (dict(edge_sparsity=None, max_error=0.1), r"max_error has its iterates in memory"),
         (dict(certify=True), r"certify is not available"),
         (dict(rank=8), r"rank searches for axes"),
         (dict(every_hop=True), r"every_hop keeps every hop in memory"),

@@ -74,7 +74,8 @@ def propagate(
         graph: the graph.
         x: features [n, f]; numpy, torch, or scipy sparse, which is never made dense as a whole.
         scheme: ``"appnp"``, ``"sgc"``, or an object such as ``Appnp(alpha=.1)``, ``Sgc(skip="identity")``,
-            ``Polynomial.heat(3.0)``.
+            ``Polynomial.heat(3.0)``. With `max_error` also ``"ppr"`` and ``"heat"``: ``PersonalizedPageRank(alpha=.1)``,
+            ``HeatKernel(time=5)``, and any ``Filter(function)``.
         hops: L; default: 20.
         r: T = D^-(1-r) Ā D^-r.
         edge_sparsity: fraction of off-diagonal products to remove, averaged over hops. Give at most one of this and the next
@@ -165,7 +166,7 @@ def _check_out_of_core(
             "compares with the mean over all columns",
             "write threshold=δ",
         ),
-        "max_error": (amounts.max_error is not None, "spends one budget on all columns at once", "write edge_sparsity="),
+        "max_error": (amounts.max_error is not None, "has its iterates in memory", "write edge_sparsity="),
         "certify": (bool(config.certify), "is not available out of core", "leave it out"),
         "rank": (config.rank is not None, "searches for axes with many columns in memory", "leave it out"),
         "every_hop": (config.every_hop, "keeps every hop in memory", "leave it out"),
