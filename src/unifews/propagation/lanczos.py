@@ -263,9 +263,9 @@ def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy
             good = accuracy.rounding[accuracy.active & ~poor]
             if poor.sum() > _AGAIN * accuracy.active.sum() or _rms(good) > _ROUNDED * tolerance:
                 return None
-        errors = np.where(poor, 0.0, accuracy.errors)
+        errors, norms = accuracy.errors[~poor], recurrence.norms(accuracy.found)[:, ~poor]  # the others reach ε by themselves
         worst = errors.max(initial=0.0) if goal.norm == "columns" else 0.0
-        total = overall(errors, recurrence.norms(accuracy.found), goal.norm)
+        total = overall(errors, norms, goal.norm)
         if (total <= tolerance and worst <= _WORST * tolerance) or len(seconds) >= most:
             if len(seconds) >= most < op.hop.hops and not goal.degree:
                 raise NotReached(total)
