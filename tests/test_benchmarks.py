@@ -19,6 +19,7 @@ RUNS = {
     "decoupled": ["--ledger {here}"],
     "dropout": [""],
     "freed": [""],
+    "honesty": [""],
     "inference": ["--models {here}"],
     "iterative": ["--ledger {here} --models gcn,gcnii"],
     "opening": [""],

@@ -13,9 +13,10 @@ with a guess σ_k, and measures ⟨s_{k+1}, p_k⟩ = a_k - σ_k and ‖s_{k+1}�
 is stored. The next hop works on combinations: it gathers s_{k+1} and reads the row's own s_0 .. s_k.
 At the end f(S) x = ‖x‖ Σ c_k p_k is one combination too (`unifews.propagation.spectral` says what c is, and its error).
 
-What is rounded is known: ρ_k = ‖stored - s_k‖ is measured. An error made at p_j goes through the rest of the recurrence, whose
-polynomials are orthonormal for the matrix J without its first j rows; so it appears in the result as ρ_j (Σ_{k≥j} c_k²)^½ with
-the column's own c or, where that is more, what other columns have on average.
+What is rounded is known: ρ_k = ‖stored - s_k‖ is measured. An error δ made at p_j goes through the rest of the recurrence and
+appears in the result as g_j(S) δ with a known polynomial g_j (`spectral.amplification`). Its norm is taken for an error like
+the column itself and for a random one, whichever is more; and for the part of δ that is the same in all rows. Where
+rounding is as large as what is left of a column, what follows is not used.
 """
 
 from __future__ import annotations
@@ -55,6 +56,23 @@ STATIONARY: dict[Skip, float] = {"diagonal": 1.0, "identity+loop": 2.0}
 """The eigenvalue of d^r, where it is an eigenvector."""
 
 
+class Buffers:
+    """Memory of finished tiles for the next ones: fresh memory costs as much as a third of a hop."""
+
+    def __init__(self) -> None:
+        self._free: list[StoredRows] = []
+        self._kind = ("", 0)
+
+    def take(self, format: RowFormat, n: int, blocks: int) -> StoredRows:
+        if self._kind != (format.name, blocks):
+            self._free, self._kind = [], (format.name, blocks)
+        return self._free.pop() if self._free else format.empty(n, blocks)
+
+    def give(self, format: RowFormat, blocks: int, stored: list[StoredRows]) -> None:
+        if self._kind == (format.name, blocks):
+            self._free.extend(stored)
+
+
 @dataclass(frozen=True)
 class SymmetricOperator:
     """S on values q = D^-r x, with the weights of the inner product in which it is symmetric, and a function of it."""
@@ -67,6 +85,7 @@ class SymmetricOperator:
     """d(u)^2r, the weights of the caller's norm, where they are others; else None."""
     stationary: float | None
     """f at the eigenvalue of the stationary vector; None: it is no eigenvector, and nothing is split off."""
+    buffers: Buffers = field(default_factory=Buffers, compare=False)
 
     @classmethod
     def of(cls, hop: HopOperator, series: Series) -> SymmetricOperator:
@@ -175,7 +194,8 @@ class Recurrence:
     def start(self, format: RowFormat) -> Doubles:
         """Encode the columns; returns the share of each that is lost to rounding."""
         op, shape = self.op, self.shape
-        stored = format.empty(self.features.n, shape.blocks)
+        self.release()
+        stored = op.buffers.take(format, self.features.n, shape.blocks)
         sums = np.zeros((_SUMS, self.padded))
         mean, scale = _floats(self.mean), _floats(self.scale)
         nodes = np.flatnonzero(op.weight)[:: max(1, self.features.n // _SAMPLE)]
@@ -233,7 +253,7 @@ class Recurrence:
             mix -= inverse * state.epsilon * state.applied
             mix[:k] -= state.b[-1] * previous
         mix *= state.live
-        out = state.format.empty(self.features.n, shape.blocks)
+        out = op.buffers.take(state.format, self.features.n, shape.blocks)
         sums = np.zeros((_SUMS, self.padded))
         edges = op.hop.edges
         native.recurrence_hop(
@@ -304,9 +324,9 @@ class Recurrence:
         assert state is not None
         a, b, sizes = (np.array(each)[:, :width] for each in (state.a, state.b, state.sizes))
         known = state.known[:width]
-        after = np.arange(len(a))[:, None] >= known
-        last = np.maximum(known, 1).clip(max=len(a)) - 1, np.arange(width)
-        a, b = (np.where(after, each[last], each) for each in (a, b))
+        after = np.arange(len(a))[:, None] >= known  # nothing is known there: as if eigenvalues were anywhere
+        low, high = self.op.series.low, self.op.series.high
+        a, b = np.where(after, 0.5 * (low + high), a), np.where(after, 0.25 * (high - low), b)
         found = estimate(self.op.series, a, b, sizes, tolerance, self.op.hop.threads)
         used = np.arange(len(sizes))[:, None] <= known
         unused = np.sqrt(np.square(np.where(used, 0.0, found.coefficients) * sizes).sum(axis=0))
@@ -390,6 +410,12 @@ class Recurrence:
             column0=shape.column - first,
             threads=op.hop.threads,
         )
+
+    def release(self) -> None:
+        """Give the memory of the iterates to the next tile."""
+        if self.state is not None:
+            self.op.buffers.give(self.state.format, self.shape.blocks, self.state.stored)
+            self.state = None
 
     def _start_square(self) -> Doubles:
         """‖s_0‖² of each column: p_0 = s_0/‖s_0‖."""

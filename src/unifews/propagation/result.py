@@ -128,7 +128,10 @@ class Propagated:
 
     @property
     def column_errors(self) -> NDArray[np.float64]:
-        """With ``max_error=ε``: estimates of ‖(P̂ - P)_j‖ / ‖P_j‖, P_j without its stationary part; float64 [f]."""
+        """With ``max_error=ε``: estimates of ‖(P̂ - P)_j‖ / ‖P_j‖, P_j without its stationary part; float64 [f].
+
+        Where the filter leaves less than 2^-16 of a column, the error is relative to that much: float32 resolves no more.
+        """
         return self._estimated().columns
 
     @property

@@ -103,7 +103,8 @@ def _chebyshev(response: Response, low: float, high: float, count: int) -> Doubl
             f"the filter must give a finite number for each eigenvalue of the operator, from {low:g} to {high:g}; it gave "
             f"{'another shape' if values.shape != angle.shape else 'values that are not finite'}."
         )
-    terms = 2 / points * np.cos(np.outer(np.arange(count), angle)) @ values
+    transform = np.fft.rfft(np.concatenate([values, values[::-1]]))[:count]  # the cosine transform of the values, but for:
+    terms = (transform * np.exp(-0.5j * np.pi * np.arange(count) / points)).real / points
     terms[0] /= 2
     return np.asarray(terms)
 

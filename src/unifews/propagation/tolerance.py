@@ -22,6 +22,8 @@ from unifews.propagation.result import ErrorPlan, EstimatedError, Propagated
 from unifews.propagation.sampled import SAMPLED, sampled
 from unifews.propagation.task import PropagationTask
 
+SMALL = 1_000_000
+"""Nodes and edges, over all hops: of so few, estimates take longer than hops do."""
 _SHORT = 3  # hops of a scheme for which fewer are hardly possible
 
 
@@ -100,6 +102,8 @@ def _against(task: PropagationTask) -> str | None:
         return None
     if op.hops <= _SHORT or op.graph.num_edges == 0:
         return "so few hops cannot be made fewer"
+    if op.hops * (op.graph.num_nodes + op.graph.num_edges) < SMALL:
+        return "on a graph of this size all hops take no longer than estimates of the error"
     return None
 
 
