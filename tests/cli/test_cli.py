@@ -144,6 +144,7 @@ class TestPropagate:
             ("--scheme heat --time 2", dict(scheme=uf.HeatKernel(2.0))),
         ],
     )
+    @pytest.mark.usefixtures("estimates_on_any_size")
     def test_options_of_an_allowed_error(self, folder, options, keywords):
         command = ("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--max-error", 0.05, *options.split())
         report = json.loads(fine(*command, "--json").out)
@@ -153,6 +154,7 @@ class TestPropagate:
         assert report["plan"]["hops"] == [*out.plan.hops] and report["plan"]["formats"] == [*out.plan.formats]
         assert report["plan"]["bytes_moved"] == out.plan.bytes_moved
 
+    @pytest.mark.usefixtures("estimates_on_any_size")
     def test_the_table_of_an_allowed_error_has_the_hops_that_ran(self, folder):
         printed = fine("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--max-error", 0.1).out
         out = uf.propagate(GRAPH, X, max_error=0.1)
