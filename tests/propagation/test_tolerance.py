@@ -21,6 +21,8 @@ from unifews.errors import InputError, UnifewsError
 from unifews.kernels.formats import FORMATS
 from unifews.propagation.tiles import cut
 
+pytestmark = pytest.mark.usefixtures("estimates_on_any_size")
+
 MADE = uf.powerlaw(300, 1_800, num_features=40, seed=4)
 RINGS = np.concatenate([np.stack([np.arange(30), (np.arange(30) + 1) % 30]), [[0, 5, 9], [15, 20, 3]]], axis=1)
 SCHEMES = {
