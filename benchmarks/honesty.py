@@ -43,6 +43,7 @@ SCHEMES: dict[str, Scheme] = {
 TOLERANCES = (0.01, 0.02, 0.05, 0.1, 0.2)
 PRECISIONS = (None, "int8", "bfloat16", "float32")
 NORMS = (0.0, 0.5, 1.0)
+UNPRUNED = "unpruned"  # all hops in float32, whose error is 0 by definition: they are what the error is relative to
 WORST = 3.0  # times ε: what is promised of each column
 NEGLIGIBLE = 1e-11  # of a column's squared norm: it counts as stationary
 RESOLVED = 2.0**-16  # of ‖f‖·‖x‖: errors of a column of which f leaves less are relative to this
@@ -303,7 +304,7 @@ class Case:
 
     @property
     def claims(self) -> bool:
-        return self.estimated <= self.tolerance
+        return self.estimated <= self.tolerance and self.formats != UNPRUNED
 
     @property
     def ratio(self) -> float:
@@ -336,7 +337,7 @@ def case(name: str, graph: Graph, x: Any, key: str, r: float, tolerance: float, 
     if np.isinf(errors).any():  # a zero or stationary column is not exact
         true = math.inf
     hops = float(np.mean(out.plan.hops)) if out.plan else 20.0
-    formats = "+".join(dict.fromkeys(out.plan.formats)) if out.plan else "unpruned"
+    formats = "+".join(dict.fromkeys(out.plan.formats)) if out.plan else UNPRUNED
     return Case(name, key, r, tolerance, precision, out.error, true, float(errors.max(initial=0.0)), hops, formats)
 
 

@@ -19,11 +19,13 @@ RUNS = {
     "decoupled": ["--ledger {here}"],
     "dropout": [""],
     "freed": [""],
+    "honesty": [""],
     "inference": ["--models {here}"],
     "iterative": ["--ledger {here} --models gcn,gcnii"],
     "opening": [""],
     "propagation": [""],
     "scale": ["grow --folder {here}", "memory --folder {here}", "kill --folder {here}", "workers --folder {here}"],
+    "tolerance": [""],
     "training": ["--skip {skipped}"],
 }
 SHARED = {"data", "models"}  # imported by the scripts

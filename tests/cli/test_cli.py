@@ -144,6 +144,7 @@ class TestPropagate:
             ("--scheme heat --time 2", dict(scheme=uf.HeatKernel(2.0))),
         ],
     )
+    @pytest.mark.usefixtures("estimates_on_any_size")
     def test_options_of_an_allowed_error(self, folder, options, keywords):
         command = ("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--max-error", 0.05, *options.split())
         report = json.loads(fine(*command, "--json").out)
@@ -153,6 +154,7 @@ class TestPropagate:
         assert report["plan"]["hops"] == [*out.plan.hops] and report["plan"]["formats"] == [*out.plan.formats]
         assert report["plan"]["bytes_moved"] == out.plan.bytes_moved
 
+    @pytest.mark.usefixtures("estimates_on_any_size")
     def test_the_table_of_an_allowed_error_has_the_hops_that_ran(self, folder):
         printed = fine("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--max-error", 0.1).out
         out = uf.propagate(GRAPH, X, max_error=0.1)
@@ -439,7 +441,7 @@ class TestSettingsInMessages:
         "options, says",
         [
             ("--certify --memory 1GB", ["certify is not available out of core", "out of core columns"]),
-            ("--max-error .1 --memory 1GB", ["--max-error spends one budget", "out of core columns"]),
+            ("--max-error .1 --memory 1GB", ["--max-error has its iterates in memory", "out of core columns"]),
             ("--max-error .1 --coordinates", "--max-error propagates the features themselves; leave out --coordinates"),
             ("--max-error .1 --rank 3", "--max-error propagates all columns; leave out --rank"),
             ("--degree 3", "--degree has no effect without --max-error; add it, or leave it out."),

@@ -90,6 +90,7 @@ class TestTheLibrary:
             *[("unifews:max_error=0.05", None), ("agp", None), ("unifews-push", None)],
         ]
 
+    @pytest.mark.usefixtures("estimates_on_any_size")
     def test_settings_of_unifews_are_those_of_train(self):
         names = "unifews:max_error=0.1,unifews:entries=node"
         both = uf.compare(DATA, "appnp", names, edge_sparsity=0.5, hops=20, **SETTINGS)

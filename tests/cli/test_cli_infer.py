@@ -74,6 +74,7 @@ class TestPredictions:
         fine("infer", "other", "mine", "--out", "p.npy", "--scores", "--overwrite")
         np.testing.assert_allclose(np.load("p.npy"), scores(model), rtol=1e-4, atol=1e-5)
 
+    @pytest.mark.usefixtures("estimates_on_any_size")
     def test_a_model_of_an_allowed_error(self):
         fine("train", "mine", "--width", 8, "--epochs", 3, "--seeds", 1, "--max-error", 0.1, "--no-baseline", "--save", "other")
         assert run_json("other", "mine", "--out", "p.npy", "--scores")["model"]["pruned"] == "max_error=0.1"

@@ -130,6 +130,7 @@ class TestRuns:
         assert len(report["runs"]) == 1
         assert report["runs"][0]["spec"] == train(DATA, **SETTINGS | {"seeds": 1} | settings).spec.to_dict() | {"seeds": 2}
 
+    @pytest.mark.usefixtures("estimates_on_any_size")
     def test_an_allowed_error(self):
         options = ["--hops", 20, *HEAD, "--max-error", 0.1]
         report = run_json("mine", *options)

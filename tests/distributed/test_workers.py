@@ -84,6 +84,7 @@ def test_columns_dealt_out(folder, told, monkeypatch, name):
     same_as(np.load(folder / f"{name}.npy"), told[0][name], alone(folder, name))
 
 
+@pytest.mark.usefixtures("estimates_on_any_size")
 @pytest.mark.parametrize("name", ERRORS)
 def test_tiles_dealt_out(folder, told, name):
     """To an allowed error, all is as in one process, to the bit."""

@@ -31,7 +31,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def quick(monkeypatch):
+def quick(monkeypatch, estimates_on_any_size):
     """The demo on something small."""
     result = demo.run(dataset=gencat(200, 600, features=40, classes=2, seed=7, name="mine"), **QUICK)
     monkeypatch.setattr(demo, "run", lambda stage, live, seeds: result)

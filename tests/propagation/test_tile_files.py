@@ -22,7 +22,7 @@ from unifews.errors import FileFormatError, InputError
 from unifews.propagation import api, features, lanczos, planner
 from unifews.storage import journal
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("estimates_on_any_size")]
 
 
 def _data():
@@ -183,7 +183,9 @@ CHILD = """
 import os, sys
 import numpy as np
 from unifews import Graph, propagate
+from unifews.propagation import tolerance
 from unifews.storage import journal
+tolerance.GAIN = float("inf")
 os.fsync = lambda descriptor: None
 journal.SAVE_INTERVAL = 0.0
 record = journal.Journal.record

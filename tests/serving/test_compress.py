@@ -268,6 +268,7 @@ def test_decoupled_models(propagation, ranks, tmp_path):
 @pytest.mark.parametrize(
     "settings", [dict(model="appnp"), dict(model="sgc", hops=8, degree=5, precision="float32", error_norm="frobenius")]
 )
+@pytest.mark.usefixtures("estimates_on_any_size")
 def test_models_that_propagate_to_an_allowed_error(settings, tmp_path):
     """The file holds how to propagate, and every graph gets as many hops as it needs for the same error."""
     data = gencat(300, 900, features=FEATURES, classes=3, seed=7, name="mine")

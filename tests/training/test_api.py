@@ -44,6 +44,7 @@ def test_counts_of_an_unpruned_run(model, hops):
 
 
 @pytest.mark.parametrize("model", ["appnp", "sgc"])
+@pytest.mark.usefixtures("estimates_on_any_size")
 def test_a_run_to_an_allowed_error(model):
     """The head learns from the embedding whose hops, products and error the record has."""
     run = uf.train(DATA, model, seeds=2, **HOW | {"hops": 20}, max_error=0.1)
@@ -62,6 +63,7 @@ def test_a_run_to_an_allowed_error(model):
     assert "estimated_error" not in unpruned.to_dict()["trace"] and "error" not in str(unpruned)
 
 
+@pytest.mark.usefixtures("estimates_on_any_size")
 def test_options_of_an_allowed_error_reach_the_propagation():
     run = uf.train(DATA, **HOW | {"hops": 20}, max_error=0.1, degree=3, precision="float32", error_norm="frobenius")
     alone = uf.propagate(DATA.graph, DATA.x, max_error=0.1, degree=3, precision="float32", error_norm="frobenius")

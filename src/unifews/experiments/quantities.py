@@ -53,10 +53,15 @@ def printed_edges() -> dict[str, int]:
     return {row[0]: row[column] for row in table.rows}
 
 
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
 OF_TRAININGS = {
     "accuracy": Quantity("test score, %", 1, lambda r: r["scores"]["test"], lambda r: r["scores"]["test_std"]),
     "edge_removed": Quantity("edge products removed, %", 1, lambda r: 100 * r["trace"]["edge_sparsity"], cost=True),
     "weight_removed": Quantity("weights removed, %", 1, lambda r: 100 * r["trace"]["weight_sparsity"]),
+    "estimated_error": Quantity("estimated error, %", 2, lambda r: _percent(r["trace"].get("estimated_error"))),
     "prop_gmacs": Quantity("propagation, GMACs", 3, lambda r: r["trace"]["macs"] / 1e9, cost=True, operations=True),
     "printed_gmacs": Quantity("propagation by the paper's count, GMACs", 2, _printed_gmacs, cost=True, operations=True),
     "axes_gmacs": Quantity("principal axes, GMACs", 2, lambda r: r["trace"]["basis_macs"] / 1e9, operations=True),

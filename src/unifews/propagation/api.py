@@ -74,7 +74,8 @@ def propagate(
         graph: the graph.
         x: features [n, f]; numpy, torch, or scipy sparse, which is never made dense as a whole.
         scheme: ``"appnp"``, ``"sgc"``, or an object such as ``Appnp(alpha=.1)``, ``Sgc(skip="identity")``,
-            ``Polynomial.heat(3.0)``.
+            ``Polynomial.heat(3.0)``. With `max_error` also ``"ppr"`` and ``"heat"``: ``PersonalizedPageRank(alpha=.1)``,
+            ``HeatKernel(time=5)``, and any ``Filter(function)``.
         hops: L; default: 20.
         r: T = D^-(1-r) Ā D^-r.
         edge_sparsity: fraction of off-diagonal products to remove, averaged over hops. Give at most one of this and the next

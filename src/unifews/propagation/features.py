@@ -36,6 +36,7 @@ class FeatureMatrix:
         _check(matrix, num_nodes)
         self.n, self.f = (int(side) for side in matrix.shape)
         peak = _peak(self.sparse.data if self.sparse is not None else matrix, self.sparse)
+        self._slab: tuple[tuple[int, int], Floats] = (-1, -1), np.empty((0, 0), dtype=np.float32)
         self.exponent = 0
         """The caller's values are the ones given out here times 2^exponent."""
         if peak and not 2.0**-40 < peak < 2.0**40:
@@ -66,7 +67,9 @@ class FeatureMatrix:
     def columns(self, first: int, last: int) -> Floats:
         """Columns first..last as a dense float32 array."""
         if self.sparse is not None:
-            return np.asarray(self._by_column[:, first:last].toarray(order="C"), dtype=np.float32)
+            if self._slab[0] != (first, last):  # a tile may be read again, in another format
+                self._slab = (first, last), np.asarray(self._by_column[:, first:last].toarray(order="C"), dtype=np.float32)
+            return self._slab[1]
         return self._scaled(self.dense[:, first:last])  # type: ignore[index]
 
     def _scaled(self, part: NDArray[Any]) -> Floats:

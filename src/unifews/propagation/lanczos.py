@@ -36,10 +36,13 @@ _LEAST = 2  # hops before the first estimate
 _WORST = 3.0  # times the tolerance: the error of no column is larger
 _ROUNDED = 0.5  # of the tolerance is left to rounding
 _AGAIN = 0.25  # of a tile's columns: if more of them need a wider format, all are propagated again
-_EARLY = 0.25  # of the tolerance: a format that loses more of the input than this loses too much in the end
+ROOM = 0.3
+"""Of the tolerance, for the rounding of the input where the result's is no more."""
+_CLOSE, _TINY = 1e-5, 1e-30  # squares of a column less than this, relative and absolute, are added up in float64
 _FIRST = 0.7  # of the interval from below: the guess of a_0
 _ROW = 128  # bytes of a row, at most, where
 _LARGE = 16 << 20  # bytes or more are all rows of an iterate
+_FASTEST = 4.0  # times smaller is the error after a hop, at most
 MOST_HOPS = 63
 """Iterates that the kernels combine, less one."""
 
@@ -54,6 +57,8 @@ class Goal:
     """A fixed number of hops instead."""
     formats: tuple[RowFormat, ...] = tuple(FORMATS.values())
     """Row formats to choose from, the narrowest first."""
+    room: float = ROOM
+    """Of the tolerance: a format that loses more of the input than this loses too much in the end."""
 
 
 @dataclass(frozen=True)
@@ -163,18 +168,36 @@ def lanczos(op: HopOperator, features: FeatureMatrix, goal: Goal, progress: Prog
 def column_sums(op: SymmetricOperator, features: FeatureMatrix) -> Doubles:
     """Σ weight·q and Σ weight·q² of all columns, [2, f]."""
     factor, square = op.factors
+    sums = np.zeros((2, features.f))
     if features.sparse is not None:
         rows = np.repeat(np.arange(features.n), np.diff(features.sparse.indptr))
         data, columns = features.sparse.data.astype(np.float64), features.sparse.indices
         products = (factor[rows] * data, square[rows] * data**2)
-        return np.stack([np.bincount(columns, each, features.f) for each in products]).astype(np.float64)
-    sums = np.zeros((2, features.f))
-    for first, last in features.chunks():
-        part = slice(first, last)
-        native.column_sums(
-            x=features.rows(first, last), factor=factor[part], square=square[part], sums=sums, threads=op.hop.threads
-        )
+        sums[:] = [np.bincount(columns, each, features.f) for each in products]
+    else:
+        for first, last in features.chunks():
+            part = slice(first, last)
+            native.column_sums(
+                x=features.rows(first, last), factor=factor[part], square=square[part], sums=sums, threads=op.hop.threads
+            )
+    rest = sums[1] - np.square(sums[0]) / max(op.total, 1.0)
+    close = np.flatnonzero((rest < _CLOSE * sums[1]) | (sums[1] < _TINY))  # float32 does not tell whether anything is left
+    if len(close) and op.total:
+        sums[:, close] = _exact_sums(op, features, close)
     return sums
+
+
+def _exact_sums(op: SymmetricOperator, features: FeatureMatrix, columns: NDArray[np.int64]) -> Doubles:
+    """The same of some columns in float64, with Σ weight·(q - mean)² added up by itself."""
+    weight, source = op.weight.astype(np.float64), op.hop.diffusion.source.astype(np.float64)
+    whole, rest = np.zeros(len(columns)), np.zeros(len(columns))
+    for first, last in features.chunks():
+        q = source[first:last, None] * features.rows(first, last)[:, columns]
+        whole += weight[first:last] @ q
+    for first, last in features.chunks():
+        q = source[first:last, None] * features.rows(first, last)[:, columns]
+        rest += weight[first:last] @ np.square(q - whole / op.total)
+    return np.stack([whole, rest + np.square(whole) / op.total])
 
 
 def propagate_tile(
@@ -184,14 +207,17 @@ def propagate_tile(
     format, wider = goal.formats[0], goal.formats[1:]
     parts = parts_of(shape, format, features.n)
     ran = recurrence = None
-    if len(parts) == 1:
+    if wider and format.typical > goal.room * goal.tolerance:
+        parts, goal = [shape], replace(goal, formats=wider)
+    elif len(parts) == 1:
         recurrence = Recurrence(op, features, shape, sums)
         lost = recurrence.start(format)
-        if not wider or _rms(lost[: shape.width]) <= _EARLY * goal.tolerance:
+        if not wider or _rms(lost[: shape.width]) <= goal.room * goal.tolerance:
             ran = _hops(recurrence, goal, bool(wider))
+        if ran is None:
+            recurrence.release()
         goal = replace(goal, formats=wider)
     if ran is None or recurrence is None:
-        recurrence = None  # its iterates are no longer needed
         results = []
         for part in parts:
             own = sums[:, part.column - shape.column :][:, : part.width]
@@ -200,7 +226,7 @@ def propagate_tile(
     accuracy, poor, seconds = ran
     recurrence.finish(accuracy.found.coefficients, values)
     errors, norms, columns = accuracy.errors, recurrence.norms(accuracy.found), np.flatnonzero(poor)
-    recurrence = None
+    recurrence.release()
     if len(columns):
         errors = errors.copy()
         errors[columns], norms[:, columns] = _again(op, features, shape.column + columns, goal, values)
@@ -249,20 +275,28 @@ def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy
         if len(seconds) < least:
             continue
         accuracy = recurrence.estimate(tolerance)
+        least = len(seconds) + _until(accuracy, tolerance) if not goal.degree else least
         poor = accuracy.active & (accuracy.rounding > _WORST * _ROUNDED * tolerance) & can_widen
         if can_widen and goal.norm == "columns":
             good = accuracy.rounding[accuracy.active & ~poor]
             if poor.sum() > _AGAIN * accuracy.active.sum() or _rms(good) > _ROUNDED * tolerance:
                 return None
-        errors = np.where(poor, 0.0, accuracy.errors)
+        errors, norms = accuracy.errors[~poor], recurrence.norms(accuracy.found)[:, ~poor]  # the others reach ε by themselves
         worst = errors.max(initial=0.0) if goal.norm == "columns" else 0.0
-        total = overall(errors, recurrence.norms(accuracy.found), goal.norm)
+        total = overall(errors, norms, goal.norm)
         if (total <= tolerance and worst <= _WORST * tolerance) or len(seconds) >= most:
             if len(seconds) >= most < op.hop.hops and not goal.degree:
                 raise NotReached(total)
             return accuracy, poor, seconds
         if not can_widen and not goal.degree and _is_rounded(accuracy, tolerance):
             return accuracy, poor, seconds
+
+
+def _until(accuracy: Accuracy, tolerance: float) -> int:
+    """Hops to the next estimate: a hop rarely divides the error by more than 4."""
+    truncation = accuracy.found.truncation[accuracy.active & np.isfinite(accuracy.found.truncation)]
+    ahead = _rms(truncation) / tolerance
+    return 1 if ahead <= _FASTEST else min(int(math.log(ahead, _FASTEST)), _LEAST)
 
 
 def _is_rounded(accuracy: Accuracy, tolerance: float) -> bool:

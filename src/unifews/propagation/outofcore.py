@@ -157,8 +157,8 @@ def _run(way: Arrangement, store: FolderStore, report: Progress) -> None:
         _propagate(way, store, report, began)
         return
     with way.comm.agreed():
-        reason = tolerance.against(task)
-        goal = tolerance.goal_of(task)
+        ahead = tolerance.expected(task)
+        reason, goal = tolerance.against(task, ahead), tolerance.goal_of(task, ahead)
     reason = reason or store.get("unpruned") or _propagate_tiles(way, store, goal, report, began)
     if reason is not None:
         way.task = tolerance.unpruned(task)

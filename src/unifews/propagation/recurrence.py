@@ -13,9 +13,10 @@ with a guess σ_k, and measures ⟨s_{k+1}, p_k⟩ = a_k - σ_k and ‖s_{k+1}�
 is stored. The next hop works on combinations: it gathers s_{k+1} and reads the row's own s_0 .. s_k.
 At the end f(S) x = ‖x‖ Σ c_k p_k is one combination too (`unifews.propagation.spectral` says what c is, and its error).
 
-What is rounded is known: ρ_k = ‖stored - s_k‖ is measured. An error made at p_j goes through the rest of the recurrence, whose
-polynomials are orthonormal for the matrix J without its first j rows; so it appears in the result as ρ_j (Σ_{k≥j} c_k²)^½ with
-the column's own c or, where that is more, what other columns have on average.
+What is rounded is known: ρ_k = ‖stored - s_k‖ is measured. An error δ made at p_j goes through the rest of the recurrence and
+appears in the result as g_j(S) δ with a known polynomial g_j (`spectral.amplification`). Its norm is taken for an error like
+the column itself and for a random one, whichever is more; and for the part of δ that is the same in all rows. Where
+rounding is as large as what is left of a column, what follows is not used.
 """
 
 from __future__ import annotations
@@ -57,6 +58,23 @@ STATIONARY: dict[Skip, float] = {"diagonal": 1.0, "identity+loop": 2.0}
 """The eigenvalue of d^r, where it is an eigenvector."""
 
 
+class Buffers:
+    """Memory of finished tiles for the next ones: fresh memory costs as much as a third of a hop."""
+
+    def __init__(self) -> None:
+        self._free: list[StoredRows] = []
+        self._kind = ("", 0)
+
+    def take(self, format: RowFormat, n: int, blocks: int) -> StoredRows:
+        if self._kind != (format.name, blocks):
+            self._free, self._kind = [], (format.name, blocks)
+        return self._free.pop() if self._free else format.empty(n, blocks)
+
+    def give(self, format: RowFormat, blocks: int, stored: list[StoredRows]) -> None:
+        if self._kind == (format.name, blocks):
+            self._free.extend(stored)
+
+
 @dataclass(frozen=True)
 class SymmetricOperator:
     """S on values q = D^-r x, with the weights of the inner product in which it is symmetric, and a function of it."""
@@ -71,6 +89,7 @@ class SymmetricOperator:
     """f at the eigenvalue of the stationary vector; None: it is no eigenvector, and nothing is split off."""
     move: Move | None = None
     """Takes s_k, by its number, when it is no longer gathered but only read row after row; None: it stays in memory."""
+    buffers: Buffers = field(default_factory=Buffers, compare=False)
 
     @classmethod
     def of(cls, hop: HopOperator, series: Series, move: Move | None = None) -> SymmetricOperator:
@@ -129,6 +148,8 @@ class _State:
     live: NDArray[np.bool_]
     known: NDArray[np.int64]
     """Rows of J before rounding was as large as what was left of a column; p_k after that many are not used."""
+    moved: set[int] = field(default_factory=set)
+    """Iterates whose memory is no longer in use."""
     a: list[Doubles] = field(default_factory=list)
     b: list[Doubles] = field(default_factory=list)
     applied: Doubles | None = None
@@ -179,7 +200,8 @@ class Recurrence:
     def start(self, format: RowFormat) -> Doubles:
         """Encode the columns; returns the share of each that is lost to rounding."""
         op, shape = self.op, self.shape
-        stored = format.empty(self.features.n, shape.blocks)
+        self.release()
+        stored = op.buffers.take(format, self.features.n, shape.blocks)
         sums = np.zeros((_SUMS, self.padded))
         mean, scale = _floats(self.mean), _floats(self.scale)
         nodes = np.flatnonzero(op.weight)[:: max(1, self.features.n // _SAMPLE)]
@@ -237,7 +259,7 @@ class Recurrence:
             mix -= inverse * state.epsilon * state.applied
             mix[:k] -= state.b[-1] * previous
         mix *= state.live
-        out = state.format.empty(self.features.n, shape.blocks)
+        out = op.buffers.take(state.format, self.features.n, shape.blocks)
         sums = np.zeros((_SUMS, self.padded))
         edges = op.hop.edges
         native.recurrence_hop(
@@ -290,8 +312,11 @@ class Recurrence:
         following[: k + 1] -= along * state.basis[k]
         state.a.append(np.where(state.live, shift + along, 0.0))
         state.b.append(b)
-        if self.op.move is not None:
-            state.stored[k] = self.op.move(k, state.stored[k])
+        moved = self.op.move(k, state.stored[k]) if self.op.move is not None else state.stored[k]
+        if moved is not state.stored[k]:
+            self.op.buffers.give(state.format, self.shape.blocks, [state.stored[k]])
+            state.stored[k] = moved
+            state.moved.add(k)
         state.stored.append(out)
         state.lengths.append(np.sqrt(sums[1]))
         # S p_{k-1} was taken from s_k, so its rounding is in S p_k too, and so on.
@@ -310,9 +335,9 @@ class Recurrence:
         assert state is not None
         a, b, sizes = (np.array(each)[:, :width] for each in (state.a, state.b, state.sizes))
         known = state.known[:width]
-        after = np.arange(len(a))[:, None] >= known
-        last = np.maximum(known, 1).clip(max=len(a)) - 1, np.arange(width)
-        a, b = (np.where(after, each[last], each) for each in (a, b))
+        after = np.arange(len(a))[:, None] >= known  # nothing is known there: as if eigenvalues were anywhere
+        low, high = self.op.series.low, self.op.series.high
+        a, b = np.where(after, 0.5 * (low + high), a), np.where(after, 0.25 * (high - low), b)
         found = estimate(self.op.series, a, b, sizes, tolerance, self.op.hop.threads)
         used = np.arange(len(sizes))[:, None] <= known
         unused = np.sqrt(np.square(np.where(used, 0.0, found.coefficients) * sizes).sum(axis=0))
@@ -396,6 +421,13 @@ class Recurrence:
             column0=shape.column - first,
             threads=op.hop.threads,
         )
+
+    def release(self) -> None:
+        """Give the memory of the iterates to the next tile."""
+        if self.state is not None:
+            own = [each for k, each in enumerate(self.state.stored) if k not in self.state.moved]
+            self.op.buffers.give(self.state.format, self.shape.blocks, own)
+            self.state = None
 
     def _start_square(self) -> Doubles:
         """‖s_0‖² of each column: p_0 = s_0/‖s_0‖."""

@@ -128,7 +128,10 @@ class Propagated:
 
     @property
     def column_errors(self) -> NDArray[np.float64]:
-        """With ``max_error=ε``: estimates of ‖(P̂ - P)_j‖ / ‖P_j‖, P_j without its stationary part; float64 [f]."""
+        """With ``max_error=ε``: estimates of ‖(P̂ - P)_j‖ / ‖P_j‖, P_j without its stationary part; float64 [f].
+
+        Where the filter leaves less than 2^-16 of a column, the error is relative to that much: float32 resolves no more.
+        """
         return self._estimated().columns
 
     @property
@@ -171,7 +174,7 @@ class Propagated:
 
     @property
     def error_bound(self) -> float:
-        """With `certify` or ``max_error=ε``: ‖embedding - P‖_F is at most this, up to the rounding of float32, where P is what
+        """With `certify`: ‖embedding - P‖_F is at most this, up to the rounding of float32, where P is what
         the unpruned propagation gives; with ``certify="sampled"`` but for a chance of one in a million."""
         return self._certified(self.trace.error_bound)
 
@@ -183,7 +186,7 @@ class Propagated:
 
     def _certified(self, bound: float | None) -> float:
         if bound is None:
-            raise InputError("this run has no error bound; call propagate(..., certify=True), or max_error=0.1.")
+            raise InputError("this run has no error bound; call propagate(..., certify=True).")
         return bound
 
     @property

@@ -12,16 +12,24 @@ from unifews.core.entry import Amounts
 from unifews.core.schemes import SpectralFilter
 from unifews.core.trace import Trace
 from unifews.errors import InputError
-from unifews.kernels import describe
+from unifews.kernels import LANES, MAX_BLOCKS, describe
 from unifews.kernels.formats import FORMATS, row_format
 from unifews.propagation.config import PropagationConfig
 from unifews.propagation.inmemory import caller_kind, in_memory, relative, scale_back
-from unifews.propagation.lanczos import MOST_HOPS, Goal, NotReached, Outcome, lanczos
+from unifews.propagation.lanczos import MOST_HOPS, ROOM, Goal, NotReached, Outcome, lanczos, series_of
 from unifews.propagation.operator import HopOperator
 from unifews.propagation.result import ErrorPlan, EstimatedError, Propagated
 from unifews.propagation.sampled import SAMPLED, sampled
+from unifews.propagation.spectral import Outlook, outlook
 from unifews.propagation.task import PropagationTask
 
+GAIN = 0.75
+"""Of the unpruned hops: fewer hops must cost less than this, in expectation."""
+_HOP = {"int8": 1.0, "bfloat16": 1.1, "float32": 1.3}  # of an unpruned hop, its fresh memory included
+_OWN = 0.06  # of a hop for each iterate of a row that a hop reads
+_PASSES = 6  # over the rows, beside the hops: sums, encoding, the result
+_ENTRY = 50e-12  # seconds of an unpruned hop for each entry and column, on two cores of a server
+_ESTIMATE, _TILE = 0.6e-3, 1.5e-3  # seconds of an estimate, and of what else is done for a tile
 _SHORT = 3  # hops of a scheme for which fewer are hardly possible
 
 
@@ -56,10 +64,11 @@ def check(amounts: Amounts, config: PropagationConfig, scheme: object) -> None:
 
 def propagate(task: PropagationTask, progress: Callable[[int, int], None] | None, began: float) -> Propagated:
     """Propagate until the estimated error is at most ε, or all hops of the scheme, whose error is 0."""
-    features, reason = task.features, against(task)
+    features, ahead = task.features, expected(task)
+    reason = against(task, ahead)
     if reason is None:
         try:
-            values, outcome = lanczos(task.op, features, goal_of(task), progress)
+            values, outcome = lanczos(task.op, features, goal_of(task, ahead), progress)
             reason = missed(task, outcome)
         except NotReached as error:
             reason = unreached(task, error.args[0])
@@ -93,7 +102,14 @@ def record(task: PropagationTask, outcome: Outcome, began: float) -> tuple[Trace
     return trace, EstimatedError(error, outcome.column_errors, plan)
 
 
-def against(task: PropagationTask) -> str | None:
+def expected(task: PropagationTask) -> Outlook:
+    """Of the task's function, before anything is propagated."""
+    op, max_error = task.op, task.amounts.max_error
+    assert max_error is not None
+    return outlook(series_of(op), max_error, min(op.hops, MOST_HOPS))
+
+
+def against(task: PropagationTask, ahead: Outlook) -> str | None:
     """Why the scheme's own hops are the plan, if they are."""
     op = task.op
     is_filter = isinstance(op.scheme, SpectralFilter)
@@ -104,8 +120,12 @@ def against(task: PropagationTask) -> str | None:
         return "the graph is directed, and fewer hops need an undirected one"
     if _is_asked_for(task):
         return None
+    max_error = task.amounts.max_error
+    assert max_error is not None
     if op.hops <= _SHORT or op.graph.num_edges == 0:
         return "so few hops cannot be made fewer"
+    if expected_cost(op, max_error, ahead) > GAIN * op.hops:
+        return "fewer hops and their estimates would take as long"
     return None
 
 
@@ -115,7 +135,15 @@ def _is_asked_for(task: PropagationTask) -> bool:
     return is_filter or task.config.degree is not None or task.config.precision is not None
 
 
-def goal_of(task: PropagationTask) -> Goal:
+def expected_cost(op: HopOperator, tolerance: float, ahead: Outlook) -> float:
+    """Of a propagation by its error, in unpruned hops: from the usual spectrum, so without touching the features."""
+    n, m = op.graph.num_nodes, op.graph.num_edges
+    fits = [each.name for each in FORMATS.values() if each.typical * ahead.amplification <= ROOM * tolerance]
+    fixed = (_ESTIMATE * 0.7 * ahead.degree + _TILE) / (_ENTRY * MAX_BLOCKS * LANES * (n + m))
+    return ahead.degree * (_HOP[fits[0]] + _OWN * ahead.degree) + _PASSES * n / (2 * n + m) + fixed
+
+
+def goal_of(task: PropagationTask, ahead: Outlook) -> Goal:
     op, config, max_error = task.op, task.config, task.amounts.max_error
     assert max_error is not None
     formats = tuple(FORMATS.values()) if config.precision is None else (row_format(config.precision),)
@@ -124,7 +152,7 @@ def goal_of(task: PropagationTask) -> Goal:
             f"`degree` is {config.degree}, more than the {min(op.hops, MOST_HOPS)} hops there are; give fewer.",
             setting="degree",
         )
-    return Goal(max_error, config.error_norm, config.degree, formats)
+    return Goal(max_error, config.error_norm, config.degree, formats, ROOM / ahead.amplification)
 
 
 def missed(task: PropagationTask, outcome: Outcome) -> str | None:

@@ -36,6 +36,8 @@ class RowFormat(ABC):
     code: ClassVar[int]
     """`Format` in native/rows.h."""
     bytes_per_block: ClassVar[int]
+    typical: ClassVar[float]
+    """Share of a column that is lost, at least, where values are random; less only if most of them are zero."""
     rounding: ClassVar[float]
     """A bound on |stored - value| over the largest magnitude of the block."""
 

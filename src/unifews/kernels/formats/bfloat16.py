@@ -13,6 +13,7 @@ class Bfloat16(RowFormat):
     name: ClassVar[str] = "bfloat16"
     code: ClassVar[int] = 1
     bytes_per_block: ClassVar[int] = 32
+    typical: ClassVar[float] = 0.001
     rounding: ClassVar[float] = 2.0**-8
 
     def encode(self, values: Floats) -> StoredRows:

@@ -13,6 +13,7 @@ class Float32(RowFormat):
     name: ClassVar[str] = "float32"
     code: ClassVar[int] = 0
     bytes_per_block: ClassVar[int] = 64
+    typical: ClassVar[float] = 0.0
     rounding: ClassVar[float] = 0.0
 
     def encode(self, values: Floats) -> StoredRows:

@@ -19,6 +19,7 @@ class Int8(RowFormat):
     name: ClassVar[str] = "int8"
     code: ClassVar[int] = 2
     bytes_per_block: ClassVar[int] = 16
+    typical: ClassVar[float] = 0.004
     rounding: ClassVar[float] = 2.0**-7
 
     def _is_apart(self, blocks: int) -> bool:

@@ -242,15 +242,25 @@ void encode_tile(const EncodeRows& g) {
   });
 }
 
+template <class F, int kBlocks>
+inline void fetch(const Rows& rows, int64_t u) {
+  for (int at = 0; at < kBlocks * F::kBytes; at += 64) __builtin_prefetch(rows.rows + u * rows.stride + at);
+  if constexpr (F::kBytes == 16) __builtin_prefetch(rows.steps + u * rows.step_stride);
+}
+
+constexpr int64_t kSoon = 4;  // rows ahead that their own iterates are fetched: too many arrays for the processor to follow
+
 template <class F, class Index, bool kWeighted, int kBlocks>
 void hop_tile(const RecurrenceHop& h) {
   const Edges& e = h.edges;
   const Index* indices = static_cast<const Index*>(e.indices);
   constexpr int kWidth = kBlocks * kLanes;
-  constexpr int kAhead = 16;
+  constexpr int kAhead = 32;
   const Rows& source = h.iterates[h.count - 1];
   const int64_t last = e.n ? std::max<int64_t>(e.end[e.n - 1] - 1, 0) : 0;
   for_rows<kBlocks>(0, e.n, e.n, h.threads, h.sums, true, [&](int64_t u, Measure<kBlocks>& measure) {
+    const int64_t soon = std::min(u + kSoon, e.n - 1);
+    for (int l = 0; l < h.count; l++) fetch<F, kBlocks>(h.iterates[l], soon);
     Block sum[kBlocks];
     for (int b = 0; b < kBlocks; b++) sum[b] = Block{};
     const int64_t end = e.end[u];
@@ -258,8 +268,7 @@ void hop_tile(const RecurrenceHop& h) {
     for (int64_t i = e.start[u]; i < end; i++) {
       const int64_t ahead = i + kAhead;
       const int64_t v = int64_t(indices[std::min(ahead < end ? ahead : ahead + next, last)]);
-      for (int at = 0; at < kBlocks * F::kBytes; at += 64) __builtin_prefetch(source.rows + v * source.stride + at);
-      if constexpr (F::kBytes == 16) __builtin_prefetch(source.steps + v * source.step_stride);
+      fetch<F, kBlocks>(source, v);
       const typename F::Row row(source, int64_t(indices[i]), kWeighted ? e.weight[i] : 1.0f);
       for (int b = 0; b < kBlocks; b++) row.add(sum[b], b);
     }
@@ -296,6 +305,7 @@ void combine_tile(const CombineRows& g) {
 #pragma omp parallel for schedule(dynamic, kRows) num_threads(g.threads)
   for (int64_t u = 0; u < g.n; u++) {
     if (!g.weight[u]) continue;
+    for (int l = 0; l < g.count; l++) fetch<F, kBlocks>(g.iterates[l], std::min(u + kSoon, g.n - 1));
     Block sum[kBlocks];
     for (int b = 0; b < kBlocks; b++) sum[b] = block(g.offset + b * kLanes);
     for (int l = 0; l < g.count; l++) {
