@@ -441,7 +441,7 @@ class TestSettingsInMessages:
         "options, says",
         [
             ("--certify --memory 1GB", ["certify is not available out of core", "out of core columns"]),
-            ("--max-error .1 --memory 1GB", ["--max-error has its iterates in memory", "out of core columns"]),
+            ("--max-error .1 --certify --memory 1GB", ["certify is not available out of core", "out of core columns"]),
             ("--max-error .1 --coordinates", "--max-error propagates the features themselves; leave out --coordinates"),
             ("--max-error .1 --rank 3", "--max-error propagates all columns; leave out --rank"),
             ("--degree 3", "--degree has no effect without --max-error; add it, or leave it out."),
