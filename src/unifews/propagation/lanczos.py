@@ -109,6 +109,9 @@ class Outcome:
     def degree(self) -> int:
         return max(tile.degree for tile in self.tiles)
 
+    def seconds(self, hop: int) -> float:
+        return sum(tile.seconds[hop] for tile in self.tiles if hop < tile.degree)
+
     def hops(self, edges: int, planned: int) -> list[HopTrace]:
         """What each hop multiplied; hops that the scheme has and the run left out have kept nothing."""
         count, width = max(self.degree, planned), sum(tile.shape.width for tile in self.tiles)
@@ -127,7 +130,7 @@ class Outcome:
                     edges * width,
                     0,
                     threshold=None,
-                    seconds=sum(tile.seconds[hop] for tile in running),
+                    seconds=self.seconds(hop),
                 )
             )
         return traces

@@ -181,7 +181,7 @@ def _propagate_tiles(way: Arrangement, store: FolderStore, goal: Goal, report: P
         store.forget(unpruned=reason)
         return reason
     exponent = _write(way, store, view, shapes, run.groups)
-    _record(store, exponent, *tolerance.record(task, run.outcome, began))
+    _record(store, exponent, *tolerance.record(task, run.outcome, began, run.workers))
     report(steps, steps)
     return None
 

@@ -45,11 +45,13 @@ class TileRun:
     """All tiles, or the error of the first one that did not reach the goal."""
 
     groups: list[GroupResult]
+    workers: list[Outcome]
+    """The tiles of each."""
     error: float | None
 
     @property
     def outcome(self) -> Outcome:
-        return Outcome([TileResult.of_dict(tile) for group in self.groups for tile in group.tiles or []])
+        return _outcome(self.groups)
 
 
 class TileColumns(FeatureMatrix):
@@ -158,8 +160,14 @@ def run_tiles(
             done[number] = found
     gathered: list[Any] = comm.all_gather([{n: each.to_dict() for n, each in done.items()}, unreached])
     failed = {int(number): error for _, errors in gathered for number, error in errors.items()}
-    groups = {int(number): GroupResult.of_dict(each) for worker, _ in gathered for number, each in worker.items()}
-    return TileRun([groups[number] for number in sorted(groups)], failed[min(failed)] if failed else None)
+    shares = [{int(number): GroupResult.of_dict(each) for number, each in worker.items()} for worker, _ in gathered]
+    groups = [group for _, group in sorted((item for share in shares for item in share.items()), key=lambda item: item[0])]
+    outcomes = [_outcome(list(share.values())) for share in shares]
+    return TileRun(groups, outcomes, failed[min(failed)] if failed else None)
+
+
+def _outcome(groups: list[GroupResult]) -> Outcome:
+    return Outcome([TileResult.of_dict(tile) for group in groups for tile in group.tiles or []])
 
 
 def _result(tiles: list[TileResult], shape: Shape, peak: float, crc: int) -> GroupResult:

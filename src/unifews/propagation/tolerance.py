@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -85,12 +85,16 @@ def propagate(task: PropagationTask, progress: Callable[[int, int], None] | None
     return Propagated(values, None, trace, exponent, None, caller_kind(features), accuracy=accuracy)
 
 
-def record(task: PropagationTask, outcome: Outcome, began: float) -> tuple[Trace, EstimatedError]:
-    """What the trace and the result tell of tiles that met the goal."""
+def record(
+    task: PropagationTask, outcome: Outcome, began: float, workers: Sequence[Outcome] = ()
+) -> tuple[Trace, EstimatedError]:
+    """What the trace and the result tell of tiles that met the goal; a hop takes as long as the slowest of the workers."""
     op, config, max_error = task.op, task.config, task.amounts.max_error
     assert max_error is not None
     error, plan = outcome.error(config.error_norm), _plan(op, outcome, max_error)
     hops = outcome.hops(op.graph.num_edges, 0 if isinstance(op.scheme, SpectralFilter) else op.hops)
+    if workers:
+        hops = [replace(hop, seconds=max(each.seconds(hop.index) for each in workers)) for hop in hops]
     trace = Trace(
         tuple(hops),
         requested=task.requested,
