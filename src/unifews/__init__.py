@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from unifews.serving.model import FrozenModel as FrozenModel
     from unifews.training.api import train as train
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 deprecation.install()
 
