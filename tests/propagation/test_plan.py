@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import unifews as uf
+from unifews.propagation import tolerance
+
+
+@pytest.fixture(autouse=True)
+def gain(monkeypatch):
+    """As it is, whatever a module of tests that was imported before has set."""
+    monkeypatch.setattr(tolerance, "GAIN", 0.75)
 
 
 def test_a_small_graph_is_propagated_unpruned():
