@@ -83,7 +83,7 @@ def test_sigterm_keeps_what_is_done_and_says_how_to_go_on():
     np.save("x.npy", np.asarray(data.x, dtype=np.float32))
     call = ["propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--hops", 4000, "--memory", "2GB", "--checkpoint-every-hop"]
     process = start(*call)
-    until(lambda: list(Path().glob("p.npy.work/state-*")))
+    until(lambda: list(Path().glob("p.npy.work/*/state-*")))
     code, out, err = stopped(process)
     assert code == 143 and out == ""
     assert "interrupted; finished work is in p.npy.work, run the same command to resume." in err
