@@ -29,7 +29,7 @@ from unifews import Appnp, Graph, HeatKernel, PersonalizedPageRank, Sgc, powerla
 from unifews.core.diffusion import Diffusion
 from unifews.core.schemes import Scheme, resolve, response_of
 from unifews.errors import InputError
-from unifews.propagation.recurrence import INTERVALS, STATIONARY
+from unifews.propagation.symmetric import INTERVALS, STATIONARY
 
 REAL = "cora,citeseer,pubmed,photo,squirrel-filtered,chameleon-filtered,texas,minesweeper,actor"
 COLUMNS = 256  # of a real graph

@@ -16,7 +16,8 @@ from unifews.kernels.formats import FORMATS
 from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.lanczos import column_sums, series_of
 from unifews.propagation.operator import HopOperator
-from unifews.propagation.recurrence import Recurrence, SymmetricOperator
+from unifews.propagation.recurrence import Recurrence
+from unifews.propagation.symmetric import SymmetricOperator
 from unifews.propagation.tiles import cut
 
 FLOAT32 = FORMATS["float32"]

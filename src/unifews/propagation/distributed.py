@@ -31,8 +31,8 @@ from unifews.propagation.lanczos import Goal
 from unifews.propagation.operator import HopOperator
 from unifews.propagation.outofcore import Arrangement, into_file
 from unifews.propagation.planner import least_groups
-from unifews.propagation.recurrence import Move
 from unifews.propagation.result import Propagated
+from unifews.propagation.symmetric import Move
 from unifews.propagation.task import PropagationTask
 from unifews.propagation.tiles import Shape, cut
 from unifews.propagation.view import View

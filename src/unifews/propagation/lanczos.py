@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,12 @@ from unifews.core.schemes import SpectralFilter, response_of
 from unifews.core.trace import HopTrace
 from unifews.kernels import LANES, aligned, native
 from unifews.kernels.formats import FORMATS, RowFormat, row_format
+from unifews.propagation.config import ErrorNorm
 from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.operator import HopOperator
-from unifews.propagation.recurrence import INTERVALS, Accuracy, Recurrence, SymmetricOperator
+from unifews.propagation.recurrence import Accuracy, Recurrence
 from unifews.propagation.spectral import Doubles, Series
+from unifews.propagation.symmetric import INTERVALS, SymmetricOperator
 from unifews.propagation.tiles import Shape, cut
 from unifews.resources import Progress
 
@@ -31,7 +33,6 @@ class NotReached(Exception):
     """So many hops as can be combined are not enough; `args[0]` is the error they have."""
 
 
-ErrorNorm = Literal["columns", "frobenius"]
 _LEAST = 2  # hops before the first estimate
 _WORST = 3.0  # times the tolerance: the error of no column is larger
 _ROUNDED = 0.5  # of the tolerance is left to rounding

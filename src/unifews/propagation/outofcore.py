@@ -35,9 +35,9 @@ from unifews.propagation.features import Floats
 from unifews.propagation.folder import FORM, RESULT, FileTarget, FolderStore, LaidOutView
 from unifews.propagation.lanczos import Goal
 from unifews.propagation.planner import Plan, Requirements, TileRequirements
-from unifews.propagation.recurrence import Move
 from unifews.propagation.result import EstimatedError, Propagated, rotate_back
 from unifews.propagation.store import GroupResult, level, remaining
+from unifews.propagation.symmetric import Move
 from unifews.propagation.task import PropagationTask
 from unifews.propagation.tile_files import IterateFiles, run_tiles
 from unifews.propagation.tiles import Shape, scaled
@@ -68,7 +68,7 @@ class Arrangement(ABC):
 
     def tiles(self, store: FolderStore, goal: Goal) -> tuple[list[Shape], Move | None]:
         """The same with `max_error`, the tiles of memory, and where their iterates go when they are no longer gathered."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no tiles; max_error is refused for it beforehand.")
 
     def view(self, store: FolderStore, basis: Basis, groups: list[Shape]) -> View:
         return View(self.task.features, basis, self.task.op)
@@ -196,9 +196,9 @@ def _propagate(
     store: FolderStore,
     report: Progress,
     began: float,
-    told: Callable[[Trace], tuple[Trace, EstimatedError]] | None = None,
+    annotate: Callable[[Trace], tuple[Trace, EstimatedError]] | None = None,
 ) -> None:
-    """By groups of columns; `told`: what is recorded of it where another task was asked for."""
+    """By groups of columns; `annotate` adds what is recorded where another task was asked for."""
     task, comm = way.task, way.comm
     groups, f = way.groups(store), task.features.f
     mine = groups[comm.rank :: comm.size] if way.by_columns else groups
@@ -218,7 +218,7 @@ def _propagate(
         extra_macs=task.features.n * f * f if task.rotates else 0,
         traffic=_traffic(outcome, comm.size),
     )
-    _record(store, exponent, *(told(trace) if told else (trace,)))
+    _record(store, exponent, *(annotate(trace) if annotate else (trace,)))
     report(steps, steps)
 
 

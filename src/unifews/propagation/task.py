@@ -19,7 +19,7 @@ from unifews.propagation.budget import Absolute, Budget, Relative, Target
 from unifews.propagation.config import BY_ERROR, PropagationConfig
 from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.operator import HopOperator
-from unifews.propagation.recurrence import INTERVALS
+from unifews.propagation.symmetric import INTERVALS
 from unifews.storage.journal import array_identity
 
 

@@ -30,8 +30,8 @@ from unifews.propagation.lanczos import (
     propagate_tile,
     series_of,
 )
-from unifews.propagation.recurrence import Move, SymmetricOperator
 from unifews.propagation.store import GroupResult
+from unifews.propagation.symmetric import Move, SymmetricOperator
 from unifews.propagation.task import PropagationTask
 from unifews.propagation.tiles import Shape
 from unifews.storage import state_files

@@ -1,0 +1,107 @@
+"""The operator of a hop in the inner product in which it is symmetric, for every r and skip connection.
+
+Values are kept as q = D^-r x, so that one hop is (S q)[u] = keep(u)·q[u] + Σ_v A[u,v]·q[v] / d(u) whatever r is. S is symmetric
+in ⟨q, q'⟩ = Σ_u d(u) q(u) q'(u).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unifews.core.schemes import Skip, response_of
+from unifews.kernels.formats import RowFormat, StoredRows
+from unifews.propagation.operator import HopOperator
+from unifews.propagation.spectral import Doubles, Series
+from unifews.propagation.tiles import Floats
+
+Move = Callable[[int, StoredRows], StoredRows]
+INTERVALS: dict[Skip, tuple[float, float]] = {
+    "diagonal": (-1.0, 1.0),
+    "none": (-1.0, 1.0),
+    "identity": (0.0, 2.0),
+    "identity+loop": (0.0, 2.0),
+}
+"""Where the eigenvalues of S are, by skip connection."""
+STATIONARY: dict[Skip, float] = {"diagonal": 1.0, "identity+loop": 2.0}
+"""The eigenvalue of d^r, where it is an eigenvector."""
+
+
+class Buffers:
+    """Memory of finished tiles for the next ones: fresh memory costs as much as a third of a hop."""
+
+    def __init__(self) -> None:
+        self._free: list[StoredRows] = []
+        self._kind = ("", 0)
+
+    def take(self, format: RowFormat, n: int, blocks: int) -> StoredRows:
+        if self._kind != (format.name, blocks):
+            self._free, self._kind = [], (format.name, blocks)
+        return self._free.pop() if self._free else format.empty(n, blocks)
+
+    def give(self, format: RowFormat, blocks: int, stored: list[StoredRows]) -> None:
+        if self._kind == (format.name, blocks):
+            self._free.extend(stored)
+
+
+@dataclass(frozen=True)
+class SymmetricOperator:
+    """S on values q = D^-r x, with the weights of the inner product in which it is symmetric, and a function of it."""
+
+    hop: HopOperator
+    series: Series
+    weight: Floats
+    """d(u), and 0 for isolated nodes: they have f(keep(u)) x(u) exactly and take no part."""
+    own: Floats | None
+    """d(u)^2r, the weights of the caller's norm, where they are others; else None."""
+    stationary: float | None
+    """f at the eigenvalue of the stationary vector; None: it is no eigenvector, and nothing is split off."""
+    move: Move | None = None
+    """Takes s_k, by its number, when it is no longer gathered but only read row after row; None: it stays in memory."""
+    buffers: Buffers = field(default_factory=Buffers, compare=False)
+
+    @classmethod
+    def of(cls, hop: HopOperator, series: Series, move: Move | None = None) -> SymmetricOperator:
+        diffusion, skip = hop.diffusion, hop.scheme.skip
+        connected = diffusion.graph.degree > 0
+        weight = np.where(connected, diffusion.degree, 0.0)
+        own = None if diffusion.r == 0.5 else np.where(connected, diffusion.degree ** (2 * diffusion.r), 0.0).astype(np.float32)
+        at = STATIONARY.get(skip)
+        f = response_of(hop.scheme, hop.hops)
+        return cls(hop, series, weight.astype(np.float32), own, None if at is None else float(f(np.array(at))), move)
+
+    @cached_property
+    def total(self) -> float:
+        return float(self.weight.sum(dtype=np.float64))
+
+    def alike(self, error: Doubles, nodes: NDArray[np.int64]) -> Doubles:
+        """The share of ‖error‖² in one vector that is not zero anywhere, for errors [nodes, columns] of a sample of the rows.
+
+        At least what independent errors have; more where many rows have the same value, and so the same error.
+        """
+        weight, some = self.weight.astype(np.float64), self.weight[nodes].astype(np.float64)
+        square = some @ np.square(error)
+        along = np.square(some @ error) - np.square(some) @ np.square(error)  # without what is random
+        whole = some.sum() * square
+        share = np.clip(along / np.where(whole > 0, whole, 1.0), 0.0, 1.0)
+        return np.asarray(np.minimum(share + np.square(weight).sum() / self.total**2, 1.0))
+
+    @cached_property
+    def leading(self) -> float:
+        """The squared norm of the stationary vector in the caller's norm, over that in the inner product."""
+        return 1.0 if self.own is None or not self.total else float(self.own.sum(dtype=np.float64)) / self.total
+
+    @cached_property
+    def factors(self) -> tuple[Floats, Floats]:
+        """Of x and of x² in Σ weight·q and Σ weight·q²."""
+        source = self.hop.diffusion.source
+        return self.weight * source, self.weight * source * source
+
+    @cached_property
+    def target(self) -> Floats:
+        """x = target · q."""
+        return np.asarray(1 / self.hop.diffusion.source, dtype=np.float32)
