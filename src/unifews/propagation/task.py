@@ -42,7 +42,7 @@ class PropagationTask:
         """The rule that sets the threshold of every hop; None if nothing is removed, or by `max_error`, which has its own."""
         amounts, config, op = self.amounts, self.config, self.op
         if amounts.edge_sparsity:
-            focus = (1.0 if config.inherit else op.scheme.focus) if config.focus is None else config.focus
+            focus = 1.0 if config.inherit else op.scheme.focus
             return Target(amounts.edge_sparsity, op.hops, op.scheme.influence(op.hops), focus)
         if amounts.edge_threshold is not None:
             return Absolute(amounts.edge_threshold)
@@ -67,8 +67,6 @@ class PropagationTask:
     @property
     def deflates(self) -> bool:
         """Whether the stationary part is carried exactly, beside the columns that are pruned."""
-        if self.config.deflate is not None:
-            return self.config.deflate
         return self.rotates or (bool(self.amounts.max_error) and self.config.basis == "principal")
 
     @property
