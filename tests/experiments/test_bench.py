@@ -10,6 +10,7 @@ from rich.console import Console
 from unifews.experiments import bench
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("estimates_on_any_size")
 def test_an_allowed_error_is_timed_beside_the_unpruned_hops():
     result = bench.run("tiny", trials=2)

@@ -46,7 +46,9 @@ def test_the_complement_takes_the_columns_with_most_left():
     np.testing.assert_allclose(np.abs(more), np.eye(6)[:, [3, 5]], atol=1e-6)
 
 
-@pytest.mark.parametrize("sparsity", [0.1, 0.5, 0.8, 0.9, 0.97])
+@pytest.mark.parametrize(
+    "sparsity", [pytest.param(0.1, marks=pytest.mark.slow), pytest.param(0.5, marks=pytest.mark.slow), 0.8, 0.9, 0.97]
+)
 def test_a_target_is_met_on_thousands_of_features(graph, sparsity):
     out = uf.propagate(graph, words(1_100, 1_500, 0.02), hops=3, edge_sparsity=sparsity)
     assert out.trace.edge_sparsity == pytest.approx(sparsity, abs=0.01)

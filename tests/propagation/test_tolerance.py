@@ -171,6 +171,7 @@ def test_formats_are_chosen_by_the_error():
     assert formats == ["int8", "bfloat16", "float32"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppr", "heat"])
 def test_pyg_gdc(name):
     """PyG's exact diffusion on the same graph with self-loops, times the features."""
