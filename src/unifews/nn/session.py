@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _FAST_MOMENTUM = 0.5  # momentum above which running statistics follow the last few passes
 Graph = weakref.ref[Adjacency] | None
-_REGROW_EVERY = 10  # training passes from one weight decision to the next once the ramp is over (ADR-0012)
+_REGROW_EVERY = 1  # training passes from one weight decision to the next once the ramp is over (ADR-0012)
 _MAX_PASSES = 64  # number of stored passes above which those of ended threads are dropped
 
 
@@ -224,7 +224,7 @@ class Session:
         """Whether weights may be removed or restored in this training pass.
 
         Where removed weights are trained, decisions need the dense gradient; once the ramp is over, they are taken, and that
-        gradient is computed, in every tenth pass.
+        gradient is computed, in every `_REGROW_EVERY`-th pass.
         """
         after = self.passes - self.pruning.ramp
         return after <= 0 or not self.pruning.feedback or after % _REGROW_EVERY == 0
