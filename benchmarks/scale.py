@@ -2,7 +2,7 @@
 
 python benchmarks/scale.py grow --folder DIR                      # 15 M and 150 M edges, f = 32, 20 hops at .9, 12 GB
 python benchmarks/scale.py grow --folder DIR --edges 1.5e9        # 50 M nodes: about an hour, 60 GB of disk
-python benchmarks/scale.py error --folder DIR --memory 8GB        # --max-error .05 against unpruned 20 hops; --edges, --features
+python benchmarks/scale.py error --folder DIR --memory 8GB        # --max-error .05 against unpruned; --edges, --features
 python benchmarks/scale.py memory --folder DIR                    # products size: a third of the memory against all of it
 python benchmarks/scale.py kill --folder DIR                      # killed at random moments: the same bytes each time
 python benchmarks/scale.py workers --folder DIR                   # partitioned over 2 and 4 processes: bytes sent
@@ -129,7 +129,7 @@ def grow(folder: Path, sizes: list[int], memory: str, scheme: str) -> list[dict[
 def error(folder: Path, sizes: list[int], features: int, limit: str, trials: int) -> list[dict[str, Any]]:
     """`--max-error .05` against all hops unpruned, in turns; time for each of the 20 hops' edges and columns."""
     table, rows = (
-        Table("edges", "columns", "what", "seconds", "lowest - highest", "times", "peak", "ns/edge/column of a hop"),
+        Table("edges", "columns", "what", "seconds", "lowest - highest", "times", "peak", "ns/edge/column, hop"),
         [],
     )
     for edges in sizes:

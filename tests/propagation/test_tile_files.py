@@ -176,7 +176,8 @@ RESIDENT = """
 import sys
 import numpy as np
 from unifews import Graph, propagate
-propagate(Graph.open("big"), np.load("big.npy", mmap_mode="r"), out="p.npy", memory="330MB", overwrite=True, **eval(sys.argv[1]))
+how = dict(out="p.npy", memory="330MB", overwrite=True, **eval(sys.argv[1]))
+propagate(Graph.open("big"), np.load("big.npy", mmap_mode="r"), **how)
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
 

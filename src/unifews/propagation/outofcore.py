@@ -97,7 +97,7 @@ class OutOfCore(Arrangement):
     def tiles(self, store: FolderStore, goal: Goal) -> tuple[list[Shape], TileFiles | None]:
         needs = TileRequirements(self.task, goal)
         plan = self._plan(store, needs, planner.make_tiles)
-        return plan.groups, TileFiles(store.folder, needs.iterate, plan.held or 0, self.pages)
+        return plan.groups, TileFiles(store.folder, plan.held or 0, self.pages)
 
     def _plan(self, store: FolderStore, needs: Needs, make: Callable[[Needs, int, int], Plan]) -> Plan:
         journal = store.journal

@@ -101,7 +101,8 @@ class TileRequirements(Requirements):
         n, self.shapes = task.features.n, tile_shapes(task.features.f, task.features.n)
         widest, self.hops = self.shapes[0], goal.degree or min(task.op.hops, MOST_HOPS)
         parts = [(format, parts_of(widest, format, n)[0].blocks) for format in goal.formats]
-        self.iterate = n * max(format.empty(1, blocks).nbytes for format, blocks in parts)  # bytes of one, with its steps
+        sizes = [n * format.empty(1, blocks).nbytes for format, blocks in parts]  # bytes of an iterate, with its steps
+        self.iterate, self.narrowest = max(sizes), sizes[0]
 
     def memory(self, blocks: int, outside: bool = False) -> int:
         """Bytes of memory where no iterate is held but the one that is gathered."""
@@ -206,7 +207,7 @@ def make_tiles(needs: TileRequirements, limit: int, taken: int) -> Plan:
     values, count, hops = 4 * n * f, len(needs.shapes), needs.expected
     laid = sum(4 * shape.padded * n for shape in needs.shapes) if count > 1 else 0
     again = int(2 * _AGAIN * needs.values)
-    iterates = max(hops + 1 - held, 0) * needs.iterate + again + (needs.values if outside else 0)
+    iterates = max(hops + 1 - held, 0) * needs.narrowest + again + (needs.values if outside else 0)
     graph = needs.op.graph
     edges = graph.num_edges * (graph.indices.itemsize + (4 if graph.weight is not None else 0)) + 8 * n
     read = count * hops * edges + 2 * n * _row_bytes(needs.features) + laid + values

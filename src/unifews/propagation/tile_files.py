@@ -81,9 +81,9 @@ class TileFiles:
     Tiles take turns to use the files.
     """
 
-    def __init__(self, folder: Path, size: int, held: int, pages: MappedPages | None) -> None:
-        """`size`: bytes of the largest iterate; `held`: how many stay in memory."""
-        self.folder, self.size, self.held, self.pages = folder, size, held, pages
+    def __init__(self, folder: Path, held: int, pages: MappedPages | None) -> None:
+        """`held`: how many iterates stay in memory."""
+        self.folder, self.held, self.pages = folder, held, pages
         self._buffers: dict[str, NDArray[np.uint8]] = {}
         self._again = 0
 
@@ -95,7 +95,7 @@ class TileFiles:
         if number < self.held:
             return None
         row = format.empty(1, blocks)
-        buffer, stride = self._buffer(f"iterate-{number}", self.size), row.rows.shape[1]
+        buffer, stride = self._buffer(f"iterate-{number}", n * row.nbytes), row.rows.shape[1]
         begin = -(-n * stride // _LINE) * _LINE
         rows = buffer[: n * stride].reshape(n, stride)
         steps = buffer[begin : begin + n * row.steps.size].reshape(n, -1) if row.steps.size else row.steps
