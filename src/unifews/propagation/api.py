@@ -142,7 +142,7 @@ def propagate(
             check_width(task, "`memory`")
             return into_file(OutOfCore(task, limit, taken, pages, plan), target, task.identity(x), progress)
     task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes), amounts, config)
-    return tolerance.propagate(task, progress, began) if task.is_estimated else in_memory(task, progress, began)
+    return tolerance.propagate(task, progress, began) if task.is_by_error else in_memory(task, progress, began)
 
 
 def _check_out_of_core(
@@ -191,7 +191,7 @@ def check_out(out: str | PathLike[str]) -> None:
 
 def check_width(task: PropagationTask, cause: str) -> None:
     """Refuse features that are too wide for principal components out of core; `cause` is the argument that asks for it."""
-    if task.rotates and not task.is_estimated and task.features.f > GRAM_LIMIT:
+    if task.rotates and not task.is_by_error and task.features.f > GRAM_LIMIT:
         raise InputError(
             f"{cause} with basis='principal' takes up to {GRAM_LIMIT:,} features, and `x` has {task.features.f:,}; "
             "write basis='input'."
