@@ -151,3 +151,13 @@ def test_an_argument_is_accepted_by_its_old_name():
     assert function(2) == (2, False) and inspect.signature(function).parameters.keys() == {"x", "restart"}
     with pytest.raises(unifews.UnifewsError, match="give `restart` only"):
         function(1, again=True, restart=True)
+
+
+def test_a_removed_argument_is_refused_with_what_replaces_it():
+    @deprecation.removed_arguments(speed="give `threads`")
+    def function(x):
+        return x
+
+    with pytest.raises(unifews.errors.InputError, match=r"`speed` was removed: give `threads`\.") as caught:
+        function(1, speed=3)
+    assert caught.value.setting == "speed" and function(1, speed=None) == 1  # None was the default

@@ -61,6 +61,22 @@ def renamed_names(module: str, renamed: Mapping[str, str]) -> Callable[[str], An
     return find
 
 
+def removed_arguments(**removed: str) -> Callable[[Function], Function]:
+    """A decorator: keyword arguments that a function had; the value of each is what replaces it, for the error message."""
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def call(*args: Any, **given: Any) -> Any:
+            for old in removed.keys() & given.keys():
+                if given.pop(old) is not None:  # the former default
+                    raise InputError(f"`{old}` was removed: {removed[old]}.", setting=old)
+            return function(*args, **given)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
 def renamed_arguments(**renamed: str) -> Callable[[Function], Function]:
     """A decorator: keyword arguments `old="new"` of a function are still accepted by their old names."""
 

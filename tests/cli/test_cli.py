@@ -123,8 +123,6 @@ class TestPropagate:
                 dict(edge_sparsity=0.5, entries="node", basis="input", inherit=True),
             ),
             ("--edge-sparsity 0.5 --rank 8", dict(edge_sparsity=0.5, rank=8)),
-            ("--edge-sparsity 0.5 --no-deflate", dict(edge_sparsity=0.5, deflate=False)),
-            ("--edge-sparsity 0.5 --basis input --deflate", dict(edge_sparsity=0.5, basis="input", deflate=True)),
             ("--threads 1 --edge-sparsity 0.5", dict(edge_sparsity=0.5)),
         ],
     )
@@ -525,9 +523,13 @@ class TestFlags:
         first = fine(*command.split(), *new.split(), *(["--overwrite"]))
         again = fine(*command.split(), *old.split(), "--overwrite")
         was, now = old.split("=")[0].split()[0], new.split("=")[0].split()[0]
-        assert again.err.startswith(f"warning: {was} is deprecated and will be removed in version 0.3; use {now}.\n")
+        assert again.err.startswith(f"warning: {was} is deprecated and will be removed in version 0.4; use {now}.\n")
         if "--json" in command:
             assert json.loads(again.out) == json.loads(first.out)
+
+    def test_a_removed_flag_is_refused_with_the_reason(self, folder):
+        says = "--no-deflate was removed: the stationary part"
+        wrong("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--no-deflate", says=says)
 
     def test_a_current_flag_of_the_same_name_is_left_alone(self, folder):
         assert fine("propagate", "graph", "-x", "x.npy", "-o", "p.npy", "--alpha", 0.2, "--hops", 2).err == ""

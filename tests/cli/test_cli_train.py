@@ -92,7 +92,7 @@ class TestRuns:
 
     def test_the_former_name_of_the_ledger_is_still_understood(self):
         assert (
-            "warning: --runs is deprecated and will be removed in version 0.3; use --ledger."
+            "warning: --runs is deprecated and will be removed in version 0.4; use --ledger."
             in fine("train", "mine", *SMALL, "--runs", "there").err
         )
         assert len(Ledger("there").records()) == 1 and not Path("runs").exists()

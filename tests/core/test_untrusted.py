@@ -181,7 +181,7 @@ def test_features_at_the_ends_of_float32(scale, sparse):
             np.testing.assert_allclose(values, expected, atol=2e-5)
 
 
-@pytest.mark.parametrize("options", [{"r": "a"}, {"r": None}, {"focus": float("nan")}, {"focus": -1e300}, {"focus": 2}])
+@pytest.mark.parametrize("options", [{"r": "a"}, {"r": None}, {"r": float("nan")}])
 def test_options_that_are_no_numbers_in_range(options):
     with pytest.raises(UnifewsError, match=next(iter(options))):
         uf.propagate(GRAPH, np.ones((60, 2), np.float32), edge_sparsity=0.5, **options)

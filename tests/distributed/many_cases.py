@@ -40,7 +40,7 @@ CASES = {
     "nodes unpruned": ("weighted", dict(FIVE, partition="nodes")),
     "nodes feature": ("weighted", dict(FIVE, edge_sparsity=0.7, entries="feature", partition="nodes")),
     "nodes inherit": ("plain", dict(FIVE, edge_sparsity=0.7, inherit=True, partition="nodes")),
-    "nodes input": ("plain", dict(FIVE, threshold=0.01, basis="input", deflate=True, partition="nodes")),
+    "nodes input": ("plain", dict(FIVE, threshold=0.01, basis="input", partition="nodes")),
     "nodes anyhow": ("plain", dict(FIVE, edge_sparsity=0.8, partition="parts.npy")),
     "nodes wide": ("wide", dict(FIVE, edge_sparsity=0.8, partition="nodes")),
     "nodes growing": ("plain", dict(scheme=Appnp(skip="identity+loop"), hops=60, threshold=0.5, threads=1, partition="nodes")),

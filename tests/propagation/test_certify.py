@@ -65,13 +65,12 @@ def some_threshold(graph, x, scheme, r, share, **common):
     r=RS,
     entries=ENTRIES,
     inherit=st.booleans(),
-    deflate=st.booleans(),
     share=SHARES,
     certify=CERTIFY,
 )
-def test_the_bound_holds_on_the_input_axes(problem, scheme, r, entries, inherit, deflate, share, certify):
+def test_the_bound_holds_on_the_input_axes(problem, scheme, r, entries, inherit, share, certify):
     a, x, _ = problem
-    common = dict(entries=entries, inherit=inherit, deflate=deflate and bool(x.any()), basis="input")
+    common = dict(entries=entries, inherit=inherit, basis="input")
     graph = graph_of(a)
     delta = some_threshold(graph, x, scheme, r, share, **common)
     out = propagate(graph, x, scheme, HOPS, r, threshold=delta, certify=certify, **common)
@@ -87,7 +86,6 @@ def test_the_bound_holds_on_the_input_axes(problem, scheme, r, entries, inherit,
     r=RS,
     entries=ENTRIES,
     inherit=st.booleans(),
-    deflate=st.booleans(),
     share=SHARES,
     rank=st.sampled_from([None, 40, 17, 1]),
     directed=st.booleans(),
@@ -96,14 +94,14 @@ def test_the_bound_holds_on_the_input_axes(problem, scheme, r, entries, inherit,
     certify=CERTIFY,
 )
 def test_the_bound_holds_on_principal_axes_and_for_those_left_out(
-    seed, scheme, r, entries, inherit, deflate, share, rank, directed, weighted, sparse, certify
+    seed, scheme, r, entries, inherit, share, rank, directed, weighted, sparse, certify
 ):
     rng = np.random.default_rng(seed)
     n, f = 45, 40
     a = adjacency(rng, n, 0.1, directed=directed, weighted=weighted)
     x = (rng.standard_normal((n, f)) * 10.0 ** rng.uniform(-1, 1, (n, 1)) * (rng.random((n, f)) < 0.4)).astype(np.float32)
     graph, given_x = graph_of(a), sp.csr_array(x) if sparse else x
-    common = dict(entries=entries, inherit=inherit, deflate=deflate, rank=rank)
+    common = dict(entries=entries, inherit=inherit, rank=rank)
     delta = some_threshold(graph, x, scheme, r, share, **common)
     out = propagate(graph, given_x, scheme, HOPS, r, threshold=delta, certify=certify, **common)
     check(out, a, x, scheme, r)

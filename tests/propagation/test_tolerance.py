@@ -394,8 +394,6 @@ BAD = [
     (dict(max_error=0.1, inherit=True), "inherit"),
     (dict(max_error=0.1, entries="node"), "entries"),
     (dict(max_error=0.1, rank=3), "rank"),
-    (dict(max_error=0.1, focus=0.5), "focus"),
-    (dict(max_error=0.1, deflate=False), "deflate"),
     (dict(max_error=0.1, degree=21), "degree.*21.*20"),
     (dict(max_error=0.1, degree=0), "degree"),
     (dict(max_error=0.1, degree=64, scheme=HeatKernel()), "degree.*63"),

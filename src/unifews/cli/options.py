@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from unifews.cli.errors import CommandGroup, in_flags
+from unifews.deprecation import REMOVED_IN
 from unifews.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,7 +40,11 @@ RENAMED = {
     "--threshold": "--edge-threshold",
 }
 """Old and new names of flags; the old one is accepted by commands that have the new one and no flag of the old name."""
-_REMOVED_IN = "0.3"
+REMOVED = {
+    "--deflate": "the stationary part is always propagated exactly, unless --basis is input",
+    "--no-deflate": "the stationary part is always propagated exactly, unless --basis is input",
+}
+"""Flags of earlier versions that nothing replaces, and why."""
 _GIVEN = "unifews.settings"  # of the context: the configuration options that were given
 
 _PANELS = ("Input", "Graph", "Pruning", "Model", "Training", "Execution", "Output")  # headings of the help, in this order
@@ -155,11 +160,13 @@ def _current_names(args: Iterable[str], known: set[str]) -> Iterable[str]:
     """The arguments with former names of flags replaced; each is reported on stderr."""
     for arg in args:
         name, equals, value = arg.partition("=")
+        if name in REMOVED and name not in known:
+            raise InputError(f"{name} was removed: {REMOVED[name]}; leave it out.")
         new = RENAMED.get(name)
         if new is None or name in known or new not in known:
             yield arg
             continue
-        sys.stderr.write(f"warning: {name} is deprecated and will be removed in version {_REMOVED_IN}; use {new}.\n")
+        sys.stderr.write(f"warning: {name} is deprecated and will be removed in version {REMOVED_IN}; use {new}.\n")
         yield f"{new}{equals}{value}"
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from unifews.propagation.config import PropagationConfig
 
 _EDGE_AMOUNTS = ("edge_sparsity", "edge_threshold", "relative_threshold", "max_error")
-_WITHOUT_FLAG = ("focus", "every_hop", "certify")  # for Python only; --certify and --certify-sampled are written below
+_WITHOUT_FLAG = ("every_hop", "certify")  # for Python only; --certify and --certify-sampled are written below
 _SCHEME = ("hops", "alpha", "r", "skip")
 _ONE_PROCESS = ("relative_threshold", "rank")  # options that several workers do not have
 

@@ -15,12 +15,12 @@ from unifews.core.diffusion import Diffusion
 from unifews.core.entry import Amounts, Entries
 from unifews.core.graph import Graph
 from unifews.core.schemes import Scheme, resolve
-from unifews.deprecation import renamed_arguments
+from unifews.deprecation import removed_arguments, renamed_arguments
 from unifews.errors import GraphError, InputError
 from unifews.kernels import threads_to_use
 from unifews.propagation import tolerance
 from unifews.propagation.basis import GRAM_LIMIT
-from unifews.propagation.config import BasisName, ErrorNorm, Precision, PropagationConfig
+from unifews.propagation.config import REMOVED, BasisName, ErrorNorm, Precision, PropagationConfig
 from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.folder import FileTarget
 from unifews.propagation.inmemory import in_memory
@@ -33,6 +33,7 @@ from unifews.resources import Progress, parse_bytes, resident
 from unifews.storage.pages import MappedPages
 
 
+@removed_arguments(**REMOVED)
 @renamed_arguments(again="restart", careful="checkpoint_every_hop")
 def propagate(
     graph: Graph,
@@ -49,10 +50,8 @@ def propagate(
     entries: Entries = "block",
     basis: BasisName = "principal",
     rank: int | None = None,
-    deflate: bool | None = None,
     inherit: bool = False,
     every_hop: bool = False,
-    focus: float | None = None,
     error_norm: ErrorNorm = "columns",
     degree: int | None = None,
     precision: Precision | None = None,
@@ -91,14 +90,11 @@ def propagate(
             propagates 16 random directions unpruned instead, at the cost of one block, and measures the error in them: the
             bound is then about 4 times the error at any sparsity, and fails with probability 1e-6.
         entries: what is kept or removed together: a ``"block"`` of 16 features, a ``"feature"``, or a whole ``"node"`` row.
-        basis: ``"principal"`` rotates the features to their principal components first; ``"input"`` does not.
+        basis: ``"principal"`` rotates the features to their principal components first, and propagates their stationary part
+            exactly; ``"input"`` does neither.
         rank: number of leading components to propagate; default: chosen from the data. The others count as removed.
-        deflate: propagate the stationary part of the features exactly and prune only the rest; default: True unless
-            ``basis="input"``.
         inherit: an entry that one hop removes is removed in all later hops (the paper's progressive form).
         every_hop: also return the embedding of every hop.
-        focus: with `edge_sparsity`, how much more later hops are pruned than early ones; see
-            `unifews.propagation.budget.Target`.
         error_norm: with `max_error`, ``"frobenius"`` bounds ``‖P̂ - P‖_F / ‖P‖_F`` instead.
         degree: with `max_error`, exactly this many hops.
         precision: with `max_error`, the row format, ``"int8"``, ``"bfloat16"`` or ``"float32"``; default: chosen.
@@ -122,7 +118,7 @@ def propagate(
     began = perf_counter()
     with reported_as(edge_threshold="threshold"):
         amounts = Amounts(edge_sparsity, threshold, relative_threshold, max_error)
-    config = PropagationConfig(entries, basis, rank, deflate, inherit, focus, certify, every_hop, error_norm, degree, precision)
+    config = PropagationConfig(entries, basis, rank, inherit, certify, every_hop, error_norm, degree, precision)
     if out is not None or memory is not None:
         _check_out_of_core(x, out, memory, amounts, config)
     elif checkpoint_every_hop:

@@ -13,6 +13,11 @@ ErrorNorm = Literal["columns", "frobenius"]
 Precision = Literal["int8", "bfloat16", "float32"]
 BY_ERROR = ("max_error", "error_norm", "degree", "precision")
 """Settings of a propagation to an allowed error (docs/adr/0027)."""
+REMOVED = {
+    "deflate": "the stationary part is propagated exactly in the principal basis and not in the input basis (ADR 8)",
+    "focus": "every scheme has its own; for another write a class such as `class Equal(Appnp): focus = 0.0` (ADR 7)",
+}
+"""Arguments of `propagate` in 0.2, and what is done instead."""
 
 
 @dataclass(frozen=True)
@@ -37,25 +42,11 @@ class PropagationConfig:
         metavar="K",
         needs="basis!=input",
     )
-    deflate: bool | None = option(
-        None,
-        "carry the stationary part of the features exactly and prune the rest (default: unless basis is input)",
-        group="Pruning",
-        rare=True,
-    )
     inherit: bool = option(
         False,
         "entries removed at one hop or layer are removed at later ones too",
         group="Pruning",
         needs="edge_sparsity|edge_threshold|relative_threshold|max_error",
-    )
-    focus: float | None = option(
-        None,
-        "0 to 1: how much of the edge_sparsity budget is given to early hops (default: the scheme's)",
-        ge=0,
-        le=1,
-        group="Pruning",
-        rare=True,
     )
     certify: bool | Literal["sampled"] = option(
         False,

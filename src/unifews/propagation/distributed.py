@@ -15,7 +15,7 @@ from unifews.core.diffusion import Diffusion
 from unifews.core.entry import Amounts, Entries
 from unifews.core.graph import Graph
 from unifews.core.schemes import Scheme, resolve
-from unifews.deprecation import renamed_arguments
+from unifews.deprecation import removed_arguments, renamed_arguments
 from unifews.distributed.communicator import Communicator, check_same, workers
 from unifews.distributed.partition import Owners, Part, metis, ranges
 from unifews.errors import InputError, unknown_name
@@ -23,7 +23,7 @@ from unifews.kernels import LANES, MAX_BLOCKS, threads_to_use
 from unifews.propagation import tolerance
 from unifews.propagation.api import check_graph, check_out, check_width
 from unifews.propagation.basis import Basis
-from unifews.propagation.config import BasisName, ErrorNorm, Precision, PropagationConfig
+from unifews.propagation.config import REMOVED, BasisName, ErrorNorm, Precision, PropagationConfig
 from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.folder import FORM, FileTarget, FolderStore
 from unifews.propagation.halo import PartitionOperator, PartitionView
@@ -42,6 +42,7 @@ from unifews.storage.journal import array_identity, fingerprint
 from unifews.storage.npy import open_array
 
 
+@removed_arguments(**REMOVED)
 @renamed_arguments(again="restart", careful="checkpoint_every_hop")
 def propagate(
     graph: Graph,
@@ -58,9 +59,7 @@ def propagate(
     max_error: float | None = None,
     entries: Entries = "block",
     basis: BasisName = "principal",
-    deflate: bool | None = None,
     inherit: bool = False,
-    focus: float | None = None,
     error_norm: ErrorNorm = "columns",
     degree: int | None = None,
     precision: Precision | None = None,
@@ -102,9 +101,7 @@ def propagate(
             config = PropagationConfig(
                 entries,
                 basis,
-                deflate=deflate,
                 inherit=inherit,
-                focus=focus,
                 error_norm=error_norm,
                 degree=degree,
                 precision=precision,

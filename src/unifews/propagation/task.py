@@ -14,7 +14,7 @@ import numpy as np
 from unifews.core.entry import Amounts
 from unifews.core.schemes import SpectralFilter
 from unifews.errors import InputError
-from unifews.propagation.basis import Basis, principal, stationary_mean
+from unifews.propagation.basis import Basis, principal
 from unifews.propagation.budget import Absolute, Budget, Relative, Target
 from unifews.propagation.config import BY_ERROR, PropagationConfig
 from unifews.propagation.features import FeatureMatrix
@@ -42,7 +42,7 @@ class PropagationTask:
         """The rule that sets the threshold of every hop; None if nothing is removed, or by `max_error`, which has its own."""
         amounts, config, op = self.amounts, self.config, self.op
         if amounts.edge_sparsity:
-            focus = (1.0 if config.inherit else op.scheme.focus) if config.focus is None else config.focus
+            focus = 1.0 if config.inherit else op.scheme.focus
             return Target(amounts.edge_sparsity, op.hops, op.scheme.influence(op.hops), focus)
         if amounts.edge_threshold is not None:
             return Absolute(amounts.edge_threshold)
@@ -64,8 +64,6 @@ class PropagationTask:
     @property
     def deflates(self) -> bool:
         """Whether the stationary part is carried exactly, beside the columns that are pruned."""
-        if self.config.deflate is not None:
-            return self.config.deflate
         return self.rotates
 
     @property
@@ -85,12 +83,10 @@ class PropagationTask:
     def find_basis(self) -> Basis:
         """By passes over the rows of X."""
         op, features, config, budget, began = self.op, self.features, self.config, self.budget, perf_counter()
-        phi = op.phi if self.deflates else None
+        basis = Basis(None, None)
         if self.rotates:
             sparsity = budget.sparsity if isinstance(budget, Target) else None
-            basis = principal(features, op.diffusion, phi, config.rank, sparsity, op.threads)
-        else:
-            basis = Basis(None, None if phi is None else stationary_mean(features, phi, op.threads))
+            basis = principal(features, op.diffusion, op.phi, config.rank, sparsity, op.threads)
         return replace(basis, seconds=perf_counter() - began)
 
     @property

@@ -57,8 +57,6 @@ def check(amounts: Amounts, config: PropagationConfig, scheme: object) -> None:
         "inherit": (config.inherit, "removes no entries that later hops could leave out"),
         "entries": (config.entries != "block", "decides about no entries"),
         "rank": (config.rank is not None, "propagates all columns"),
-        "focus": (config.focus is not None, "decides about no entries"),
-        "deflate": (config.deflate is not None, "splits off the stationary part by itself"),
     }
     for name, (given, why) in refused.items():
         if given:

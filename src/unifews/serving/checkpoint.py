@@ -35,9 +35,7 @@ _DATA_SIZED = ("columns", "removed")  # buffers of a layer whose length depends 
 _OLD_DEFAULTS = {"hysteresis": 1.0, "norm_momentum": None}  # of settings that older files do not have
 
 
-def write(
-    folder: Path, model: nn.Module, optimizer: Optimizer | None, record: Json | None, *, settled: bool, overwrite: bool
-) -> None:
+def write(folder: Path, model: nn.Module, optimizer: Optimizer | None, record: Json | None, *, overwrite: bool) -> None:
     """Write a model folder, atomically."""
     _check(model)
     arrays: Arrays = {}
@@ -45,7 +43,7 @@ def write(
         "class": type(model).__name__,
         "built": build_config(model),
         **_session_config(model),
-        "state": _state_config(_state_of(model, settled), arrays),
+        "state": _state_config(_state_of(model), arrays),
         "optimizer": None if optimizer is None else _optimizer_config(optimizer, arrays),
         "training": record,
     }
@@ -73,20 +71,12 @@ def _check(model: nn.Module) -> None:
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
-def _state_of(model: nn.Module, settled: bool) -> State:
+def _state_of(model: nn.Module) -> State:
     state: State = {}
     for name, value in model.state_dict().items():
         if not isinstance(value, Tensor) or isinstance(value, UninitializedParameter):
             raise InputError(f"{name} of {type(model).__name__} is not a tensor with a shape, so it cannot be saved.")
         state[name] = value.detach()
-    if settled:
-        names: dict[int, list[str]] = {}
-        for name, value in model.named_parameters(remove_duplicate=False):
-            names.setdefault(id(value), []).append(name)
-        for module in model.modules():
-            own = names[id(module.matrix)] if isinstance(module, PrunedWeight) else []
-            if len(own) == 1:  # a matrix that two layers share may be kept by the other
-                state[own[0]] = torch.where(module.keep, state[own[0]], 0.0)  # type: ignore[arg-type]
     return state
 
 

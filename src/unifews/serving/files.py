@@ -8,6 +8,7 @@ from typing import Any, TypeVar, overload
 from torch import nn
 from torch.optim import Optimizer
 
+from unifews.deprecation import removed_arguments
 from unifews.errors import InputError
 from unifews.serving.model import FrozenModel
 from unifews.serving.model_folder import TRAINING, as_path
@@ -16,13 +17,13 @@ from unifews.serving.packed_arrays import Json
 T = TypeVar("T", nn.Module, Optimizer)
 
 
+@removed_arguments(settled="uf.save(uf.compress(model, ...), folder) leaves removed weights out")
 def save(
     model: nn.Module | FrozenModel,
     folder: str | PathLike[str],
     *,
     optimizer: Optimizer | None = None,
     record: Json | None = None,
-    settled: bool = False,
     overwrite: bool = False,
 ) -> None:
     """Write a model as a folder of ``model.safetensors`` and ``config.json`` (docs/FORMAT.md), atomically.
@@ -32,13 +33,12 @@ def save(
         folder: where to write; only another model folder is ever replaced.
         optimizer: saved with the model, so that training can be resumed.
         record: metadata of its training, JSON values; ``model.record`` of a loaded model.
-        settled: leave removed weights out, which makes the file smaller; one that is restored later starts from 0.
         overwrite: replace an existing model.
 
     `load` restores weights, masks, thresholds, BatchNorm statistics and the state of the schedule exactly.
     """
     if isinstance(model, FrozenModel):
-        if optimizer is not None or record is not None or settled:
+        if optimizer is not None or record is not None:
             raise InputError("a frozen model has no optimizer and its own record; give only `folder` and `overwrite`.")
         model.save(folder, overwrite=overwrite)
         return
@@ -50,7 +50,7 @@ def save(
         raise InputError(f"`record` is a dictionary of JSON values; got a {type(record).__name__}.")
     from unifews.serving import checkpoint  # imports PyG, which frozen models do not need
 
-    checkpoint.write(as_path("folder", folder), model, optimizer, record, settled=settled, overwrite=overwrite)
+    checkpoint.write(as_path("folder", folder), model, optimizer, record, overwrite=overwrite)
 
 
 @overload

@@ -15,6 +15,7 @@ from torch import Tensor
 from unifews.core.schemes import scheme_from_plain
 from unifews.errors import InputError
 from unifews.nn.edges import Norm
+from unifews.propagation.config import REMOVED
 from unifews.serving.products import Weight
 
 Form = Literal["all", "columns", "edges", "block", "feature"]
@@ -154,10 +155,11 @@ def _is_delta(value: Any) -> bool:
 
 _PROPAGATION = {
     *("scheme", "hops", "r", "edge_sparsity", "threshold", "relative_threshold"),
-    *("entries", "basis", "rank", "deflate", "inherit", "focus"),
+    *("entries", "basis", "rank", "inherit", *REMOVED),
     *("max_error", "error_norm", "degree", "precision"),
 }
-"""Arguments of `propagate` that a file may hold. With `max_error` every graph is propagated to the same estimated error."""
+"""Arguments of `propagate` that a file may hold, those of earlier versions included.
+With `max_error` every graph is propagated to the same estimated error."""
 
 
 def is_propagation(value: Any) -> bool:
