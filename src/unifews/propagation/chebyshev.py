@@ -1,7 +1,7 @@
-"""`max_error` with `certify=True`: a polynomial of low degree whose distance from f is known everywhere on the spectrum (ADR 16).
+"""`max_error` with `certify=True`: a polynomial of low degree whose distance from f is known on the whole spectrum (ADR 16).
 
-S is symmetric in the inner product of `symmetric`, and its eigenvalues lie in an interval that the skip connection gives. So for
-every polynomial g, whatever the graph and the column x are,
+S is symmetric in the inner product of `symmetric`, and its eigenvalues lie in an interval that the skip connection gives. So
+for every polynomial g, whatever the graph and the column x are,
 
     ‖f(S) x - g(S) x‖ ≤ max |f - g| · ‖x‖        and        ‖f(S) x‖ ≥ ‖g(S) x‖ - max |f - g| · ‖x‖,
 

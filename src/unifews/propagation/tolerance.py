@@ -65,8 +65,8 @@ def check(amounts: Amounts, config: PropagationConfig, scheme: object) -> None:
             )
     if config.is_proven and config.precision not in (None, "float32"):
         raise InputError(
-            f"certify=True with max_error needs rows of float32, and precision is {config.precision!r}: what rounding may do at "
-            "worst is more than an error is worth proving for; leave one of them out.",
+            f"certify=True with max_error needs rows of float32, and precision is {config.precision!r}, whose rounding may "
+            "exceed the allowed error; leave one of them out.",
             setting="precision",
         )
 
@@ -179,7 +179,7 @@ def _unsuitable(task: PropagationTask) -> str | None:
             what = type(op.scheme).__name__ if is_filter else "`degree`" if task.config.degree else "`precision`"
             raise InputError(f"{what} needs an undirected graph, and this one is directed; use graph.undirected().")
         return "the graph is directed, and fewer hops need an undirected one"
-    if task.config.is_proven and op.grows:
+    if task.config.is_proven and op.grows and not isinstance(op.scheme, SpectralFilter):
         return "values may outgrow float32"
     if not _is_asked_for(task) and (op.hops <= _SHORT or op.graph.num_edges == 0):
         return "so few hops cannot be made fewer"
