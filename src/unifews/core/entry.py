@@ -15,16 +15,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from unifews.core.config import option, validate
 from unifews.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Entries = Literal["block", "feature", "node"]
 
@@ -89,16 +85,8 @@ def cubic_ramp(part: float) -> float:
     return 1 - (1 - part) ** 3
 
 
-@overload
-def survives(
-    factor: Tensor | None, operand_norm: Tensor, delta: float, *, zeros: bool = ..., margin: float = ...
-) -> Tensor: ...
-@overload
-def survives(
-    factor: ArrayLike | None, operand_norm: ArrayLike, delta: float, *, zeros: bool = ..., margin: float = ...
-) -> NDArray[np.bool_]: ...
 def survives(factor: Any, operand_norm: Any, delta: float, *, zeros: bool = False, margin: float = 0.0) -> Any:
-    """True where an entry is kept: |factor| · ‖operand‖ ≥ δ. For NumPy arrays and torch tensors.
+    """True where an entry is kept: |factor| · ‖operand‖ ≥ δ. NumPy arrays for arrays, a torch tensor for tensors.
 
     Args:
         factor: None where `operand_norm` already holds the magnitudes of the entries.
