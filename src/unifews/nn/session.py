@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _FAST_MOMENTUM = 0.5  # momentum above which running statistics follow the last few passes
 Graph = weakref.ref[Adjacency] | None
+_REGROW_EVERY = 1  # training passes from one weight decision to the next once the ramp is over (ADR-0012)
 _MAX_PASSES = 64  # number of stored passes above which those of ended threads are dropped
 
 
@@ -225,13 +226,23 @@ class Session:
         if training and self.phase != "frozen":
             for conv in self.convs:
                 conv.passes += 1
+            decides = self._decides_weights()
             for weight in self.weights:
-                weight.feedback = self.pruning.feedback and self.phase == "regrow"
-            if self.pruning.prunes_weights:
+                weight.feedback = decides and self.pruning.feedback and self.phase == "regrow"
+            if self.pruning.prunes_weights and decides:
                 shapes = [(weight.matrix.shape[0], weight.matrix.shape[1]) for weight in self.weights]
                 due = self.pruning.weights_at(self.passes, shapes, self.phase.startswith("monotone"))
                 for weight, how in zip(self.weights, due, strict=True):
                     weight.due = how
+
+    def _decides_weights(self) -> bool:
+        """Whether weights may be removed or restored in this training pass.
+
+        Where removed weights are trained, decisions need the dense gradient; once the ramp is over, they are taken, and that
+        gradient is computed, in every `_REGROW_EVERY`-th pass.
+        """
+        after = self.passes - self.pruning.ramp
+        return after <= 0 or not self.pruning.feedback or after % _REGROW_EVERY == 0
 
     def _decide_missing(self) -> None:
         """Before a pass that is not a training pass: let layers without a valid decision take one now.
