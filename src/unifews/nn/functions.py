@@ -101,13 +101,14 @@ class FastFunctions:
     def enter(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling():
             return
-        while isinstance(top := _get_current_function_mode(), _Mode) and not top.is_running:
-            _pop_mode()  # left behind by an interrupted call
+        while isinstance(top := _get_current_function_mode(), _Mode) and not top.is_running:  # type: ignore[no-untyped-call]
+            # Left behind by an interrupted call.
+            _pop_mode()  # type: ignore[no-untyped-call]
         mode = None
         calls = [each for each in self._entered.get(get_ident(), []) if each is None or each.is_running]
         if _is_large((*args, *kwargs.values())):
             mode = _Mode(sys._getframe(1))
-            mode.__enter__()
+            mode.__enter__()  # type: ignore[no-untyped-call]
         self._entered[get_ident()] = [*calls, mode]
 
     def leave(self, model: nn.Module, args: Any, out: Any) -> None:
@@ -120,7 +121,7 @@ class FastFunctions:
         if not calls:
             del self._entered[get_ident()]
         if mode is not None:
-            mode.__exit__(None, None, None)
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             mode.frame = None
 
 

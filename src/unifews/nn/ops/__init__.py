@@ -30,7 +30,7 @@ def takes_kernel(x: Tensor) -> bool:
         and x.numel() >= _MIN_VALUES
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
-        and not torch.jit.is_tracing()
+        and not torch._C._is_tracing()
         and torch._C._functorch.peek_interpreter_stack() is None
         and forward_ad._current_level < 0
         and _get_current_dispatch_mode() is None
