@@ -18,6 +18,7 @@ from unifews.core.schemes import Scheme, resolve
 from unifews.deprecation import removed_arguments, renamed_arguments
 from unifews.errors import GraphError, InputError
 from unifews.kernels import threads_to_use
+from unifews.kernels.buffers import release_memory
 from unifews.propagation import tolerance
 from unifews.propagation.basis import GRAM_LIMIT
 from unifews.propagation.config import REMOVED, BasisName, ErrorNorm, Precision, PropagationConfig
@@ -123,6 +124,8 @@ def propagate(
         _check_out_of_core(x, out, memory, amounts, config)
     elif checkpoint_every_hop:
         raise InputError("`checkpoint_every_hop` needs out-of-core propagation; give `out` and `memory` too.")
+    if memory is not None:
+        release_memory()  # so that it does not count as memory in use
     taken = resident()
     check_graph(graph)
     scheme, hops = resolve(scheme, hops)
