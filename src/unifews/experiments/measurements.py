@@ -257,7 +257,7 @@ def certified(
 ) -> Values:
     """Actual and certified ‖P̂ - P‖/‖P‖ in percent, their ratio, and what was removed.
 
-    With `edge_sparsity` also the bound by random directions; with `max_error` as much is removed as the certified error allows.
+    With `edge_sparsity` also the bound by random directions; with `max_error` as few hops as the certified error allows.
     """
     scheme = scheme_of(model)
     unpruned = propagate(data.graph, data.x, scheme, hops)
@@ -375,7 +375,7 @@ def first_layer_norms(model: nn.Module, data: Dataset) -> tuple[float, float]:
     import torch
 
     from unifews.nn.edges import LayerEdges
-    from unifews.nn.ops.products import row_sizes
+    from unifews.nn.products.diffusion import row_sizes
     from unifews.training.layered import features
 
     conv: Any = next(iter(model.convs))  # type: ignore[arg-type]

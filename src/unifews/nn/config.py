@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 from unifews.core.config import option, project, same_option, validate
 from unifews.core.entry import Amounts, cubic_ramp
 
 LayerEntries = Literal["unit", "block", "feature", "node"]
+ENTRY_NAMES: list[str] = list(get_args(LayerEntries))
+"""Values of the option `entries`; `unifews.nn.entries.entry_kind` adds those of other kinds."""
 Share = Literal["macs", "layers"]
 Phase = Literal["regrow", "monotone", "monotone-weights", "frozen"]
 _SMALL_MATRIX_EXPONENT = 0.25  # 0 would remove the same fraction of every matrix, 1 keep nearly all of small ones (ADR-0022)
@@ -29,10 +31,11 @@ class PruningConfig:
     weight_sparsity: float | None = same_option(Amounts, "weight_sparsity")
     weight_threshold: float | None = same_option(Amounts, "weight_threshold")
     absolute: bool = option(False, "thresholds are magnitudes, not multiples of a mean", group="Pruning")
-    entries: LayerEntries = option(
+    entries: str = option(
         "unit",
         "what one decision covers: of an edge 16 features (block), one (feature), all (node); a column (unit)",
         group="Pruning",
+        choices=ENTRY_NAMES,
     )
     budget: Share = option(
         "macs", "sparsity over all layers, wide ones pruned most (macs), or the same in every layer (layers)", group="Pruning"
