@@ -17,6 +17,7 @@ from unifews.nn.config import Phase, PruningConfig, nested_share, water_level, w
 from unifews.nn.edges import Adjacency
 from unifews.nn.inheritance import Inheritance
 from unifews.nn.parallel import check_one_process
+from unifews.nn.thinning import EdgeRule, GraphThinner
 from unifews.nn.trace import ConvTrace, ModelTrace
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Pass:
     """Layers in the order they were called: version of their parameters at the first call, and number of calls."""
     graph: Graph = None
     """The edges of its first layer."""
+    edges: dict[nn.Module, int] = field(default_factory=dict)
+    """Edges of the graph that each layer was last called with, before it was thinned."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "graph": None}  # weak references cannot be copied or pickled
@@ -59,7 +62,7 @@ class Session:
     """
 
     def __init__(self, pruning: PruningConfig, convs: list[PrunedConv], weights: list[PrunedWeight]) -> None:
-        self.pruning = pruning
+        self.configure(pruning)
         self.convs, self.weights = convs, weights
         self.phase: Phase = "regrow"
         self.node_lock: Tensor | None = None
@@ -79,6 +82,12 @@ class Session:
         """The model's BatchNorm layers."""
         self._momentum: dict[_BatchNorm, float] = {}
         self._graphs: tuple[Graph, Graph] = (None, None)  # of the last two training passes
+
+    def configure(self, pruning: PruningConfig) -> None:
+        self.config = pruning
+        self.pruning = pruning.in_layers
+        """What the layers decide themselves."""
+        self.thinner = GraphThinner(EdgeRule.of(pruning)) if pruning.thins else None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_graphs": (None, None), "_passes": {}, "_inside": set()}
@@ -136,6 +145,8 @@ class Session:
         for layer in layers:
             if layer is not model:
                 layer.register_forward_pre_hook(self.enter, with_kwargs=True)
+        for conv in self.convs:
+            conv.register_forward_pre_hook(self.thin, with_kwargs=True)
         self.norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
         for norm in self.norms:
             norm.register_forward_pre_hook(self.raise_momentum)
@@ -168,6 +179,15 @@ class Session:
                 self.begin(layer)
         if self.now is not None:
             self.now.ran.setdefault(layer, [_version(layer), 0])[1] += 1
+
+    def thin(self, conv: PrunedConv, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+        """Hook: a message-passing layer is called, on the kept edges of its graph."""
+        if self.thinner is None:
+            return None
+        args, kwargs, graph = self.thinner.call(conv, conv.stands_for, args, kwargs)
+        if self.now is not None and graph is not None:
+            self.now.edges[conv] = graph.count
+        return args, kwargs
 
     def _starts_new_pass(self, layer: nn.Module, training: bool, x: Any) -> bool:
         """Whether a layer that is called directly starts a new pass.
@@ -335,7 +355,8 @@ class Session:
             self.now = Pass(training=False, deciding=False)
         self.now.graph = self.now.graph or weakref.ref(adjacency)
         self.now.order.append(conv)
-        self.now.records.append(entry)
+        edges = self.now.edges.get(conv)
+        self.now.records.append(entry if edges is None else entry.of_graph(edges))
 
     def trace(self) -> ModelTrace:
         layers = []
