@@ -404,6 +404,7 @@ class TestSettingsInMessages:
 
     PARAMS = (
         SimpleNamespace(name="edge_sparsity", opts=["--edge-sparsity"], param_type_name="option", is_flag=False),
+        SimpleNamespace(name="edge_threshold", opts=["--edge-threshold"], param_type_name="option", is_flag=False),
         SimpleNamespace(name="model", opts=["-m", "--model"], param_type_name="option", is_flag=False),
         SimpleNamespace(name="again", opts=["--restart"], secondary_opts=[], param_type_name="option", is_flag=True),
         SimpleNamespace(name="tail", opts=["--tail"], secondary_opts=["--no-tail"], param_type_name="option", is_flag=True),
@@ -416,7 +417,11 @@ class TestSettingsInMessages:
             ("`edge_sparsity` must be a number.", "--edge-sparsity must be a number."),
             ("edge_sparsity must be a number.", "--edge-sparsity must be a number."),
             ("write edge_sparsity=0.5.", "write --edge-sparsity 0.5."),
-            ("use model='sgc' or 'appnp'; not 'gcn'.", "use --model 'sgc' or 'appnp'; not 'gcn'."),
+            ("use model='sgc' or 'appnp'; not 'gcn'.", "use --model sgc or appnp; not 'gcn'."),
+            ("take model='sgc' (--model sgc), or 3.", "take --model sgc, or 3."),
+            ("fewer rounds (model='glt:rounds=1').", "fewer rounds (--model glt:rounds=1)."),
+            ("write edge_sparsity= instead of model=.", "write --edge-sparsity instead of --model."),
+            ("edge_sparsity, or `model`; write threshold=δ.", "--edge-sparsity, or --model; write --edge-threshold δ."),
             ("leave out tail=False, or write tail=True.", "leave out --no-tail, or write --tail."),
             ("start again with again=True.", "start again with --restart."),
         ],

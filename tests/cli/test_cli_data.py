@@ -303,9 +303,9 @@ class TestInfo:
 
     def test_fetching_what_is_here_says_where(self, monkeypatch):
         cora = RECORDS["cora-lcc"]
-        data = uf.powerlaw(cora.nodes, cora.edges, num_features=cora.features, num_classes=cora.classes, seed=7)
+        data = uf.powerlaw(cora.nodes, cora.edges, num_features=1, num_classes=cora.classes, seed=7)
         Path("cache").mkdir()
-        save_dataset(Dataset("cora-lcc", data.graph, data.x, data.y), "cache/cora-lcc")
+        save_dataset(Dataset("cora-lcc", data.graph, np.tile(data.x, cora.features), data.y), "cache/cora-lcc")
         here = str(Path("cache/cora-lcc").resolve())
         assert here in fine("data", "fetch", "cora-lcc").out
         assert run_json("data", "fetch", "cora_lcc")["datasets"] == [{"name": "cora-lcc", "here": here, "source": "arrays"}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import runpy
 from pathlib import Path
 from xml.etree import ElementTree
@@ -30,12 +31,18 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.delenv("UNIFEWS_DATA", raising=False)
 
 
+@pytest.fixture(scope="module")
+def small():
+    """What the demo finds on something small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unifews.propagation.tolerance.GAIN", math.inf)  # as estimates_on_any_size
+        return demo.run(dataset=gencat(200, 600, features=40, classes=2, seed=7, name="mine"), **QUICK)
+
+
 @pytest.fixture
-def quick(monkeypatch, estimates_on_any_size):
-    """The demo on something small."""
-    result = demo.run(dataset=gencat(200, 600, features=40, classes=2, seed=7, name="mine"), **QUICK)
-    monkeypatch.setattr(demo, "run", lambda stage, live, seeds: result)
-    return result
+def quick(small, monkeypatch, estimates_on_any_size):
+    monkeypatch.setattr(demo, "run", lambda stage, live, seeds: small)
+    return small
 
 
 def test_three_models_on_the_same_data(quick):

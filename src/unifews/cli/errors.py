@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -134,23 +135,31 @@ def _message(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
+_VALUE = r"('[^']*'(?: or '[^']*')*|[\w.+-]*\w|)"  # of a setting in a message: quoted, plain or left open
+
+
 def in_flags(message: str, params: Iterable[Any]) -> str:
     """An error message of the library with its settings, `name`, name=value or a_name, as the flags of a command."""
-    message = f" {message}"
-    for param in params:
-        if param.param_type_name != "option":
-            continue
-        name, positive = param.name, max(param.opts, key=len)
+    options = {param.name: param for param in params if param.param_type_name == "option"}
+    if "edge_threshold" in options:
+        options.setdefault("threshold", options["edge_threshold"])  # its name in `propagate`
+    for name, param in options.items():
+        positive = max(param.opts, key=len)
         message = message.replace(f"`{name}`", positive)
         if "_" in name:
-            message = message.replace(f" {name} ", f" {positive} ")
+            message = re.sub(rf"(^|\s){name}(?=[\s,;])", rf"\1{positive}", message)
         if param.is_flag:
             negative = max(param.secondary_opts or param.opts, key=len)
-            message = message.replace(f" {name}=True ({positive})", f" {positive}")
-            message = message.replace(f" {name}=True", f" {positive}").replace(f" {name}=False", f" {negative}")
+            message = re.sub(rf"(^|[\s(]){name}=True", rf"\1{positive}", message)
+            message = re.sub(rf"(^|[\s(]){name}=False", rf"\1{negative}", message)
         else:
-            message = message.replace(f" {name}=", f" {positive} ")
-    return message.strip()
+            message = re.sub(rf"(^|[\s(]){name}={_VALUE}", partial(_with_value, positive), message)
+    return re.sub(r"(--[\w-]+(?: [\w.]+)?) \(\1\)", r"\1", message)
+
+
+def _with_value(flag: str, found: re.Match[str]) -> str:
+    value = found[2].replace("'", "")
+    return f"{found[1]}{flag} {value}" if value else f"{found[1]}{flag}"
 
 
 def _usage(error: Any) -> str:

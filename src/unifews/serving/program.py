@@ -16,7 +16,6 @@ from unifews.core.schemes import scheme_from_plain
 from unifews.errors import InputError
 from unifews.nn.edges import Norm
 from unifews.nn.thinning import EdgeRule
-from unifews.propagation.config import REMOVED
 from unifews.serving.products import Weight
 
 Form = Literal["all", "columns", "edges", "block", "feature"]
@@ -158,7 +157,7 @@ def _is_delta(value: Any) -> bool:
 
 _PROPAGATION = {
     *("scheme", "hops", "r", "edge_sparsity", "threshold", "relative_threshold"),
-    *("entries", "basis", "rank", "inherit", *REMOVED),
+    *("entries", "basis", "rank", "deflate", "inherit", "focus"),
     *("max_error", "error_norm", "degree", "precision"),
 }
 """Arguments of `propagate` that a file may hold, those of earlier versions included.
