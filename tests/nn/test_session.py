@@ -19,7 +19,7 @@ from torch_geometric.nn import GAE, GCN, GATv2Conv, GCN2Conv, GCNConv, GINConv, 
 import unifews as uf
 from unifews.errors import InputError
 
-HOW = dict(edge_sparsity=0.5, weight_sparsity=0.6, ramp=4)
+HOW = dict(edge_sparsity=0.5, weight_sparsity=0.6, entries="unit", ramp=4)
 
 
 class Links(nn.Module):
@@ -389,7 +389,7 @@ def test_columns_have_their_shape_from_the_start():
         shapes = {name: value.shape for name, value in model.named_buffers()}
         learn(model, lambda model=model: model(x, edge_index).square().mean(), 1)
         assert {name: value.shape for name, value in model.named_buffers()} == shapes
-    deep = uf.sparsify(GCN2Conv(8, 0.1), edge_sparsity=0.5)
+    deep = uf.sparsify(GCN2Conv(8, 0.1), edge_sparsity=0.5, entries="unit")
     assert deep.columns.shape == (8,) and not bool(deep.decided)
     assert uf.sparsify(GCNConv(20, 8), edge_sparsity=0.5, entries="node").columns.shape == (0,)
     assert uf.sparsify(GCNConv(20, 8), weight_sparsity=0.5).columns.shape == (0,)
@@ -468,7 +468,7 @@ def test_running_statistics_are_those_of_the_columns_that_are_sent(dropout):
     """Scores in evaluation mode against the same weights by the statistics of the graph itself, after a plain loop."""
     x, edge_index, y = dense_graph()
     torch.manual_seed(0)
-    model = uf.sparsify(Normed(dropout=dropout), edge_sparsity=0.8, weight_sparsity=0.9, ramp=20)
+    model = uf.sparsify(Normed(dropout=dropout), edge_sparsity=0.8, entries="unit", weight_sparsity=0.9, ramp=20)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
     changed = []
     for epoch in range(60):

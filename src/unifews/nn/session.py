@@ -17,7 +17,7 @@ from unifews.nn.config import Phase, PruningConfig, nested_share, water_level, w
 from unifews.nn.edges import Adjacency
 from unifews.nn.inheritance import Inheritance
 from unifews.nn.parallel import check_one_process
-from unifews.nn.thinning import EdgeRule, GraphThinner
+from unifews.nn.thinning import EdgeRule, GraphThinner, ThinnedGraph, num_edges
 from unifews.nn.trace import ConvTrace, ModelTrace
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ class Pass:
     """Layers in the order they were called: version of their parameters at the first call, and number of calls."""
     graph: Graph = None
     """The edges of its first layer."""
-    edges: dict[nn.Module, int] = field(default_factory=dict)
-    """Edges of the graph that each layer was last called with, before it was thinned."""
+    thinned: dict[nn.Module, list[ThinnedGraph]] = field(default_factory=dict)
+    """The graphs that each layer was last called with."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "graph": None}  # weak references cannot be copied or pickled
+        return {**vars(self), "graph": None, "thinned": {}}  # weak references cannot be copied or pickled
 
 
 class Session:
@@ -184,9 +184,9 @@ class Session:
         """Hook: a message-passing layer is called, on the kept edges of its graph."""
         if self.thinner is None:
             return None
-        args, kwargs, graph = self.thinner.call(conv, conv.stands_for, args, kwargs)
-        if self.now is not None and graph is not None:
-            self.now.edges[conv] = graph.count
+        args, kwargs, graphs = self.thinner.call(conv, conv.stands_for, args, kwargs)
+        if self.now is not None:
+            self.now.thinned[conv] = graphs
         return args, kwargs
 
     def _starts_new_pass(self, layer: nn.Module, training: bool, x: Any) -> bool:
@@ -355,8 +355,8 @@ class Session:
             self.now = Pass(training=False, deciding=False)
         self.now.graph = self.now.graph or weakref.ref(adjacency)
         self.now.order.append(conv)
-        edges = self.now.edges.get(conv)
-        self.now.records.append(entry if edges is None else entry.of_graph(edges))
+        graphs = self.now.thinned.get(conv)
+        self.now.records.append(entry.of_graph(num_edges(entry.edges, graphs)) if graphs else entry)
 
     def trace(self) -> ModelTrace:
         layers = []

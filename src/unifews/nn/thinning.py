@@ -8,7 +8,7 @@ models make the same one, and a new graph (a mini-batch, new nodes) gets its own
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -142,6 +142,8 @@ class ThinnedGraph:
     """bool [m]: the kept edges in the caller's order."""
     count: int
     """Edges between different nodes, removed ones included."""
+    kept: int
+    """Those of them that are kept."""
     last: int
     """The largest node, of kept and removed edges; -1 = no edges."""
     _values: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
@@ -182,24 +184,52 @@ class GraphThinner:
         graph: ThinnedGraph = found[1][key]
         return graph
 
-    def call(self, layer: MessagePassing, kind: Any, args: Any, kwargs: Any) -> tuple[Any, Any, ThinnedGraph | None]:
-        """The arguments of a call of a layer, of this PyG class, on the kept edges."""
-        names = forward_names(kind)
+    def call(self, layer: MessagePassing, kind: Any, args: Any, kwargs: Any) -> tuple[Any, Any, list[ThinnedGraph]]:
+        """The arguments of a call of a layer, of this PyG class, on the kept edges, and the graphs in it.
+
+        Edges are every argument ``…edge_index``, or a dict of them by relation; those named ``edge_…`` have a row per edge.
+        """
+        names, graphs = forward_names(kind), list[ThinnedGraph]()
         given = dict(zip(names, args, strict=False)) | kwargs
-        edge_index = given.get("edge_index")
-        if not _is_graph(edge_index):  # the layer itself refuses what it cannot use
-            return args, kwargs, None
         x = given.get("x")
         pair = isinstance(x, tuple | list) and len(x) == 2 and x[0] is not x[1]
-        graph = self.of(edge_index, flow=layer.flow, loops=not pair)
-        if isinstance(x, Tensor) and x.ndim == 2 and edge_index.layout == torch.strided and graph.last >= len(x):
-            raise GraphError(_UNKNOWN_NODE.format(graph.last, len(x)))
-        changed: dict[str, Any] = {"edge_index": graph.edges}
-        for name, value in given.items():
-            if name.startswith("edge_") and name != "edge_index" and isinstance(value, Tensor) and value.ndim:
-                changed[name] = graph.only(value) if len(value) == len(graph.keep) else value  # the layer checks its size
+        changed: dict[str, Any] = {}
+        for name in filter(_names_edges, given):
+            found = given[name]
+            if isinstance(found, dict):
+                thinned = {key: self._of_call(one, layer.flow, key[0] == key[-1], None) for key, one in found.items()}
+                graphs += [graph for graph in thinned.values() if graph is not None]
+                changed[name] = {key: found[key] if graph is None else graph.edges for key, graph in thinned.items()}
+            elif (graph := self._of_call(found, layer.flow, not pair and not name.startswith("hyper"), x)) is not None:
+                graphs.append(graph)
+                changed[name] = graph.edges
+        if "edge_index" in changed and graphs:
+            for name, value in given.items():
+                rows = len(value) if isinstance(value, Tensor) and value.ndim else -1
+                if name.startswith("edge_") and name not in changed and rows == len(graphs[0].keep):
+                    changed[name] = graphs[0].only(value)  # of another length: the layer says so
         args = tuple(changed.get(name, value) for name, value in zip(names, args, strict=False))
-        return args, {name: changed.get(name, value) for name, value in kwargs.items()}, graph
+        return args, {name: changed.get(name, value) for name, value in kwargs.items()}, graphs
+
+    def _of_call(self, edge_index: Any, flow: str, loops: bool, x: Any) -> ThinnedGraph | None:
+        """None for what is no graph, which the layer itself refuses."""
+        if not _is_graph(edge_index):
+            return None
+        graph = self.of(edge_index, flow=flow, loops=loops)
+        if loops and isinstance(x, Tensor) and x.ndim == 2 and edge_index.layout == torch.strided and graph.last >= len(x):
+            raise GraphError(_UNKNOWN_NODE.format(graph.last, len(x)))
+        return graph
+
+
+def num_edges(kept: int, graphs: Sequence[ThinnedGraph]) -> int:
+    """How many edges there were of the `kept` ones that a layer has used of one of these graphs, or of all of them."""
+    by_count = {graph.kept: graph.count for graph in graphs}
+    total, whole = sum(graph.kept for graph in graphs), sum(graph.count for graph in graphs)
+    return by_count.get(kept, round(kept * whole / total) if total else whole)
+
+
+def _names_edges(name: str) -> bool:
+    return name.endswith(("edge_index", "edge_index_dict"))
 
 
 @cache
@@ -211,7 +241,7 @@ def forward_names(kind: Any) -> tuple[str, ...]:
 def check_thinnable(layers: Mapping[str, Any]) -> None:
     """Refuse layers, by path, that are not called with the edges of a graph."""
     for path, kind in layers.items():
-        if "edge_index" not in forward_names(kind):
+        if not any(map(_names_edges, forward_names(kind))):
             raise InputError(
                 f"{path} is a {kind.__name__}, whose forward has no argument `edge_index`, so its edges cannot be chosen "
                 f"before it runs; use entries='unit' or 'node'."
@@ -252,5 +282,6 @@ def _thinned(rule: EdgeRule, edge_index: Tensor, flow: str, loops: bool) -> Thin
             edges = edges.to_sparse_csr()
         elif edge_index.layout == torch.sparse_csc:
             edges = edges.to_sparse_csc()
-    count = int((ends[0] != ends[1]).sum()) if loops else ends.shape[1]
-    return ThinnedGraph(edges, keep, count, int(ends.max()) if ends.numel() else -1)
+    between = ends[0] != ends[1] if loops else torch.ones_like(keep)
+    last = int(ends.max()) if ends.numel() else -1
+    return ThinnedGraph(edges, keep, int(between.sum()), int((between & keep).sum()), last)
