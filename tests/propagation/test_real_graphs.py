@@ -22,7 +22,10 @@ def read(name):
     return read_graph(path), read_matrix(path, dense=False)
 
 
-@pytest.fixture(scope="module", params=SIZES)
+@pytest.fixture(
+    scope="module",
+    params=["cora-lcc", "photo", *(pytest.param(name, marks=pytest.mark.slow) for name in ("citeseer", "actor"))],
+)
 def name(request):
     return request.param
 

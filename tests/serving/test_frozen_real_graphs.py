@@ -23,7 +23,11 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=sorted(path.stem for path in FOLDER.glob("*.npz")))
+FAST = ("chameleon-filtered", "cora-lcc", "photo", "texas")
+NAMES = sorted(path.stem for path in FOLDER.glob("*.npz"))
+
+
+@pytest.fixture(scope="module", params=[name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in NAMES])
 def data(request):
     data = uf.load_dataset(str(FOLDER / f"{request.param}.npz"))
     rare = np.bincount(data.y[data.y >= 0]) < 10  # too few for a split
