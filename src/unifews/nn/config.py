@@ -40,12 +40,10 @@ class PruningConfig:
     )
     choice: Choice = option(
         "largest",
-        "which edges are kept; random and smallest ones are controls of the same cost (needs entries edge)",
+        "which edges are kept; random and smallest ones are controls of the same cost",
         group="Pruning",
     )
-    scope: Scope = option(
-        "auto", "edges are compared within the graph or within each target (needs entries edge)", group="Pruning", rare=True
-    )
+    scope: Scope = option("auto", "edges are compared within the graph or within each target", group="Pruning", rare=True)
     choice_seed: int = option(0, "seed of --choice random", group="Pruning", rare=True)
     budget: Share = option(
         "macs", "sparsity over all layers, wide ones pruned most (macs), or the same in every layer (layers)", group="Pruning"
