@@ -2,6 +2,7 @@
 
 python benchmarks/scale.py grow --folder DIR                      # 15 M and 150 M edges, f = 32, 20 hops at .9, 12 GB
 python benchmarks/scale.py grow --folder DIR --edges 1.5e9        # 50 M nodes: about an hour, 60 GB of disk
+python benchmarks/scale.py error --folder DIR --memory 8GB        # --max-error .05 against unpruned; --edges, --features
 python benchmarks/scale.py memory --folder DIR                    # products size: a third of the memory against all of it
 python benchmarks/scale.py kill --folder DIR                      # killed at random moments: the same bytes each time
 python benchmarks/scale.py workers --folder DIR                   # partitioned over 2 and 4 processes: bytes sent
@@ -125,6 +126,38 @@ def grow(folder: Path, sizes: list[int], memory: str, scheme: str) -> list[dict[
     return rows
 
 
+def error(folder: Path, sizes: list[int], features: int, limit: str, trials: int) -> list[dict[str, Any]]:
+    """`--max-error .05` against all hops unpruned, in turns; time for each of the 20 hops' edges and columns."""
+    table, rows = (
+        Table("edges", "columns", "what", "seconds", "lowest - highest", "times", "peak", "ns/edge/column, hop"),
+        [],
+    )
+    for edges in sizes:
+        place, out = graph(folder, edges // DEGREE, edges, features), folder / "p.npy"
+        ways: dict[str, tuple[str, ...]] = {"unpruned": (), "max error .05": ("--max-error=.05",)}
+        runs: dict[str, list[Run]] = {name: [] for name in ways}
+        for _ in range(trials):
+            for name, options in ways.items():
+                how = f"--memory={limit}", f"--hops={HOPS}", "--overwrite", *options
+                runs[name].append(propagate(place, out, *how))
+        out.unlink()
+        whole = float(np.median([run.seconds for run in runs["unpruned"]]))
+        for name, each in runs.items():
+            seconds, peak = [run.seconds for run in each], max(run.peak for run in each)
+            hops = sum(hop["macs"] > 0 for hop in each[0].report["hops"])
+            nanoseconds = 1e9 * float(np.median([run.hops for run in each])) / (edges * features * max(hops, 1))
+            times = whole / float(np.median(seconds))
+            rows.append(
+                {"edges": edges, "features": features, "what": name, "seconds": seconds, "peak": peak, "limit": limit}
+                | {"hops": hops, "times": times, "ns_per_edge_and_column": nanoseconds}
+            )
+            spread = f"{min(seconds):.1f} - {max(seconds):.1f}"
+            shown = f"{np.median(seconds):.1f}", spread, f"{times:.1f}x", gigabytes(peak), f"{nanoseconds:.3f} ({hops} hops)"
+            table.add_row(f"{edges:,}", str(features), name, *shown)
+    CONSOLE.print(table)
+    return rows
+
+
 def memory(folder: Path, size: tuple[int, int, int], trials: int) -> list[dict[str, Any]]:
     """A graph of this size, products' unless toy, with a third of the memory that it takes in memory."""
     place, out = graph(folder, *size), folder / "p.npy"
@@ -200,10 +233,11 @@ def digest(file: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["grow", "memory", "kill", "workers"])
+    parser.add_argument("part", choices=["grow", "error", "memory", "kill", "workers"])
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--edges", default="15e6,150e6")
     parser.add_argument("--memory", default="12GB")
+    parser.add_argument("--features", type=int, default=32, help="columns of the error part")
     parser.add_argument("--scheme", default="appnp")
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--partition", default="nodes", help="of workers: nodes, metis, or a file")
@@ -215,6 +249,8 @@ def main() -> None:
     sizes = [int(float(size)) for size in options.edges.split(",")]
     if options.part == "grow":
         rows = grow(options.folder, sizes, options.memory, options.scheme)
+    elif options.part == "error":
+        rows = error(options.folder, sizes, options.features, options.memory, options.trials)
     elif options.part == "memory":
         rows = memory(options.folder, size, options.trials)
     elif options.part == "kill":

@@ -140,7 +140,7 @@ def test_rows_that_no_edge_crosses_for_are_not_counted(folder, told):
         ("sparse", ["entries='node'"]),
         ("error by nodes", ["max_error needs sums over all nodes at every hop", "partition='columns'"]),
         ("error in groups", ["`groups` has no effect with max_error"]),
-        ("error of one tile", ["2 workers are too many for max_error", "70 features in 1 tile of up to 128 columns; start 1"]),
+        ("error of one tile", ["2 workers are too many for max_error", "70 features in 1 tile of up to 70 columns; start 1"]),
         ("error of a filter", ["after 63 hops the error is still"]),
         ("error of workers", ["disagree on max_error"]),
         ("there", ["there.npy already exists"]),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from unifews.errors import InputError, ShapeError
 from unifews.kernels import aligned, native
 from unifews.kernels import reference_layers as reference
-from unifews.kernels.packed_weight import FEW_ROWS, PackedWeight, worth
+from unifews.kernels.packed_weight import FEW_ROWS, PackedWeight, worth, worth_gradient
 
 many = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -97,6 +97,56 @@ def test_same_bits_whatever_the_threads_and_the_rows_computed_with_it(level, see
         assert (sparse_linear(x, w, threads=threads) == whole).all()
     some = rng.permutation(n)[: rng.integers(1, n + 1)]
     assert (sparse_linear(x[some], w) == whole[some]).all()
+
+
+def weight_gradient(x, g, w, threads=2):
+    out = np.full(len(w.indices), np.nan, dtype=np.float32)
+    native.weight_gradient(x, g, w.indptr, w.indices, out, threads)
+    return out
+
+
+@many
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n=st.integers(1, 300),
+    inputs=st.integers(1, 300),
+    outputs=st.integers(1, 60),
+    density=st.sampled_from([0.0, 0.02, 0.1, 0.5, 1.0]),
+    dead=st.sampled_from([0.0, 0.5, 0.95]),
+)
+def test_native_gradient_equals_reference(level, seed, n, inputs, outputs, density, dead):
+    rng = np.random.default_rng(seed)
+    w = weights(rng, outputs, inputs, density, dead, shuffled=True)
+    x, g = unaligned(rng, n, inputs), unaligned(rng, n, outputs)
+    plain = np.empty(len(w.indices), dtype=np.float32)
+    reference.weight_gradient(x, g, w.indptr, w.indices, plain)
+    np.testing.assert_allclose(weight_gradient(x, g, w), plain, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "n, inputs, outputs", [(1, 1, 1), (130, 3000, 3), (129, 7, 2100), (5000, 9, 9), (4097, 60, 515), (0, 4, 4)]
+)
+def test_gradients_of_extreme_shapes_have_the_same_bits_whatever_the_threads(level, n, inputs, outputs):
+    rng = np.random.default_rng(n + inputs)
+    w, x, g = weights(rng, outputs, inputs, 0.3), unaligned(rng, n, inputs), unaligned(rng, n, outputs)
+    once = weight_gradient(x, g, w, threads=1)
+    expected = (g.astype(np.float64).T @ x.astype(np.float64))[w.dense() != 0]
+    np.testing.assert_allclose(once, expected, rtol=1e-4, atol=2e-3)
+    for threads in (2, 3, 8):
+        assert (weight_gradient(x, g, w, threads=threads) == once).all()
+
+
+def test_a_gradient_that_is_not_a_number_stays_where_it_is_read(level):
+    w = PackedWeight.pack(np.eye(20))
+    x, g = np.ones((100, 20), dtype=np.float32), np.ones((100, 20), dtype=np.float32)
+    x[41, 3], g[99, 7] = np.nan, np.inf
+    found = weight_gradient(x, g, w)
+    assert np.isnan(found[3]) and found[7] == np.inf and (np.delete(found, [3, 7]) == 100).all()
+
+
+@given(n=st.integers(1, 10**6), inputs=st.integers(1, 5000), outputs=st.integers(1, 5000), a=st.floats(0, 1), b=st.floats(0, 1))
+def test_a_gradient_that_pays_with_more_weights_pays_with_fewer(n, inputs, outputs, a, b):
+    assert worth_gradient(n, inputs, outputs, min(a, b)) >= worth_gradient(n, inputs, outputs, max(a, b))
 
 
 def test_weights_at_the_same_place_add_up(level):

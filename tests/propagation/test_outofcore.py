@@ -54,7 +54,7 @@ def by_block(monkeypatch):
 
 
 def _by_block(monkeypatch):
-    monkeypatch.setattr(planner.Requirements, "memory", lambda self, blocks, outside=False: blocks * 1_000_000)
+    monkeypatch.setattr(planner.Requirements, "memory", lambda self, blocks, outside=False: blocks * 900_000)
     monkeypatch.setattr(api, "resident", lambda: 0)
     monkeypatch.setattr(folders, "_WORTH", 0.0)  # keep the state after every hop
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
@@ -113,7 +113,7 @@ def test_the_result_is_that_of_memory(folder, by_block, monkeypatch, how, megaby
 def test_sums_may_add_up_in_a_file(folder, by_block, monkeypatch, how):
     graph, x = mapped()
     plain = propagate(graph, x, out="p.npy", memory="2MB", **how)
-    needed = lambda self, blocks, outside=False: (1 if outside else 10) * blocks * 1_000_000  # noqa: E731
+    needed = lambda self, blocks, outside=False: (1 if outside else 10) * blocks * 900_000  # noqa: E731
     monkeypatch.setattr(planner.Requirements, "memory", needed)
     plans, files = [], []
     look = lambda done, total: files.extend(Path("q.npy.work").rglob("sum"))  # noqa: E731
@@ -177,7 +177,7 @@ def test_the_plan_is_kept_to(folder, monkeypatch, how):
 def test_the_plan_says_what_it_takes(folder, by_block):
     told = []
     propagate(*mapped(), out="p.npy", memory="2MB", plan=lambda chosen: told.append(str(chosen)), **MANY)
-    pattern = r"70 columns in 3 groups of up to 32; (\d+) passes over the edges; .* to read, .* to write; 2.0 MB of memory, .*"
+    pattern = r"70 columns in 3 groups of up to 32; (\d+) passes over the edges; .* to read, .* to write; 1.8 MB of memory, .*"
     found = re.fullmatch(pattern, told[0])
     assert found and int(found[1]) == 3 * 6 + 3 * 4 + 1
 
@@ -190,7 +190,7 @@ import numpy as np
 from unifews import Graph, propagate
 from unifews.propagation import api, planner
 from unifews.storage import journal
-planner.Requirements.memory = lambda self, blocks, outside=False: blocks * 1_000_000
+planner.Requirements.memory = lambda self, blocks, outside=False: blocks * 900_000
 api.resident = lambda: 0
 journal.SAVE_INTERVAL = 0.0
 os.fsync = lambda descriptor: None

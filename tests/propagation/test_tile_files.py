@@ -19,6 +19,7 @@ import unifews as uf
 from unifews import Filter, Graph, HeatKernel, propagate
 from unifews.core.diffusion import Diffusion
 from unifews.errors import FileFormatError, InputError
+from unifews.kernels.formats import FORMATS
 from unifews.propagation import api, features, lanczos, planner
 from unifews.storage import journal
 
@@ -62,7 +63,7 @@ def mapped():
 @pytest.fixture
 def tight(monkeypatch):
     """One megabyte of `memory` holds the two iterates of a hop and nothing else."""
-    needed = lambda self, blocks, outside=False: 10 ** (6 if outside else 9)  # noqa: E731
+    needed = lambda self, blocks, outside=False: 900_000 if outside else 10**9  # noqa: E731
     monkeypatch.setattr(planner.TileRequirements, "memory", needed)
 
 
@@ -171,6 +172,48 @@ def test_the_plan_is_kept_to(folder, monkeypatch):
         assert np.array_equal(got.embedding, expected)
 
 
+RESIDENT = """
+import sys
+import numpy as np
+from unifews import Graph, propagate
+how = dict(out="p.npy", memory="330MB", overwrite=True, **eval(sys.argv[1]))
+propagate(Graph.open("big"), np.load("big.npy", mmap_mode="r"), **how)
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc/self/status")
+def test_resident_memory_with_mapped_pages_is_within_the_limit(folder):
+    """Features and result alone are 205 MB, and the process has 60 MB or more before it starts."""
+    made = uf.powerlaw(400_000, 4_000_000, num_features=64, seed=5)
+    np.save("big.npy", made.x)
+    made.graph.save("big")
+    for how in (dict(max_error=0.05), dict(max_error=0.001), dict(edge_sparsity=0.9), dict()):
+        told = subprocess.run([sys.executable, "-c", RESIDENT, repr(how)], capture_output=True, text=True, check=True)
+        assert int(told.stdout) * 1024 <= 330e6, how
+
+
+def test_tiles_of_very_many_nodes_are_narrow():
+    """48 columns of int8 with their steps are one cache line, and no format has longer rows."""
+    most = lanczos.MANY
+    assert [shape.width for shape in lanczos.tile_shapes(128, most)] == [48, 48, 32]
+    assert [shape.width for shape in lanczos.tile_shapes(32, most)] == [32]
+    assert lanczos.tile_shapes(300, most - 1) == lanczos.cut(300)
+    for format in FORMATS.values():
+        for shape in lanczos.tile_shapes(300, most):
+            parts = lanczos.parts_of(shape, format, most)
+            assert max(format.empty(1, part.blocks).nbytes for part in parts) <= 64
+            assert sum(part.width for part in parts) == shape.width
+
+
+def test_narrow_tiles_are_those_of_memory(folder, tight, monkeypatch):
+    monkeypatch.setattr(lanczos, "MANY", 100)
+    plans = []
+    got = propagate(*mapped(), out="p.npy", memory="1MB", plan=plans.append, **FIVE)
+    assert {shape.width for shape in plans[0].groups} == {48, 12}
+    same(got, propagate(*mapped(), **FIVE))
+
+
 def test_the_plan_says_what_it_takes(folder):
     told = []
     propagate(*mapped(), out="p.npy", memory="1GB", plan=lambda plan: told.append(str(plan)), **FIVE)
@@ -212,7 +255,14 @@ def child(how, kill=None):
         return []
 
 
-@pytest.mark.parametrize("how", [FIVE, FIVE | dict(scheme="sgc", max_error=1e-7)], ids=["tiles", "unpruned in the end"])
+KILLED = {
+    "tiles": FIVE,
+    "unpruned in the end": FIVE | dict(scheme="sgc", max_error=1e-7),
+    **{name: FIVE | dict(precision=name) for name in FORMATS},
+}
+
+
+@pytest.mark.parametrize("how", KILLED.values(), ids=KILLED)
 def test_a_killed_process_goes_on_and_ends_with_the_same_bytes(folder, how):
     propagate(*mapped(), out="p.npy", memory="1GB", **how)
     expected = Path("p.npy").read_bytes()

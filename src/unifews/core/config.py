@@ -23,7 +23,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import lru_cache
@@ -68,7 +68,7 @@ class Option:
     help: str = ""
     group: str = ""
     """Heading under which a command lists its flag."""
-    choices: tuple[Any, ...] = ()
+    choices: Sequence[Any] = ()
     """Allowed values; those of a `Literal` annotation if none are given."""
     ge: float | None = None
     gt: float | None = None
@@ -179,7 +179,7 @@ def option(
     help: str,
     *,
     group: str = "",
-    choices: tuple[Any, ...] = (),
+    choices: Sequence[Any] = (),
     ge: float | None = None,
     gt: float | None = None,
     le: float | None = None,

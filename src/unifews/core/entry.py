@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from unifews.core.config import option, validate
 from unifews.errors import InputError
@@ -86,11 +85,26 @@ def cubic_ramp(part: float) -> float:
     return 1 - (1 - part) ** 3
 
 
-def survives(factor: ArrayLike, operand_norm: ArrayLike, delta: float) -> NDArray[np.bool_]:
-    """True where an entry is kept.
+def survives(factor: Any, operand_norm: Any, delta: float, *, zeros: bool = False, margin: float = 0.0) -> Any:
+    """True where an entry is kept: |factor| · ‖operand‖ ≥ δ. NumPy arrays for arrays, a torch tensor for tensors.
 
-    Ties are kept, so δ = 0 removes nothing (ADR-0002). An entry that is exactly zero is skipped whatever δ is, costs nothing,
-    and is not counted among the removed ones.
+    Args:
+        factor: None where `operand_norm` already holds the magnitudes of the entries.
+        operand_norm: norms of the operands, of a shape that broadcasts with that of `factor`.
+        delta: δ. Ties are kept, so δ = 0 removes nothing (ADR-0002).
+        zeros: whether an entry that is exactly zero counts as kept where δ = 0. Propagation skips it whatever δ is, at no cost,
+            and does not count it among the removed ones; layers count it like any other.
+        margin: fraction of δ by which an entry may be smaller, for magnitudes that were rounded in another order than δ.
+
+    Layers call this function. These sites compute the rule in another order of rounding, or fused with the product, and keep
+    their own comparison: the compiled kernels and their references in `unifews.kernels` (|T[u,v]| · ‖x[v]‖ ≥ δ in float32, per
+    receiver where the operator is D^-(1-r) A D^-r: A·‖x‖ ≥ δ / factor[u]), weight masks (`nn.linear`: a threshold is capped
+    below the largest entry), and programs for export (`serving.portable`: comparisons that ONNX runtimes have, in float32).
     """
-    magnitude = np.abs(factor) * np.asarray(operand_norm)
-    return np.asarray((magnitude >= delta) & (magnitude > 0))
+    is_tensor = hasattr(operand_norm, "masked_fill")  # without importing torch
+    size = operand_norm if is_tensor else np.asarray(operand_norm)
+    if factor is not None:
+        size = (factor.abs() if is_tensor else np.abs(factor)) * size
+    keep = size >= (delta * (1 - margin) if margin else delta)
+    keep = keep if zeros else keep & (size > 0)
+    return keep if is_tensor else np.asarray(keep)

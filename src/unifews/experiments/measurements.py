@@ -375,7 +375,7 @@ def first_layer_norms(model: nn.Module, data: Dataset) -> tuple[float, float]:
     import torch
 
     from unifews.nn.edges import LayerEdges
-    from unifews.nn.ops.products import row_sizes
+    from unifews.nn.products.diffusion import row_sizes
     from unifews.training.layered import features
 
     conv: Any = next(iter(model.convs))  # type: ignore[arg-type]

@@ -102,6 +102,19 @@ def worth(n: int, f_in: int, f_out: int, density: float, *, packing: bool = Fals
     return packed * _PACE[native.level()] * MARGIN < dense
 
 
+def worth_gradient(n: int, f_in: int, f_out: int, density: float) -> bool:
+    """Whether the kernel `weight_gradient` of n rows is faster than the dense product gᵀ x, with this fraction of the weights.
+
+    As `worth`, in nanoseconds of one thread.
+
+    >>> worth_gradient(64_000, 512, 512, 0.1), worth_gradient(64_000, 512, 512, 0.9)
+    (True, False)
+    """
+    weights = f_in * f_out * density
+    sampled = 5_000 + 40 * weights + n * (0.35 * (f_in + f_out) + 0.04 * weights)
+    return sampled * _PACE[native.level()] * MARGIN < 3_000 + n * (0.35 * f_in + 0.022 * f_in * f_out)
+
+
 def _flat(values: Any, name: str, kind: type) -> NDArray[Any]:
     array = np.asarray(values)
     if array.ndim != 1:

@@ -145,6 +145,13 @@ def sparse_linear(
         out[:, j] = np.maximum(total, np.float32(0)) if relu else total
 
 
+def weight_gradient(x: Floats, g: Floats, indptr: Longs, indices: NDArray[np.int32], out: Floats, threads: int = 1) -> None:
+    """out[k] = Σ_u g[u, i] · x[u, indices[k]] over indptr[i] ≤ k < indptr[i + 1]: the gradient of the weights listed."""
+    for i in range(len(indptr) - 1):
+        for k in range(int(indptr[i]), int(indptr[i + 1])):
+            out[k] = g[:, i].astype(np.float64) @ x[:, indices[k]].astype(np.float64)
+
+
 # -------------------------------------------------------------------------------------------------------------- pointwise
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 from unifews.core.config import option, project, same_option, validate
 from unifews.core.entry import Amounts, cubic_ramp
 from unifews.errors import InputError
 
 LayerEntries = Literal["edge", "unit", "block", "feature", "node"]
+ENTRY_NAMES: list[str] = list(get_args(LayerEntries))
+"""Values of the option `entries`; `unifews.nn.entries.entry_kind` adds those of other kinds."""
 Share = Literal["macs", "layers"]
 Choice = Literal["largest", "random", "smallest"]
 Scope = Literal["auto", "graph", "target"]
@@ -32,11 +34,12 @@ class PruningConfig:
     weight_sparsity: float | None = same_option(Amounts, "weight_sparsity")
     weight_threshold: float | None = same_option(Amounts, "weight_threshold")
     absolute: bool = option(False, "thresholds are magnitudes, not multiples of a mean", group="Pruning")
-    entries: LayerEntries = option(
+    entries: str = option(
         "edge",
         "what is pruned: edges, chosen once by degrees (edge) or in every pass by message (node); of an edge 16 features "
         "(block) or one (feature); a column along all edges (unit)",
         group="Pruning",
+        choices=ENTRY_NAMES,
     )
     choice: Choice = option(
         "largest",

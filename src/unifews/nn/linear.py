@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from unifews.errors import InputError, ShapeError
-from unifews.nn.ops.linear import times
+from unifews.nn.ops.linear import Mask, times
 
 _ROWS = 16_384  # rows of an input that its column norms are estimated from, evenly spaced where there are more
 _TINY = 1e-8  # norm of an input below which no decision is taken
@@ -79,9 +79,16 @@ class PrunedWeight(nn.Module):
         return self.effective
 
     def times(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x (W ⊙ keep)ᵀ + b of x [rows, inputs], by a sparse kernel where enough weights are removed."""
+        """x (W ⊙ keep)ᵀ + b of x [rows, inputs]; the product and both of its gradients by sparse kernels where enough weights
+        are removed. The gradient of the weights is dense while removed ones are trained (`feedback`)."""
         weight = self.prepare(x)
-        return times(x, weight if self.input_axis == 1 else weight.t(), bias, sparse_weight=self.is_pruned)
+        weight = weight if self.input_axis == 1 else weight.t()
+        return times(x, weight, bias, sparse_weight=self.is_pruned, mask=self.mask)
+
+    @property
+    def mask(self) -> Mask:
+        """What `times` of `unifews.nn.ops.linear` needs to know about W ⊙ keep."""
+        return Mask(self.keep, self.input_axis, sampled=not self.feedback)
 
     def norms(self, x: Tensor) -> Tensor:
         """Norms of the columns of an input [rows, inputs]."""

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from unifews.core.trace import LayerTrace
-from unifews.nn.config import Phase, PruningConfig, nested_share, water_level, whole_columns
+from unifews.distributed.communicator import Communicator, SingleProcess
+from unifews.nn.config import Phase, PruningConfig
 from unifews.nn.edges import Adjacency
+from unifews.nn.entries import ENTRY_KINDS, EntryKind
 from unifews.nn.inheritance import Inheritance
 from unifews.nn.parallel import check_one_process
 from unifews.nn.thinning import EdgeRule, GraphThinner, ThinnedGraph, num_edges
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 _FAST_MOMENTUM = 0.5  # momentum above which running statistics follow the last few passes
 Graph = weakref.ref[Adjacency] | None
+_REGROW_EVERY = 1  # training passes from one weight decision to the next once the ramp is over (ADR-0012)
 _MAX_PASSES = 64  # number of stored passes above which those of ended threads are dropped
 
 
@@ -61,8 +64,16 @@ class Session:
     without further calls.
     """
 
-    def __init__(self, pruning: PruningConfig, convs: list[PrunedConv], weights: list[PrunedWeight]) -> None:
+    def __init__(
+        self,
+        pruning: PruningConfig,
+        convs: list[PrunedConv],
+        weights: list[PrunedWeight],
+        comm: Communicator | None = None,
+    ) -> None:
+        """`comm`: the processes that decide on edges together; default: this one alone."""
         self.configure(pruning)
+        self.comm: Communicator = SingleProcess() if comm is None else comm
         self.convs, self.weights = convs, weights
         self.phase: Phase = "regrow"
         self.node_lock: Tensor | None = None
@@ -107,6 +118,11 @@ class Session:
             alive = {thread.ident for thread in threads_alive()}
             self._passes = {number: each for number, each in list(self._passes.items()) if number in alive}
         self._passes[get_ident()] = value
+
+    @property
+    def kind(self) -> EntryKind:
+        """What one decision on edges covers."""
+        return ENTRY_KINDS[self.pruning.entries]
 
     @property
     def prunes(self) -> bool:
@@ -230,13 +246,23 @@ class Session:
         if training and self.phase != "frozen":
             for conv in self.convs:
                 conv.passes += 1
+            decides = self._decides_weights()
             for weight in self.weights:
-                weight.feedback = self.pruning.feedback and self.phase == "regrow"
-            if self.pruning.prunes_weights:
+                weight.feedback = decides and self.pruning.feedback and self.phase == "regrow"
+            if self.pruning.prunes_weights and decides:
                 shapes = [(weight.matrix.shape[0], weight.matrix.shape[1]) for weight in self.weights]
                 due = self.pruning.weights_at(self.passes, shapes, self.phase.startswith("monotone"))
                 for weight, how in zip(self.weights, due, strict=True):
                     weight.due = how
+
+    def _decides_weights(self) -> bool:
+        """Whether weights may be removed or restored in this training pass.
+
+        Where removed weights are trained, decisions need the dense gradient; once the ramp is over, they are taken, and that
+        gradient is computed, in every `_REGROW_EVERY`-th pass.
+        """
+        after = self.passes - self.pruning.ramp
+        return after <= 0 or not self.pruning.feedback or after % _REGROW_EVERY == 0
 
     def _decide_missing(self) -> None:
         """Before a pass that is not a training pass: let layers without a valid decision take one now.
@@ -299,19 +325,7 @@ class Session:
     def share(self, conv: PrunedConv) -> float:
         """Columns, as a measure of multiply-adds, that this layer may keep."""
         if self._shares is None:
-            widths = [layer.width for layer in self.convs]
-            sparsity = self.pruning.edge_sparsity or 0.0
-            if self.pruning.entries == "node" and self.pruning.inherit:
-                # Removed edges are inherited, so a later layer cannot keep more of them than an earlier one.
-                depths = [self.depth(layer) for layer in self.convs]
-                stay = nested_share(depths, sparsity) if self.pruning.budget == "layers" else [1 - sparsity] * len(widths)
-                self._shares = [s * w for s, w in zip(stay, widths, strict=True)]
-            elif self.pruning.budget == "layers":
-                self._shares = [(1 - sparsity) * w for w in widths]
-            else:
-                self._shares = water_level(widths, sparsity)
-            if self.pruning.entries == "unit":
-                self._shares = [float(k) for k in whole_columns(self._shares)]
+            self._shares = self.kind.shares(self)
         return self._shares[self.convs.index(conv)]
 
     def reset_shares(self) -> None:
@@ -321,7 +335,7 @@ class Session:
 
     def inherited_edges(self, conv: PrunedConv, adjacency: Adjacency, given: Tensor | None) -> Tensor | None:
         """bool [m]: edges kept by earlier layers of this pass for a layer called with these features; None = all."""
-        if not self.pruning.inherit or not self.pruning.prunes_edges or self.pruning.entries == "unit" or self.now is None:
+        if not self.pruning.inherit or not self.pruning.prunes_edges or not self.kind.by_edge or self.now is None:
             return None
         self.now.inheritance = self.now.inheritance or Inheritance()
         flags, depth = self.now.inheritance.reach(conv, conv.relation, adjacency, given)

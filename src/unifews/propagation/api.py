@@ -123,17 +123,19 @@ def propagate(
         _check_out_of_core(x, out, memory, amounts, config)
     elif checkpoint_every_hop:
         raise InputError("`checkpoint_every_hop` needs out-of-core propagation; give `out` and `memory` too.")
-    taken = resident()
     check_graph(graph)
+    pages = MappedPages()
+    if memory is not None:
+        pages.add(graph.indptr, graph.indices, graph.weight, np.asanyarray(x) if not hasattr(x, "detach") else None)
+        pages.release()  # mapped inputs count as memory; their pages are released during the work
+    taken = resident()
     scheme, hops = resolve(scheme, hops)
     tolerance.check(amounts, config, scheme)
     diffusion = Diffusion(graph, r)
     op = HopOperator(diffusion, scheme, hops, threads_to_use(threads))
     if out is not None and memory is not None:
         limit, target = parse_bytes(memory, "memory"), FileTarget(Path(out), overwrite, restart, checkpoint_every_hop)
-        pages = MappedPages()
-        pages.add(graph.indptr, graph.indices, graph.weight, np.asanyarray(x) if not hasattr(x, "detach") else None)
-        with pages.within(limit):  # mapped inputs count as memory; their pages are released during the work
+        with pages.within(limit):
             task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes), amounts, config)
             check_width(task, "`memory`")
             return into_file(OutOfCore(task, limit, taken, pages, plan), target, task.identity(x), progress)

@@ -27,13 +27,13 @@ from unifews.propagation.config import REMOVED, BasisName, ErrorNorm, Precision,
 from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.folder import FORM, FileTarget, FolderStore
 from unifews.propagation.halo import PartitionOperator, PartitionView
-from unifews.propagation.lanczos import Goal
+from unifews.propagation.lanczos import Goal, tile_shapes
 from unifews.propagation.operator import HopOperator
 from unifews.propagation.outofcore import Arrangement, into_file
 from unifews.propagation.planner import least_groups
 from unifews.propagation.result import Propagated
-from unifews.propagation.symmetric import Move
 from unifews.propagation.task import PropagationTask
+from unifews.propagation.tile_files import TileFiles
 from unifews.propagation.tiles import Shape, cut
 from unifews.propagation.view import View
 from unifews.resources import Progress
@@ -179,12 +179,12 @@ class ByColumns(Arrangement):
         _record(store, shapes)
         return shapes
 
-    def tiles(self, store: FolderStore, goal: Goal) -> tuple[list[Shape], Move | None]:
-        comm, width, shapes = self.comm, self.task.features.f, cut(self.task.features.f)
+    def tiles(self, store: FolderStore, goal: Goal) -> tuple[list[Shape], TileFiles | None]:
+        comm, width, shapes = self.comm, self.task.features.f, tile_shapes(self.task.features.f, self.task.features.n)
         if comm.size > len(shapes):
             raise comm.refuse(
                 f"{comm.size} workers are too many for max_error, which propagates {width:,} features in {len(shapes)} "
-                f"tile{'s' if len(shapes) > 1 else ''} of up to {MAX_BLOCKS * LANES} columns; start {len(shapes)}."
+                f"tile{'s' if len(shapes) > 1 else ''} of up to {shapes[0].width} columns; start {len(shapes)}."
             )
         _record(store, shapes)
         return shapes, None

@@ -5,7 +5,8 @@
     layout-COLUMN            the columns of a group on the axes, out of core
     columns-COLUMN.work/     a group of columns: checkpoints, and the coordinates it ends with
     tiles-COLUMN.work/       the same with max_error, without checkpoints
-    sums, iterate-NUMBER     with max_error: sums over all columns, and iterates that memory does not hold
+    sums                     with max_error: sums over all columns
+    iterate-N, again-N       and mapped files: iterates that memory does not hold, columns that are propagated again
     rows-RANK-of-SIZE.work/  how far a worker has come with its rows of the result
     embedding.npy            the result
 
@@ -120,7 +121,7 @@ class FolderStore:
             self.journal.record(**done, plan=None, layout=None)
             for folder in self.folder.glob(f"{self.kind}-*"):
                 shutil.rmtree(folder)
-            for file in self.folder.glob("iterate-*"):
+            for file in [*self.folder.glob("iterate-*"), *self.folder.glob("again-*")]:
                 file.unlink()
         self.kind = FolderStore.kind
 

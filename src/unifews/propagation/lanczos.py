@@ -41,11 +41,14 @@ ROOM = 0.3
 """Of the tolerance, for the rounding of the input where the result's is no more."""
 _CLOSE, _TINY = 1e-5, 1e-30  # squares of a column less than this, relative and absolute, are added up in float64
 _FIRST = 0.7  # of the interval from below: the guess of a_0
-_ROW = 128  # bytes of a row, at most, where
-_LARGE = 16 << 20  # bytes or more are all rows of an iterate
+_LARGE = 16 << 20  # bytes of an iterate from which its rows are limited to _ROW
+_ROW = 128  # bytes of a row: two cache lines
+_NARROW_ROW, _INT8_BLOCKS = 64, 3  # with MANY nodes or more: one cache line, which in int8 holds 3 blocks and their steps
 _FASTEST = 4.0  # times smaller is the error after a hop, at most
 MOST_HOPS = 63
 """Iterates that the kernels combine, less one."""
+MANY = 1 << 25
+"""Nodes from which tiles are narrower, so that the two iterates of a hop take at most 128 bytes per node in every format."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ def lanczos(op: HopOperator, features: FeatureMatrix, goal: Goal, progress: Prog
     operator = SymmetricOperator.of(op, series_of(op))
     values = aligned(features.n, features.f)
     sums = column_sums(operator, features)
-    shapes = cut(features.f)
+    shapes = tile_shapes(features.f, features.n)
     tiles: list[TileResult] = []
     for number, shape in enumerate(shapes):
         own = sums[:, shape.column : shape.column + shape.width]
@@ -237,9 +240,15 @@ def propagate_tile(
     return [TileResult(shape, format, len(seconds), errors, norms, tuple(seconds), tuple(columns.tolist()))]
 
 
+def tile_shapes(width: int, n: int) -> list[Shape]:
+    """The tiles for `width` columns of n nodes. The result depends on them, so they do not depend on memory."""
+    blocks = -(-width // LANES)
+    return cut(width) if n < MANY else cut(width, -(-blocks // _INT8_BLOCKS))
+
+
 def parts_of(shape: Shape, format: RowFormat, n: int) -> list[Shape]:
     """The tile, or tiles of rows as long as those of int8: all iterates of a tile are in memory."""
-    blocks = _ROW // format.bytes_per_block
+    blocks = (_ROW if n < MANY else _NARROW_ROW) // format.bytes_per_block
     if shape.blocks <= blocks or n * format.stride(shape.blocks) < _LARGE:
         return [shape]
     starts = range(0, shape.width, blocks * LANES)
@@ -251,13 +260,16 @@ def _again(
     op: SymmetricOperator, features: FeatureMatrix, columns: NDArray[np.int64], goal: Goal, values: Floats
 ) -> tuple[Doubles, Doubles]:
     """Propagate some columns by themselves; returns their errors and norms."""
-    part = np.empty((features.n, len(columns)), dtype=np.float32)
+    op.buffers.clear()
+    part = op.files.allocate(features.n, len(columns)) if op.files else aligned(features.n, len(columns))
     for first, last in features.chunks():
         part[first:last] = features.rows(first, last)[:, columns]
     some = FeatureMatrix(part, features.n)
-    result = aligned(features.n, len(columns))
+    result = op.files.allocate(features.n, len(columns)) if op.files else aligned(features.n, len(columns))
     done = propagate_tile(op, some, cut(len(columns))[0], column_sums(op, some), goal, result)
-    values[:, columns] = np.ldexp(result, some.exponent, out=result) if some.exponent else result
+    for first, last in some.chunks():
+        rows = result[first:last]
+        values[first:last, columns] = np.ldexp(rows, some.exponent) if some.exponent else rows
     scale = 2.0**some.exponent
     return np.concatenate([each.errors for each in done]), scale * np.concatenate([each.norms for each in done], axis=1)
 

@@ -37,16 +37,15 @@ from unifews.propagation.lanczos import Goal
 from unifews.propagation.planner import Plan, Requirements, TileRequirements
 from unifews.propagation.result import EstimatedError, Propagated, rotate_back
 from unifews.propagation.store import GroupResult, level, remaining
-from unifews.propagation.symmetric import Move
 from unifews.propagation.task import PropagationTask
-from unifews.propagation.tile_files import IterateFiles, run_tiles
+from unifews.propagation.tile_files import TileFiles, run_tiles
 from unifews.propagation.tiles import Shape, scaled
 from unifews.propagation.view import View
 from unifews.resources import Progress, format_bytes
 from unifews.storage import state_files
 from unifews.storage.atomic import check_place
 from unifews.storage.npy import open_array
-from unifews.storage.pages import MappedPages
+from unifews.storage.pages import MappedPages, room
 
 Needs = TypeVar("Needs", bound=Requirements)
 
@@ -66,8 +65,8 @@ class Arrangement(ABC):
     def groups(self, store: FolderStore) -> list[Shape]:
         """The groups of columns of this call, or of the one that was interrupted; the store then has them as `plan`."""
 
-    def tiles(self, store: FolderStore, goal: Goal) -> tuple[list[Shape], Move | None]:
-        """The same with `max_error`, the tiles of memory, and where their iterates go when they are no longer gathered."""
+    def tiles(self, store: FolderStore, goal: Goal) -> tuple[list[Shape], TileFiles | None]:
+        """The same with `max_error`, the tiles of memory, and files for what memory need not hold."""
         raise NotImplementedError(f"{type(self).__name__} has no tiles; max_error is refused for it beforehand.")
 
     def view(self, store: FolderStore, basis: Basis, groups: list[Shape]) -> View:
@@ -95,10 +94,10 @@ class OutOfCore(Arrangement):
     def groups(self, store: FolderStore) -> list[Shape]:
         return self._plan(store, Requirements(self.task), planner.make).groups
 
-    def tiles(self, store: FolderStore, goal: Goal) -> tuple[list[Shape], Move | None]:
+    def tiles(self, store: FolderStore, goal: Goal) -> tuple[list[Shape], TileFiles | None]:
         needs = TileRequirements(self.task, goal)
         plan = self._plan(store, needs, planner.make_tiles)
-        return plan.groups, IterateFiles(store.folder, needs.iterate, plan.held or 0, self.pages).move
+        return plan.groups, TileFiles(store.folder, plan.held or 0, self.pages)
 
     def _plan(self, store: FolderStore, needs: Needs, make: Callable[[Needs, int, int], Plan]) -> Plan:
         journal = store.journal
@@ -111,10 +110,11 @@ class OutOfCore(Arrangement):
             journal.record(plan={"form": FORM, **plan.to_dict()})
         else:
             plan = Plan.of_dict({name: value for name, value in kept.items() if name != "form"})
-            if plan.memory + self.taken > 1.02 * self.memory:
+            needed = plan.memory + self.taken
+            if needed + room(self.memory) > 1.02 * self.memory:
                 raise InputError(
                     f"the interrupted work in {store.folder} was planned for more than {format_bytes(self.memory)}. "
-                    f"Give {format_bytes(1.02 * (plan.memory + self.taken))}, or start over with restart=True (--restart)."
+                    f"Give {format_bytes(planner.enough(needed))}, or start over with restart=True (--restart)."
                 )
             journal.check_disk(plan.disk, "out-of-core propagation")
         if self.report:
@@ -168,13 +168,13 @@ def _run(way: Arrangement, store: FolderStore, report: Progress) -> None:
 def _propagate_tiles(way: Arrangement, store: FolderStore, goal: Goal, report: Progress, began: float) -> str | None:
     """With `max_error`; returns why the hops of the scheme are to be run instead, if they are."""
     task, comm = way.task, way.comm
-    shapes, move = way.tiles(store, goal)
+    shapes, files = way.tiles(store, goal)
     steps = len(shapes[comm.rank :: comm.size]) + 2
     store.kind = "tiles"
     view = way.view(store, Basis(None, None), shapes)
     report(1, steps)
     laid = view.laid if isinstance(view, LaidOutView) else {}
-    run = run_tiles(task, goal, shapes, store, comm, laid, move, lambda done, _: report(1 + done, steps))
+    run = run_tiles(task, goal, shapes, store, comm, laid, files, lambda done, _: report(1 + done, steps))
     with comm.agreed(), store.journal.reading() if store.journal else nullcontext():
         reason = tolerance.missed(task, run.outcome) if run.error is None else tolerance.unreached(task, run.error)
     if reason is not None:

@@ -14,19 +14,20 @@ from unifews.errors import InputError
 from unifews.kernels import LANES
 from unifews.propagation.budget import Absolute, Budget, Target
 from unifews.propagation.features import FeatureMatrix
-from unifews.propagation.lanczos import MOST_HOPS, Goal, parts_of
+from unifews.propagation.lanczos import MOST_HOPS, Goal, parts_of, tile_shapes
 from unifews.propagation.sampling import PILOT_HOPS
 from unifews.propagation.task import PropagationTask
 from unifews.propagation.tiles import Shape, cut
 from unifews.resources import format_bytes
+from unifews.storage.pages import room
 
 LARGE = 512 << 20  # bytes of values from which saving memory is worth a second pass over the edges
 _NODE = 40  # bytes of factors and counts, one number per node each
 _CARRIED = 28  # bytes while hops of the stationary part are added up, where there are any
 _FIXED = 80 << 20  # bytes of rows on their way, whatever the graph
 _ITERATES = 16  # iterates of a tile that disk is checked for; few need more
-_MOST_NODE = 100  # bytes of factors, weights and work on them, one number per node each, with `max_error`
-_AGAIN = 32  # columns of a tile that may be propagated again, as they are and as a result
+_BEFORE, _DURING = 88, 32  # with `max_error`, bytes per node of degrees and factors before the first hop, and during hops
+_AGAIN = 0.25  # of a tile's columns may be propagated again
 _TRIAL = 8 << 20  # bytes written to see how fast the disk is
 
 
@@ -97,15 +98,16 @@ class TileRequirements(Requirements):
 
     def __init__(self, task: PropagationTask, goal: Goal) -> None:
         super().__init__(task)
-        n, self.shapes = task.features.n, cut(task.features.f)
+        n, self.shapes = task.features.n, tile_shapes(task.features.f, task.features.n)
         widest, self.hops = self.shapes[0], goal.degree or min(task.op.hops, MOST_HOPS)
         parts = [(format, parts_of(widest, format, n)[0].blocks) for format in goal.formats]
-        self.iterate = n * max(format.stride(blocks) + 8 for format, blocks in parts)  # bytes of one, with its steps
+        sizes = [n * format.empty(1, blocks).nbytes for format, blocks in parts]  # bytes of an iterate, with its steps
+        self.iterate, self.narrowest = max(sizes), sizes[0]
 
     def memory(self, blocks: int, outside: bool = False) -> int:
-        """Bytes of memory where no iterate is held but the one that is gathered and the one that is written."""
+        """Bytes of memory where no iterate is held but the one that is gathered."""
         graph, f = self.op.graph, self.features.f
-        size = 2 * self.iterate + graph.num_nodes * (_MOST_NODE + 8 * _AGAIN) + _FIXED + 16 * f
+        size = max(self.iterate + graph.num_nodes * _DURING, graph.num_nodes * _BEFORE) + _FIXED + 16 * f
         size += 0 if outside else self.values
         return size + (8 * graph.num_edges if graph.weight is not None else 0)
 
@@ -165,6 +167,11 @@ class Plan:
         return cls(**{**kept, "groups": [Shape(*shape) for shape in kept["groups"]]})
 
 
+def enough(memory: int) -> float:
+    """A limit that leaves so many bytes beside the room of mapped pages, and some for rounding."""
+    return 1.02 * memory / (1 - room(1e9) / 1e9)
+
+
 def make(needs: Requirements, limit: int, taken: int) -> Plan:
     """The plan with the fewest groups that keeps to `limit` bytes of memory, of which `taken` are gone; no time yet."""
     width = needs.features.f
@@ -173,13 +180,13 @@ def make(needs: Requirements, limit: int, taken: int) -> Plan:
         for least in range(fewest, max(most, fewest) + 1):
             shapes = cut(width, least)
             memory = needs.memory(max(shape.blocks for shape in shapes), outside)
-            if memory + taken <= limit:
+            if memory + taken + room(limit) <= limit:
                 return _described(needs, shapes, memory, outside)
     n, least_memory = needs.op.diffusion.graph.num_nodes, needs.memory(1, outside=True)
     raise InputError(
         f"memory={format_bytes(limit)} is too little for {n:,} nodes: {format_bytes(taken)} are in use before it begins, "
         f"and {LANES} columns at a time need {format_bytes(least_memory)}. "
-        f"Give {format_bytes(1.02 * (taken + least_memory))} or more."
+        f"Give {format_bytes(enough(taken + least_memory))} or more."
     )
 
 
@@ -188,18 +195,19 @@ def make_tiles(needs: TileRequirements, limit: int, taken: int) -> Plan:
     widest, n, f = needs.shapes[0], needs.features.n, needs.features.f
     for outside in (False, True):
         memory = needs.memory(widest.blocks, outside)
-        if memory + taken <= limit:
+        if memory + taken + room(limit) <= limit:
             break
     else:
         raise InputError(
             f"memory={format_bytes(limit)} is too little for {n:,} nodes: {format_bytes(taken)} are in use before it begins, "
             f"and max_error, which propagates {widest.width} columns at a time, needs {format_bytes(memory)}. "
-            f"Give {format_bytes(1.02 * (taken + memory))} or more, or write edge_sparsity= instead of max_error=."
+            f"Give {format_bytes(enough(taken + memory))} or more, or write edge_sparsity= instead of max_error=."
         )
-    held = min((limit - taken - memory) // max(needs.iterate, 1), needs.hops)
+    held = min((limit - taken - room(limit) - memory) // max(needs.iterate, 1), needs.hops + 1)
     values, count, hops = 4 * n * f, len(needs.shapes), needs.expected
     laid = sum(4 * shape.padded * n for shape in needs.shapes) if count > 1 else 0
-    iterates = max(hops - held, 0) * needs.iterate + (needs.values if outside else 0)
+    again = int(2 * _AGAIN * needs.values)
+    iterates = max(hops + 1 - held, 0) * needs.narrowest + again + (needs.values if outside else 0)
     graph = needs.op.graph
     edges = graph.num_edges * (graph.indices.itemsize + (4 if graph.weight is not None else 0)) + 8 * n
     read = count * hops * edges + 2 * n * _row_bytes(needs.features) + laid + values

@@ -21,6 +21,7 @@ rounding is as large as what is left of a column, what follows is not used.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -58,8 +59,8 @@ class _State:
     live: NDArray[np.bool_]
     known: NDArray[np.int64]
     """Rows of J before rounding was as large as what was left of a column; p_k after that many are not used."""
-    moved: set[int] = field(default_factory=set)
-    """Iterates whose memory is no longer in use."""
+    mapped: dict[int, StoredRows] = field(default_factory=dict)
+    """Iterates that are in files. The last of them, which is gathered, is in memory too, and `stored` has that copy."""
     a: list[Doubles] = field(default_factory=list)
     b: list[Doubles] = field(default_factory=list)
     applied: Doubles | None = None
@@ -111,10 +112,10 @@ class Recurrence:
         """Encode the columns; returns the share of each that is lost to rounding."""
         op, shape = self.op, self.shape
         self.release()
-        stored = op.buffers.take(format, self.features.n, shape.blocks)
+        stored, mapped = self._output(format, 0)
         sums = np.zeros((_SUMS, self.padded))
         mean, scale = _floats(self.mean), _floats(self.scale)
-        nodes = np.flatnonzero(op.weight)[:: max(1, self.features.n // _SAMPLE)]
+        nodes = np.flatnonzero(op.weight)[:: max(1, self.features.n // _SAMPLE)].copy()  # not a view of all of them
         some = np.zeros((len(nodes), self.padded))
         for first, rows, column in self._rows():
             inside = (nodes >= first) & (nodes < first + len(rows))
@@ -143,19 +144,22 @@ class Recurrence:
         nu = np.sqrt(sums[1])
         live = nu > 0
         inverse = _inverse(nu)
-        self.state = _State(format, [stored], [inverse[None]], nu, np.zeros(self.padded), live, np.full(self.padded, 1000))
+        self.state = _State(format, [], [inverse[None]], nu, np.zeros(self.padded), live, np.full(self.padded, 1000))
+        self._append(stored, mapped)
         offset = _ARITHMETIC * np.abs(self.mean) * self.scale * np.sqrt(op.total)  # x - mean, in float32
         self.state.lengths.append(nu)
         self.state.rounding.append(np.sqrt(sums[2] + np.square(offset)) * inverse)
         self.state.sizes.append(np.sqrt(sums[3]) * inverse if op.own is not None else np.ones(self.padded))
         return self.state.rounding[0]
 
-    def _rows(self) -> list[tuple[int, Floats, int]]:
-        """Pieces of the input: their first row, the values, and where the tile's columns begin in them."""
+    def _rows(self) -> Iterator[tuple[int, Floats, int]]:
+        """Pieces of the input, one at a time: their first row, the values, and where the tile's columns begin in them."""
         features, shape = self.features, self.shape
         if features.sparse is not None:
-            return [(0, features.columns(shape.column, shape.column + shape.width), 0)]
-        return [(first, features.rows(first, last), shape.column) for first, last in features.chunks()]
+            yield 0, features.columns(shape.column, shape.column + shape.width), 0
+            return
+        for first, last in features.chunks():
+            yield first, features.rows(first, last), shape.column
 
     def hop(self, shift: Doubles | float) -> None:
         """One more iterate, with `shift` the guess σ_k, of each column or of all."""
@@ -169,7 +173,7 @@ class Recurrence:
             mix -= inverse * state.epsilon * state.applied
             mix[:k] -= state.b[-1] * previous
         mix *= state.live
-        out = op.buffers.take(state.format, self.features.n, shape.blocks)
+        out, mapped = self._output(state.format, k + 1)
         sums = np.zeros((_SUMS, self.padded))
         edges = op.hop.edges
         native.recurrence_hop(
@@ -194,9 +198,32 @@ class Recurrence:
         )
         lengths = np.array(state.lengths)
         arithmetic = _ARITHMETIC * np.sqrt(np.square(inverse * lengths[-1]) + np.square(mix * lengths).sum(axis=0))
-        self._measured(shift, out, sums, inverse, np.square(arithmetic))
+        self._append(out, mapped)
+        self._measured(shift, sums, inverse, np.square(arithmetic))
 
-    def _measured(self, shift: Doubles | float, out: StoredRows, sums: Doubles, inverse: Doubles, arithmetic: Doubles) -> None:
+    def _output(self, format: RowFormat, number: int) -> tuple[StoredRows, bool]:
+        """Where iterate `number` is written, row after row, and whether that is a file."""
+        op, n, blocks = self.op, self.features.n, self.shape.blocks
+        mapped = op.files.iterate(number, format, n, blocks) if op.files is not None else None
+        return (op.buffers.take(format, n, blocks), False) if mapped is None else (mapped, True)
+
+    def _append(self, out: StoredRows, mapped: bool) -> None:
+        """The next iterate. What is gathered is in memory: of those in files, a copy of the last."""
+        state = self.state
+        assert state is not None
+        if mapped:
+            last = len(state.stored) - 1
+            if last in state.mapped:
+                copy, state.stored[last] = state.stored[last], state.mapped[last]
+            else:
+                copy = self.op.buffers.take(state.format, self.features.n, self.shape.blocks)
+            np.copyto(copy.rows, out.rows)
+            np.copyto(copy.steps, out.steps)
+            state.mapped[last + 1] = out
+            out = copy
+        state.stored.append(out)
+
+    def _measured(self, shift: Doubles | float, sums: Doubles, inverse: Doubles, arithmetic: Doubles) -> None:
         """a_k, b_k and p_{k+1} from what the hop has added up."""
         state = self.state
         assert state is not None
@@ -222,12 +249,6 @@ class Recurrence:
         following[: k + 1] -= along * state.basis[k]
         state.a.append(np.where(state.live, shift + along, 0.0))
         state.b.append(b)
-        moved = self.op.move(k, state.stored[k]) if self.op.move is not None else state.stored[k]
-        if moved is not state.stored[k]:
-            self.op.buffers.give(state.format, self.shape.blocks, [state.stored[k]])
-            state.stored[k] = moved
-            state.moved.add(k)
-        state.stored.append(out)
         state.lengths.append(np.sqrt(sums[1]))
         # S p_{k-1} was taken from s_k, so its rounding is in S p_k too, and so on.
         lost = sums[2] + arithmetic + np.square(state.epsilon * state.rounding[-1]) * (k > 0)
@@ -335,7 +356,8 @@ class Recurrence:
     def release(self) -> None:
         """Give the memory of the iterates to the next tile."""
         if self.state is not None:
-            own = [each for k, each in enumerate(self.state.stored) if k not in self.state.moved]
+            files = [id(each) for each in self.state.mapped.values()]
+            own = [each for each in self.state.stored if id(each) not in files]
             self.op.buffers.give(self.state.format, self.shape.blocks, own)
             self.state = None
 

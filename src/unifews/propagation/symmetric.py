@@ -6,9 +6,9 @@ in ⟨q, q'⟩ = Σ_u d(u) q(u) q'(u).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from unifews.propagation.operator import HopOperator
 from unifews.propagation.spectral import Doubles, Series
 from unifews.propagation.tiles import Floats
 
-Move = Callable[[int, StoredRows], StoredRows]
 INTERVALS: dict[Skip, tuple[float, float]] = {
     "diagonal": (-1.0, 1.0),
     "none": (-1.0, 1.0),
@@ -29,6 +28,16 @@ INTERVALS: dict[Skip, tuple[float, float]] = {
 """Where the eigenvalues of S are, by skip connection."""
 STATIONARY: dict[Skip, float] = {"diagonal": 1.0, "identity+loop": 2.0}
 """The eigenvalue of d^r, where it is an eigenvector."""
+
+
+class Files(Protocol):
+    """Memory-mapped files, for arrays that are only read and written row after row."""
+
+    def iterate(self, number: int, format: RowFormat, n: int, blocks: int) -> StoredRows | None:
+        """Where s_k, by its number k, is written, and read after it was gathered; None: in memory."""
+
+    def allocate(self, n: int, columns: int) -> Floats:
+        """A new array, used until the tile is finished."""
 
 
 class Buffers:
@@ -42,6 +51,9 @@ class Buffers:
         if self._kind != (format.name, blocks):
             self._free, self._kind = [], (format.name, blocks)
         return self._free.pop() if self._free else format.empty(n, blocks)
+
+    def clear(self) -> None:
+        self._free, self._kind = [], ("", 0)
 
     def give(self, format: RowFormat, blocks: int, stored: list[StoredRows]) -> None:
         if self._kind == (format.name, blocks):
@@ -60,19 +72,19 @@ class SymmetricOperator:
     """d(u)^2r, the weights of the caller's norm, where they are others; else None."""
     stationary: float | None
     """f at the eigenvalue of the stationary vector; None: it is no eigenvector, and nothing is split off."""
-    move: Move | None = None
-    """Takes s_k, by its number, when it is no longer gathered but only read row after row; None: it stays in memory."""
+    files: Files | None = None
+    """Where arrays go that are only read and written row after row; None: they stay in memory."""
     buffers: Buffers = field(default_factory=Buffers, compare=False)
 
     @classmethod
-    def of(cls, hop: HopOperator, series: Series, move: Move | None = None) -> SymmetricOperator:
+    def of(cls, hop: HopOperator, series: Series, files: Files | None = None) -> SymmetricOperator:
         diffusion, skip = hop.diffusion, hop.scheme.skip
         connected = diffusion.graph.degree > 0
         weight = np.where(connected, diffusion.degree, 0.0)
         own = None if diffusion.r == 0.5 else np.where(connected, diffusion.degree ** (2 * diffusion.r), 0.0).astype(np.float32)
         at = STATIONARY.get(skip)
         f = response_of(hop.scheme, hop.hops)
-        return cls(hop, series, weight.astype(np.float32), own, None if at is None else float(f(np.array(at))), move)
+        return cls(hop, series, weight.astype(np.float32), own, None if at is None else float(f(np.array(at))), files)
 
     @cached_property
     def total(self) -> float:
@@ -100,6 +112,11 @@ class SymmetricOperator:
         """Of x and of x² in Σ weight·q and Σ weight·q²."""
         source = self.hop.diffusion.source
         return self.weight * source, self.weight * source * source
+
+    def release(self) -> None:
+        """Free what the sums were computed from, 12 bytes per node; hops do not need it."""
+        self.__dict__.pop("factors", None)
+        self.hop.diffusion.__dict__.pop("target", None)
 
     @cached_property
     def target(self) -> Floats:

@@ -1,8 +1,8 @@
 """`max_error` in files: tile after tile, each recorded when it is finished, out of core or by workers that share the columns.
 
-The tiles are those of memory (`lanczos`), and so is their result, to the bit. While a tile is propagated, memory holds the
-iterate that is gathered, the one that is written, and as many earlier ones as fit; those are read row after row, so the others
-are memory-mapped files.
+The tiles are those of memory (`lanczos`), and so is their result, to the bit. A hop gathers rows of one iterate, which is in
+memory. It writes the next one and reads all earlier ones row after row, so that those which memory does not hold are
+memory-mapped files; the one that a hop has written is then copied to memory, where the next hop gathers it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from unifews.distributed.communicator import Communicator
 from unifews.kernels import SLACK
-from unifews.kernels.formats import StoredRows
+from unifews.kernels.formats import RowFormat, StoredRows
 from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.folder import FolderStore
 from unifews.propagation.lanczos import (
@@ -31,7 +31,7 @@ from unifews.propagation.lanczos import (
     series_of,
 )
 from unifews.propagation.store import GroupResult
-from unifews.propagation.symmetric import Move, SymmetricOperator
+from unifews.propagation.symmetric import SymmetricOperator
 from unifews.propagation.task import PropagationTask
 from unifews.propagation.tiles import Shape
 from unifews.storage import state_files
@@ -75,35 +75,47 @@ class TileColumns(FeatureMatrix):
         return np.ascontiguousarray(laid[:, : self.f])
 
 
-class IterateFiles:
-    """Where iterates go that are no longer gathered: the first ones stay in memory, others are mapped files.
+class TileFiles:
+    """Mapped files of a tile: iterates but for the first ones, which stay in memory, and columns that are propagated again.
 
     Tiles take turns to use the files.
     """
 
-    def __init__(self, folder: Path, size: int, held: int, pages: MappedPages | None) -> None:
-        """`size`: bytes of the largest iterate; `held`: how many stay in memory."""
-        self.folder, self.size, self.held, self.pages = folder, size, held, pages
-        self._buffers: dict[int, NDArray[np.uint8]] = {}
+    def __init__(self, folder: Path, held: int, pages: MappedPages | None) -> None:
+        """`held`: how many iterates stay in memory."""
+        self.folder, self.held, self.pages = folder, held, pages
+        self._buffers: dict[str, NDArray[np.uint8]] = {}
+        self._again = 0
 
-    def move(self, number: int, stored: StoredRows) -> StoredRows:
+    def begin(self) -> None:
+        """The next tile: what the last one allocated is free."""
+        self._again = 0
+
+    def iterate(self, number: int, format: RowFormat, n: int, blocks: int) -> StoredRows | None:
         if number < self.held:
-            return stored
-        if number not in self._buffers:
-            file, size = self.folder / f"iterate-{number}", self.size + _LINE + 4 * SLACK
-            state_files.allocate(file, size)
-            self._buffers[number] = np.memmap(file, np.uint8, "r+", shape=(size,))
+            return None
+        row = format.empty(1, blocks)
+        buffer, stride = self._buffer(f"iterate-{number}", n * row.nbytes), row.rows.shape[1]
+        begin = -(-n * stride // _LINE) * _LINE
+        rows = buffer[: n * stride].reshape(n, stride)
+        steps = buffer[begin : begin + n * row.steps.size].reshape(n, -1) if row.steps.size else row.steps
+        return StoredRows(np.asarray(rows), np.asarray(steps))
+
+    def allocate(self, n: int, columns: int) -> Floats:
+        self._again += 1
+        size = 4 * n * columns
+        return self._buffer(f"again-{self._again}", size)[:size].view(np.float32).reshape(n, columns)
+
+    def _buffer(self, name: str, size: int) -> NDArray[np.uint8]:
+        size += _LINE + 4 * SLACK
+        if name not in self._buffers or len(self._buffers[name]) < size:
+            if self.pages and name in self._buffers:
+                self.pages.remove(self._buffers.pop(name))
+            state_files.allocate(self.folder / name, size)
+            self._buffers[name] = np.memmap(self.folder / name, np.uint8, "r+", shape=(size,))
             if self.pages:
-                self.pages.add(self._buffers[number])
-        buffer, (rows, steps) = self._buffers[number], (stored.rows, stored.steps)
-        begin = -(-rows.nbytes // _LINE) * _LINE
-        return StoredRows(_copied(buffer, rows), _copied(buffer[begin:], steps) if steps.size else steps)
-
-
-def _copied(buffer: NDArray[np.uint8], array: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    place = buffer[: array.size].reshape(array.shape)
-    place[:] = array
-    return np.asarray(place)
+                self.pages.add(self._buffers[name])
+        return self._buffers[name]
 
 
 def sums_of(store: FolderStore, op: SymmetricOperator, features: FeatureMatrix) -> NDArray[np.float64]:
@@ -128,13 +140,14 @@ def run_tiles(
     store: FolderStore,
     comm: Communicator,
     laid: dict[int, tuple[Path, int]],
-    move: Move | None,
+    files: TileFiles | None,
     report: Callable[[int, int], None],
 ) -> TileRun:
     """Propagate the tiles that the store does not have yet; workers take turns. `laid`: files of columns, by the first."""
-    op, features = SymmetricOperator.of(task.op, series_of(task.op), move), task.features
+    op, features = SymmetricOperator.of(task.op, series_of(task.op), files), task.features
     sums = sums_of(store, op, features)
     store.release(task.op)
+    op.release()
     mine = list(range(len(shapes)))[comm.rank :: comm.size]
     done: dict[int, GroupResult] = {}
     unreached: dict[int, float] = {}
@@ -149,6 +162,8 @@ def run_tiles(
                         raise state_files.damaged(file)
                     columns, own = TileColumns(features, shape, file), sums[:, shape.column : shape.column + shape.width]
                     values = place.allocate(features.n, shape.width)
+                    if files is not None:
+                        files.begin()
                     try:
                         results = propagate_tile(op, columns, Shape(0, shape.width, shape.blocks), own, goal, values)
                     except NotReached as error:

@@ -142,17 +142,16 @@ def pruned(conv: PrunedConv, product: int = 0) -> tuple[Settings, dict[str, Tens
         return settings, {}
     delta = float(conv.delta)
     settings["delta"] = None if math.isinf(delta) else delta  # None = infinite
-    if pruning.entries == "unit":
-        return {**settings, "form": "columns"}, {"columns": conv.columns_of(product)}
+    kind = conv.session.kind
+    form, arrays = kind.frozen(conv, product)
+    if not kind.by_edge:
+        return {**settings, **form}, arrays
     if pruning.inherit and conv.session.has_branches:
         raise InputError(
             f"{conv.path} is one of several parallel layers, and a compressed model inherits removed edges from one layer to "
             f"the next; sparsify the model with entries='unit' or inherit=False."
         )
-    settings["inherit"] = pruning.inherit
-    if pruning.entries == "node":
-        return {**settings, "form": "edges", "nodes": int(conv.nodes)}, {"removed": conv.removed_of(product).unique()}  # type: ignore[no-untyped-call]
-    return {**settings, "form": pruning.entries}, {}
+    return {**settings, "inherit": pruning.inherit, **form}, arrays
 
 
 def matrix(module: Any) -> Tensor:
@@ -253,5 +252,5 @@ def _normalised(to: Tracer, conv: PrunedConv, given: Arguments, x: int, hop: int
 def _means(conv: PrunedConv, given: Arguments) -> bool:
     """Whether its mean is a step: only without edge weights, and where magnitudes are not compared before the division."""
     pruning = conv.session.pruning
-    by_size = pruning.prunes_edges and pruning.entries != "unit"
+    by_size = pruning.prunes_edges and conv.session.kind.by_edge
     return conv.aggr == "mean" and conv.node_dim in (-2, 0) and not by_size and given.get("edge_weight") is None

@@ -19,9 +19,10 @@ from unifews.core.entry import BLOCK
 from unifews.core.graph import Graph
 from unifews.errors import GraphError, InputError, ShapeError
 from unifews.nn.edges import LayerEdges
-from unifews.nn.ops import attention, heads
-from unifews.nn.ops.heads import HeadRows
-from unifews.nn.ops.products import portable_sum, row_sizes
+from unifews.nn.ops import attention
+from unifews.nn.products import attention as heads
+from unifews.nn.products.attention import HeadRows
+from unifews.nn.products.diffusion import portable_sum, row_sizes
 from unifews.nn.thinning import GraphThinner, check_ends
 from unifews.serving import products
 from unifews.serving.program import GRAPH_OPS, Program, Step

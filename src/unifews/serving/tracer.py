@@ -358,7 +358,7 @@ class OwnLayer(Layer):
         if getattr(conv, "cached", False):
             raise InputError(f"{path} is a {kind} that caches the first graph it is called with; build it with cached=False.")
         pruning = session.pruning
-        if pruning.prunes_edges and pruning.entries != "unit" and pruning.inherit and len(session.convs) > 1:
+        if pruning.prunes_edges and session.kind.by_edge and pruning.inherit and len(session.convs) > 1:
             raise InputError(
                 f"{path} is a {kind}, which runs with its own code in a frozen model and cannot pass on there which edges it "
                 f"removed; sparsify the model with entries='unit' or inherit=False."

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from unifews.resources import mapped
 
 _INTERVAL = 0.005  # seconds between checks: a pass over edges maps up to ten gigabytes a second
-_SHARE = 1 / 16  # of the limit that mapped pages may take
+_SHARE = 1 / 32  # of the limit at which mapped pages are released
+_ROOM = 2.0  # times that is set aside for them: between checks, and while some are released, others are mapped
 
 
 class MappedPages:
@@ -31,22 +32,27 @@ class MappedPages:
         found = (mapping_of(array) for array in arrays if array is not None)
         self._maps += [each for each in found if each is not None and not any(each is known for known in self._maps)]
 
+    def remove(self, array: NDArray[Any]) -> None:
+        self._maps = [each for each in self._maps if each is not mapping_of(array)]
+
     def release(self) -> None:
         """Release all pages. The maps are shared, so whatever was written to them is in the file."""
-        for each in self._maps:
+        for each in self._maps if hasattr(mmap, "MADV_DONTNEED") else []:
             each.madvise(mmap.MADV_DONTNEED)
 
     @contextmanager
     def within(self, limit: float) -> Iterator[None]:
-        """In this block, pages are released whenever they take more than 1/16 of `limit` bytes of memory."""
+        """In this block, pages are released whenever they take more than 1/32 of `limit` bytes of memory."""
         if not hasattr(mmap, "MADV_DONTNEED"):  # a system that counts and reclaims in its own way
             yield
             return
         done = Event()
+        self.release()
+        other = mapped()  # of libraries
 
         def watch() -> None:
             while not done.wait(_INTERVAL):
-                if mapped() > _SHARE * limit:
+                if mapped() - other > _SHARE * limit:
                     self.release()
 
         thread = Thread(target=watch, name="unifews-pages", daemon=True)
@@ -56,6 +62,11 @@ class MappedPages:
         finally:
             done.set()
             thread.join()
+
+
+def room(limit: float) -> int:
+    """Bytes of a `limit` that are set aside for mapped pages."""
+    return int(_ROOM * _SHARE * limit)
 
 
 def mapping_of(array: NDArray[Any]) -> mmap.mmap | None:

@@ -7,9 +7,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from unifews.nn.edges import Adjacency
-from unifews.nn.ops import attention, heads
+from unifews.nn.ops import attention
 from unifews.nn.ops.attention import Lanes
-from unifews.nn.ops.heads import HeadRows
+from unifews.nn.products import attention as heads
+from unifews.nn.products.attention import HeadRows
 
 SHAPES = [(1, 0, 1, 3), (1, 4, 4, 8), (40, 300, 1, 7), (40, 300, 8, 8), (50, 400, 8, 32), (30, 200, 3, 5), (30, 200, 16, 3)]
 

@@ -10,7 +10,7 @@ import unifews as uf
 from unifews.errors import GraphError, InputError, ShapeError
 from unifews.nn.edges import Adjacency, LayerEdges
 from unifews.nn.models import build
-from unifews.nn.ops import gather, linear
+from unifews.nn.ops import gather
 from unifews.nn.ops.linear import times
 
 SHAPES = [(1, 0, 3), (1, 4, 16), (30, 0, 5), (40, 200, 7), (60, 500, 16), (50, 300, 40), (20, 900, 300)]
@@ -49,53 +49,6 @@ def test_gather_without_weights(shape):
     edge_index, x, _ = problem(*shape)
     ours = gather.gather(x, Adjacency.build(edge_index, len(x)))
     torch.testing.assert_close(ours, plain(x, edge_index, torch.ones(edge_index.shape[1])), rtol=1e-4, atol=1e-4)
-
-
-FEW = [
-    (1, 1, 1, 0.5),
-    (0, 5, 4, 0.3),
-    (7, 30, 16, 0.0),
-    (300, 64, 48, 0.1),
-    (2_000, 256, 128, 0.05),
-    (3_000, 130, 7, 0.02),
-    (900, 40, 200, 1.0),
-]
-
-
-@pytest.mark.parametrize("shape", FEW)
-@pytest.mark.parametrize("always", [False, True])
-def test_few_weights_and_their_gradients(shape, always, monkeypatch):
-    if always:  # the kernel where it is slower, too
-        monkeypatch.setattr(gather, "worth", lambda *args, **how: True)
-    linear, inputs, outputs, density = shape
-    generator = torch.Generator().manual_seed(383)
-    x, weight, bias = (torch.randn(*size, generator=generator) for size in ((linear, inputs), (outputs, inputs), (outputs,)))
-    weight = weight * (torch.rand(weight.shape, generator=generator) < density)
-    direction = torch.randn(linear, outputs, generator=generator)
-    for learns in ((True, True, True), (True, True, None), (False, True, False), (True, False, None)):
-        leaves = [
-            None if how is None else leaf.clone().requires_grad_(how)
-            for leaf, how in zip((x, weight, bias), learns, strict=True)
-        ]
-        ours, other = gather.sparse_linear(*leaves), torch.nn.functional.linear(*leaves)
-        torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-4)
-        asked = [leaf for leaf, how in zip(leaves, learns, strict=True) if how]
-        for a, b in zip(*(torch.autograd.grad((y * direction).sum(), asked) for y in (ours, other)), strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
-
-
-def test_few_weights_as_torch_wants_them(monkeypatch):
-    monkeypatch.setattr(gather, "worth", lambda *args, **how: True)
-    torch.manual_seed(401)
-    x, weight = torch.randn(40, 9, requires_grad=True), torch.randn(6, 9) * (torch.rand(6, 9) < 0.4)
-    torch.library.opcheck(torch.ops.unifews.sparse_linear.default, (x, weight.requires_grad_(), torch.randn(6)))
-    with FlopCounterMode(display=False) as counter:
-        gather.sparse_linear(x, weight)
-    assert counter.get_total_flops() == 2 * 40 * int(weight.count_nonzero())
-    (to_x,) = torch.autograd.grad(gather.sparse_linear(x, weight).square().sum(), x, create_graph=True)
-    (twice,) = torch.autograd.grad(to_x.square().sum(), x)
-    (to_y,) = torch.autograd.grad((x @ weight.t()).square().sum(), x, create_graph=True)
-    torch.testing.assert_close(twice, torch.autograd.grad(to_y.square().sum(), x)[0], rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (7, 3, 16), (40, 9, 5), (90, 30, 100), (5, 400, 33)])
@@ -195,33 +148,6 @@ def test_what_the_kernels_cannot_do_is_told():
         gather.gather(x.double(), a)
     with pytest.raises(InputError, match="have no gradient"):
         gather.gather_kept(x, a, torch.zeros(40), weight)
-
-
-@pytest.mark.parametrize("name", ["gcn", "gat", "sage", "gcnii", "gin"])
-def test_layers_cost_the_weights_that_are_there(name, monkeypatch):
-    """Many rows and few weights: the products are by those, and scores and gradients are what all weights would give."""
-    torch.manual_seed(389)
-    x, edge_index = torch.randn(1_500, 96), torch.randint(0, 1_500, (2, 6_000))
-    model = uf.sparsify(
-        build(name, 96, 5, width=128, dropout=0.0), edge_sparsity=0.5, entries="unit", weight_sparsity=0.9, ramp=1
-    )
-    model(x, edge_index).sum().backward()
-    uf.set_schedule(model, "frozen")
-    found, packed = [], []
-    pack = gather.PackedWeight.pack
-    monkeypatch.setattr(gather.PackedWeight, "pack", lambda matrix: packed.append(matrix.shape) or pack(matrix))
-    for few in (True, False):
-        if not few:
-            monkeypatch.setattr(linear, "_MIN_PRODUCT", float("inf"))
-        model.zero_grad()
-        scores = model(x, edge_index)
-        scores.square().sum().backward()
-        found.append((scores.detach(), {at: value.grad.clone() for at, value in model.named_parameters()}, len(packed)))
-    (ours, by_ours, used), (plain, by_plain, in_all) = found
-    assert used == in_all and used >= (2 if name in ("gcnii", "gin") else 1)  # forth, and where there are layers before, back
-    torch.testing.assert_close(ours, plain, rtol=1e-3, atol=1e-3)
-    for at, value in by_plain.items():
-        torch.testing.assert_close(by_ours[at], value, rtol=1e-2, atol=1e-2 * float(value.abs().max() + 1))
 
 
 @pytest.mark.parametrize("layout", ["to_sparse_coo", "to_sparse_csr", "to_sparse_csc"])

@@ -17,8 +17,21 @@ struct SparseLinear {
   int threads;
 };
 
+// out[k] = Σ_u g[u][i] · x[u][indices[k]] for indptr[i] ≤ k < indptr[i + 1]: the gradient of the listed weights of SparseLinear,
+// a sampled product of dense matrices.
+struct WeightGradient {
+  int64_t n, f_in, f_out;
+  const float* x;         // [n][f_in]
+  const float* g;         // [n][f_out]
+  const int64_t* indptr;  // [f_out + 1]
+  const int32_t* indices;
+  float* out;  // [indptr[f_out]]
+  int threads;
+};
+
 struct Weights {
   void (*sparse_linear)(const SparseLinear&);
+  void (*weight_gradient)(const WeightGradient&);
 };
 
 const Weights& weights_base();

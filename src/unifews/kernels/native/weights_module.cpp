@@ -15,4 +15,14 @@ void bind_weights(nb::module_& m) {
         weights_in_use().sparse_linear(p);
       },
       "x"_a, "indptr"_a, "indices"_a, "values"_a, "bias"_a.none(), "out"_a, "relu"_a, "threads"_a);
+
+  m.def(
+      "weight_gradient",
+      [](Input<float> x, Input<float> g, Input<int64_t> indptr, Input<int32_t> indices, Array<float> out, int threads) {
+        const WeightGradient p{int64_t(x.shape(0)), int64_t(x.shape(1)), int64_t(g.shape(1)), x.data(), g.data(),
+                               indptr.data(), indices.data(), out.data(), threads};
+        nb::gil_scoped_release free;
+        weights_in_use().weight_gradient(p);
+      },
+      "x"_a, "g"_a, "indptr"_a, "indices"_a, "out"_a, "threads"_a);
 }

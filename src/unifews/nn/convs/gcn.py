@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -15,7 +15,8 @@ from unifews.nn.convs.base import PrunedConv, cached, prunes
 from unifews.nn.convs.checks import check_edges, check_features, is_pair
 from unifews.nn.edges import LayerEdges, Norm
 from unifews.nn.ops.linear import times
-from unifews.nn.ops.products import column_sizes, off_diagonal, sample_senders
+from unifews.nn.products import Multiplied, Product
+from unifews.nn.products.diffusion import column_sizes, off_diagonal, sample_senders
 
 
 @prunes(GCNConv)
@@ -51,24 +52,63 @@ class PrunedGCNConv(PrunedConv, GCNConv):  # type: ignore[misc]
 
     def _widens(self, x: Tensor, edges: LayerEdges) -> bool:
         """Whether columns are sent of a product x Wᵀ that is wider than x."""
-        pruning = self.session.pruning
+        session = self.session
         fits = x.layout == torch.strided and edges.loop is not None and not edges.learnt
-        return fits and pruning.prunes_edges and pruning.entries == "unit" and x.shape[1] < self.lin.weight.shape[0]
+        return fits and session.pruning.prunes_edges and not session.kind.by_edge and x.shape[1] < self.lin.weight.shape[0]
 
     def _widened(self, x: Tensor, edges: LayerEdges) -> Tensor:
-        """(diag(loop) x) Wᵀ + b, plus the sum over neighbours of the columns that are sent, the only ones T is applied to."""
+        """T (x Wᵀ) + b, of which only the columns that are sent are computed for all nodes."""
         began, weight = perf_counter(), self.lin.prepare(x)
-        linear = partial(times, sparse_weight=self.lin.is_pruned)
-        if self.session.deciding or len(self.columns) != len(weight):
-            self.choose_columns(column_sizes(linear(sample_senders(x.detach()), weight.detach()), edges))
-        assert edges.loop is not None
-        loop = edges.loop[:, None]
-        out = linear(cached(x, edges, "own", lambda: loop * x)[0], weight, self.bias)
-        columns = self.columns.nonzero().flatten()
+        return self.multiply(WidenedProduct(x, weight, self.bias, edges, sparse_weight=self.lin.is_pruned), began)
+
+
+@dataclass(frozen=True, eq=False)
+class WidenedProduct(Product):
+    """(diag(loop) x) Wᵀ + b, plus the sum over neighbours of the columns of x Wᵀ that are sent, the only ones T is applied to.
+
+    For kinds that select columns only.
+    """
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    edges: LayerEdges
+    alive: None = None
+    sparse_weight: bool = False
+
+    @property
+    def width(self) -> int:
+        return len(self.weight)
+
+    def column_sizes(self) -> Tensor:
+        return column_sizes(self._linear(sample_senders(self.x.detach()), self.weight.detach()), self.edges)
+
+    def edge_sizes(self) -> Tensor:
+        raise NotImplementedError("decisions by edge are taken on `DiffusionProduct`")
+
+    def mean_values(self, size: Tensor) -> Tensor:
+        return self.edge_sizes()
+
+    def entry_sizes(self, lanes: int) -> Tensor:
+        return self.edge_sizes()
+
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return times(x, weight, bias, sparse_weight=self.sparse_weight)
+
+    def _in_columns(self, columns: Tensor | None) -> Tensor:
+        assert self.edges.loop is not None
+        loop = self.edges.loop[:, None]
+        out = self._linear(cached(self.x, self.edges, "own", lambda: loop * self.x)[0], self.weight, self.bias)
+        columns = torch.arange(self.width) if columns is None else columns
         if len(columns):
-            out = out.index_add_(1, columns, off_diagonal(linear(x, weight[columns]), edges))
-        self.record_columns(edges, out, began)
+            out = out.index_add_(1, columns, off_diagonal(self._linear(self.x, self.weight[columns]), self.edges))
         return out
+
+    def _along(self, keep: Tensor) -> Tensor:
+        return self.edge_sizes()
+
+    def _at_least(self, delta: float, lanes: int) -> Multiplied:
+        raise NotImplementedError("decisions by edge are taken on `DiffusionProduct`")
 
 
 def sums(conv: MessagePassing) -> bool:

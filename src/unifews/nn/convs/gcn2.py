@@ -61,4 +61,4 @@ class PrunedGCN2Conv(PrunedConv, GCN2Conv):  # type: ignore[misc]
         """(1 - β) x + β x W."""
         if not mask.is_pruned or x.device.type != "cpu":
             return torch.addmm(x, x, weight, beta=1.0 - self.beta, alpha=self.beta)
-        return torch.lerp(x, times(x, weight.t(), sparse_weight=True), self.beta)
+        return torch.lerp(x, times(x, weight.t(), sparse_weight=True, mask=mask.mask), self.beta)

@@ -31,7 +31,7 @@ class PrunedGeneric(ByMessages):
             f"{kind} takes the generic path: all its messages are computed before some are set to zero, so "
             f"pruning its edges reduces the counted operations only, not the time",
         )
-        if self.call > 0 and pruning.entries in ("block", "feature"):
+        if self.call > 0 and not self.session.kind.by_product:
             found += (
                 f"{kind} computes several products, and evaluation uses the threshold of the last one for all of them; "
                 f"entries='unit' and 'node' store one decision each",

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unifews.core.entry import BLOCK
 from unifews.nn.convs.base import PrunedConv
 from unifews.nn.convs.checks import check_edges, is_pair
 from unifews.nn.edges import LayerEdges
+from unifews.nn.products.messages import MessageProduct
 
 _SUMMING = ("add", "sum", "mean")
 """Aggregations for which a zero message equals no message (a mean still counts it); others must not receive it."""
@@ -154,60 +154,13 @@ class ByMessages(PrunedConv):
 
     def _prune(self, flat: Tensor, edges: LayerEdges) -> Tensor:
         """Messages [m, width] with pruned values set to zero. Rows are in the caller's order, self-loops included."""
-        began = perf_counter()
-        session, width = self.session, flat.shape[1]
-        self.set_width(width)
-        at, pruning = edges.number, session.pruning
-        if not pruning.prunes_edges:
-            self.add_record(edges, flat, edges.count, edges.count * width, None, began)
-            return flat
-        sent = flat.detach()[at]
-        alive = session.inherited_edges(self, edges.adjacency, self._known_run.given)
-        keep, later = torch.ones_like(sent, dtype=torch.bool), None
-        if pruning.entries == "unit":
-            keep &= self._columns_of_call(sent)
-        elif pruning.entries == "node":
-            size = sent.norm(dim=1)
-            loops = torch.ones_like(flat[:, 0], dtype=torch.bool).index_fill(0, at, False)
-            later = (
-                self.choose_edges(size, flat.detach()[loops].norm(dim=1), alive, edges)
-                if session.deciding
-                else self.stored_edges(alive, edges)
-            )
-            sent_edges = later | self.locked(edges)
-            keep &= sent_edges[:, None]
-            if self.aggr not in _SUMMING:
-                self._known_run.dropped = torch.zeros_like(loops).index_put((at,), ~sent_edges)
-        else:
-            lanes = 1 if pruning.entries == "feature" else BLOCK
-            blocks = -(-width // lanes)
-            padded = torch.nn.functional.pad(sent, (0, blocks * lanes - width)).view(-1, blocks, lanes)
-            size = padded.norm(dim=2)
-            if alive is not None:
-                size = torch.where(alive[:, None], size, -1.0)
-            if session.deciding:
-                self.choose_delta(size, width)
-            keep &= (size >= float(self.delta)).repeat_interleave(lanes, dim=1)[:, :width]
-        used = keep.any(dim=1)
-        session.store_kept_edges(self, edges.adjacency, used if later is None else later)
-        self.add_record(edges, flat, int(used.sum()), int(keep.sum()), float(self.delta), began)
-        whole = torch.ones_like(flat, dtype=torch.bool)
-        whole[at] = keep
-        return flat * whole
-
-    def _columns_of_call(self, sent: Tensor) -> Tensor:
-        """bool [width]: the columns of this product; `columns` holds those of all products of the layer, one after another."""
-        width = sent.shape[1]
-        every, at = self.columns, slice(self.call * width, (self.call + 1) * width)
-        if not self.session.deciding and len(every) >= at.stop:
-            return every[at]
-        self.columns = every[at]
-        self.choose_columns(sent.norm(dim=0))
-        chosen = self.columns
-        if self.call:
-            self.columns = torch.cat([every[: at.start], chosen, every[at.stop :]])
-            self.chosen = int(self.columns.sum())
-        return chosen
+        began, run = perf_counter(), self._known_run
+        self.set_width(flat.shape[1])
+        alive = self.session.inherited_edges(self, edges.adjacency, run.given)
+        product = MessageProduct(flat, edges, alive)
+        out = self.multiply(product, began)
+        run.dropped = product.dropped if self.aggr not in _SUMMING else None
+        return out
 
 
 def _pattern(matrix: Tensor) -> LayerEdges:

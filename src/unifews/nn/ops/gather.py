@@ -5,7 +5,6 @@
     unifews::gather_kept   `gather` over the entries (e, block of 16 columns) with |w_e| · ‖x[v, block]‖ ≥ cut[u]
     unifews::edge_dots     ⟨x[v], g[u]⟩ for every edge: the gradient of w
     unifews::sparse_rows   sparse features times weights; its gradient needs no reversed edges
-    unifews::sparse_linear x Wᵀ + b with the nonzero weights only, where that is faster
 
 They support `torch.compile`, `FlopCounterMode` and double backward, not `torch.func`; CPU, float32. Whether an entry is kept is
 a constant for the gradient.
@@ -17,12 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import register_flop_formula
 
 from unifews.errors import InputError
 from unifews.kernels import LANES, native
-from unifews.kernels.packed_weight import PackedWeight, worth
 from unifews.nn.edges import Adjacency
 from unifews.nn.ops import call_kernel
 
@@ -186,61 +183,6 @@ def _columns_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 _sparse_rows.register_autograd(_rows_backward, setup_context=_rows_context)
 _sparse_columns.register_autograd(_columns_backward, setup_context=_columns_context)
-
-
-# -------------------------------------------------------------------------------------------------------- sparse weights
-
-
-def sparse_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x Wᵀ + b, [rows, outputs]; x [rows, inputs], W [outputs, inputs] with many zeros.
-
-    The gradient ∂W = gᵀ x is dense, zeros included: the caller decides whether removed weights are trained.
-    """
-    _check(x)
-    out: Tensor = torch.ops.unifews.sparse_linear(x, weight, bias)
-    return out
-
-
-@torch.library.custom_op("unifews::sparse_linear", mutates_args=())
-def _sparse_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if not _is_worth_packing(len(x), weight):
-        return torch.nn.functional.linear(x, weight, bias)
-    packed = PackedWeight.pack(weight.detach().contiguous().numpy())
-    out = x.new_empty(len(x), len(weight))
-    layout = dict(x=x, indptr=packed.indptr, indices=packed.indices, values=packed.values, bias=bias)
-    call_kernel(native.sparse_linear, dict(out=out), **layout, relu=False)
-    return out
-
-
-def _is_worth_packing(rows: int, weight: Tensor) -> bool:
-    """Whether packing the nonzero weights is worthwhile for this product."""
-    outputs, inputs = weight.shape
-    if not min(rows, outputs, inputs):
-        return False
-    return worth(rows, inputs, outputs, int(weight.count_nonzero()) / weight.numel(), packing=True)
-
-
-@_sparse_linear.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return x.new_empty(x.shape[0], weight.shape[0])
-
-
-def _sparse_linear_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, _ = inputs
-    ctx.save_for_backward(x if weight.requires_grad else None, weight if x.requires_grad else None)
-
-
-def _sparse_linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight = ctx.saved_tensors
-    to_x, to_weight, to_bias = ctx.needs_input_grad
-    return (
-        torch.ops.unifews.sparse_linear(grad, weight.t(), None) if to_x else None,
-        grad.t() @ x if to_weight else None,
-        grad.sum(0) if to_bias else None,
-    )
-
-
-_sparse_linear.register_autograd(_sparse_linear_backward, setup_context=_sparse_linear_context)
 
 
 # ------------------------------------------------------------------------------------------------------ some of the columns
@@ -424,13 +366,6 @@ def _rows_flops(table: Any, values: Any, *rest: Any, **extra: Any) -> int:
 def _columns_flops(grad: Any, values: Any, *rest: Any, **extra: Any) -> int:
     """The same for the gradient."""
     return 2 * int(values[0]) * int(grad[1])
-
-
-@register_flop_formula(torch.ops.unifews.sparse_linear, get_raw=True)  # type: ignore[untyped-decorator]
-def _sparse_linear_flops(x: Tensor, weight: Tensor, *rest: Any, **extra: Any) -> int:
-    """A multiply and an add per row and nonzero weight; per weight where values are unknown (fake tensors)."""
-    packed = not isinstance(weight, FakeTensor) and _is_worth_packing(x.shape[0], weight)
-    return 2 * x.shape[0] * (int(weight.count_nonzero()) if packed else weight.numel())
 
 
 @register_flop_formula(torch.ops.unifews.diffuse)  # type: ignore[untyped-decorator]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -13,8 +15,22 @@ _known = WeakTensorKeyDictionary()
 _checked = WeakTensorKeyDictionary()
 
 
-def times(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, sparse_weight: bool = False) -> Tensor:
+class Mask(NamedTuple):
+    """Which weights of a matrix are kept, and which of them get a gradient."""
+
+    keep: Tensor
+    input_axis: int
+    """The axis of `keep` that corresponds to the columns of the input."""
+    sampled: bool
+    """Whether only kept weights get a gradient; otherwise all do."""
+
+
+def times(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, sparse_weight: bool = False, mask: Mask | None = None
+) -> Tensor:
     """x Wᵀ + b, [rows, outputs]. Shapes: x [rows, inputs], W [outputs, inputs], with many zeros if `sparse_weight`.
+
+    `mask`: where these are, if it is known; it is not needed for the result.
 
     A sparse CSR x is multiplied like a graph: row i sums over its columns, ``Σ_j x[i,j]·Wᵀ[j]``, with the same kernel as a
     sum over neighbours, and the transposed one for the gradient of W, at a cost of nonzeros × outputs.
@@ -23,10 +39,13 @@ def times(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, sparse_weigh
     sparse_weight = sparse_weight and x.layout == torch.strided and x.ndim == 2 and len(x) * weight.numel() >= _MIN_PRODUCT
     if not on_kernel or not (sparse or sparse_weight):
         return torch.nn.functional.linear(x, weight, bias)
-    from unifews.nn.ops import gather  # imported here: dense heads do not need torch's operator machinery
+    from unifews.nn.ops import gather, sparse_weights  # imported here: dense heads do not need torch's operator machinery
 
     if not sparse:
-        return gather.sparse_linear(x, weight, bias)
+        if mask is None or torch.compiler.is_compiling():  # patterns are cached outside of the compiled graph
+            return sparse_weights.sparse_linear(x, weight, bias)
+        pattern = sparse_weights.Pattern.of(mask.keep, mask.input_axis)
+        return sparse_weights.sparse_linear(x, weight, bias, pattern, sampled=mask.sampled)
     out = gather.sparse_rows(weight.t().contiguous(), *_parts(x))
     return out if bias is None else out + bias
 

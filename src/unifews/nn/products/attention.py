@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from unifews.core.entry import survives
 from unifews.kernels import LANES
-from unifews.nn.edges import Adjacency
+from unifews.nn.edges import Adjacency, LayerEdges
 from unifews.nn.ops import attention
 from unifews.nn.ops.attention import Lanes, all_lanes
 from unifews.nn.ops.linear import times
+from unifews.nn.products import Multiplied, Product
 
+_MAX_SAMPLE = 1 << 21  # entries for a quantile
 _CHUNK = 1 << 24  # message values in memory at a time on the portable path
 
 
@@ -79,6 +82,60 @@ class HeadRows:
         """‖x[u]‖ of all heads, [n]; empty slots are zeros."""
         found: Tensor = torch.linalg.vector_norm(self.x.detach(), dim=1)
         return found
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionProduct(Product):
+    """Σ_v α[u,v]·x[v] over the kept entries + α[u,u]·x[u], by head; [n, heads·channels].
+
+    The magnitude of an edge is the authors' a·s: a = ‖α[e]‖₂ / heads, s = ‖x[v]‖; that of an entry is ‖α[e, head]·x[v]‖. The
+    edges are those that the softmax runs over.
+    """
+
+    x: HeadRows
+    alpha: Tensor
+    """[m, heads], after dropout."""
+    own: Tensor | None
+    """α[u,u], [n, heads], after dropout."""
+    size: Tensor
+    """α before dropout, without gradient: decisions are taken on it."""
+    edges: LayerEdges
+    alive: None = None
+
+    @property
+    def width(self) -> int:
+        return self.x.width
+
+    def column_sizes(self) -> Tensor:
+        return column_sizes(self.x, self.size, self.edges.adjacency)
+
+    def edge_sizes(self) -> Tensor:
+        sent = self.x.norms[self.edges.adjacency.indices.long()]
+        size: Tensor = torch.linalg.vector_norm(self.size, dim=1) / self.x.heads * sent
+        return size
+
+    def mean_values(self, size: Tensor) -> Tensor:
+        """s, not a·s, self-loops included, as in the authors' code."""
+        norm = self.x.norms
+        sent = norm[self.edges.adjacency.indices.long()]
+        return sent if self.own is None else torch.cat([sent, norm])
+
+    def entry_sizes(self, lanes: int) -> Tensor:
+        edges, blocks = self.edges, -(-self.width // lanes)
+        stride = max(1, edges.whole * blocks // _MAX_SAMPLE)
+        size = entry_sizes(self.x, self.size[::stride], edges.adjacency.indices[::stride].long(), lanes)
+        return torch.cat([size, size.new_full(((edges.whole - edges.count) // stride, blocks), -1.0)])
+
+    def _in_columns(self, columns: Tensor | None) -> Tensor:
+        return gather(self.x, self.alpha, self.own, self.edges.adjacency, columns=columns)
+
+    def _along(self, keep: Tensor) -> Tensor:
+        adjacency, at = self.edges.adjacency, None if bool(keep.all()) else keep.nonzero().flatten()
+        return gather(self.x, self.alpha, self.own, adjacency if at is None else adjacency.only(keep), at=at)
+
+    def _at_least(self, delta: float, lanes: int) -> Multiplied:
+        out, macs, used = gather_at_least(self.x, self.alpha, self.size, self.own, self.edges.adjacency, delta, lanes)
+        return Multiplied(out, int(used.sum()), macs, used)
 
 
 def scores(
@@ -157,7 +214,7 @@ def gather_at_least(
         return torch.zeros_like(out).index_add(0, receiver[at], message)
 
     for at in _chunks(len(sender), width):
-        kept = entry_sizes(x, size[at], sender[at], lanes) >= delta
+        kept = survives(None, entry_sizes(x, size[at], sender[at], lanes), delta, zeros=True)
         used[at] = kept.any(1)
         kept = kept.repeat_interleave(lanes, dim=1)[:, :width]
         total += int(kept.sum())

@@ -1,19 +1,72 @@
-"""Pruned products of a layer's messages: by kernels on the CPU, by torch on other devices, with equal results.
+"""The product T y of a layer: by kernels on the CPU, by torch on other devices, with equal results.
 
 The diagonal, T[u,u]·y[u], is part of every product and never pruned.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from unifews.core.entry import BLOCK
+from unifews.core.entry import BLOCK, survives
 from unifews.nn.edges import LayerEdges
 from unifews.nn.ops import gather
+from unifews.nn.products import Multiplied, Product
 
+_MAX_SAMPLE = 1 << 21  # entries for a quantile
 _SENDERS = 16_384  # sampled for the magnitudes of columns
 _CHUNK = 1 << 24  # message values in memory at a time on the portable path
+
+
+@dataclass(frozen=True, eq=False)
+class DiffusionProduct(Product):
+    """Σ_{v≠u} T[u,v]·y[v] over the kept entries + T[u,u]·y[u], [n, width]; an entry has the magnitude |T[u,v]|·‖y[v]‖."""
+
+    y: Tensor
+    edges: LayerEdges
+    alive: Tensor | None = None
+
+    @property
+    def width(self) -> int:
+        return self.y.shape[1]
+
+    def column_sizes(self) -> Tensor:
+        return column_sizes(sample_senders(self.y.detach()), self.edges)
+
+    def edge_sizes(self) -> Tensor:
+        return self.edges.factor.to(self.y.device) * row_sizes(self.y.detach())[self.edges.adjacency.indices.long()]
+
+    def mean_values(self, size: Tensor) -> Tensor:
+        """Self-loops included, as in the authors' code."""
+        there, loop = size[size >= 0], self.edges.loop
+        return there if loop is None else torch.cat([there, loop.detach().abs() * row_sizes(self.y.detach())])
+
+    def entry_sizes(self, lanes: int) -> Tensor:
+        size, edges = block_norms(self.y.detach(), lanes), self.edges
+        stride = max(1, edges.count * size.shape[1] // _MAX_SAMPLE)
+        sample = edges.factor[::stride, None] * size[edges.adjacency.indices[::stride].long()]
+        return sample if self.alive is None else torch.where(self.alive[::stride, None], sample, -1.0)
+
+    def _in_columns(self, columns: Tensor | None) -> Tensor:
+        return diffused(self.y, self.edges, columns)
+
+    def _along(self, keep: Tensor) -> Tensor:
+        return diffused(self.y, self.edges if bool(keep.all()) else self.edges.only(keep))
+
+    def _at_least(self, delta: float, lanes: int) -> Multiplied:
+        alive = self.alive
+        out, macs, used = diffuse_entries(self.y, self.edges if alive is None else self.edges.only(alive), delta, lanes)
+        return Multiplied(out, int(used.sum()), macs, used if alive is None else alive.masked_scatter(alive, used))
+
+
+def block_norms(y: Tensor, lanes: int) -> Tensor:
+    """‖y[v, block]‖ of every row and block of `lanes` columns, [n, blocks]."""
+    n, width = y.shape
+    blocks = -(-width // lanes)
+    rows = torch.nn.functional.pad(y, (0, blocks * lanes - width)).view(n, blocks, lanes)
+    return rows.norm(dim=2) if lanes > 1 else rows[:, :, 0].abs()
 
 
 def diffused(y: Tensor, edges: LayerEdges, columns: Tensor | None = None) -> Tensor:
@@ -35,20 +88,14 @@ def off_diagonal(y: Tensor, edges: LayerEdges) -> Tensor:
     return gather.gather(y, edges.adjacency, edges.weight) if _has_kernels(y) else portable_sum(y, edges)
 
 
-def diffuse_kept_edges(y: Tensor, edges: LayerEdges, keep: Tensor) -> Tensor:
-    """The same, along the edges where keep [m] is set."""
-    return diffused(y, edges if bool(keep.all()) else edges.only(keep))
-
-
 def diffuse_entries(y: Tensor, edges: LayerEdges, delta: float, lanes: int) -> tuple[Tensor, int, Tensor]:
-    """The same over the entries (edge, `lanes` columns) of magnitude ≥ δ; their multiply-adds, and bool [m]: edges with any."""
+    """`diffused` over the entries (edge, `lanes` columns) of magnitude ≥ δ; their multiply-adds; bool [m]: edges with any."""
     n, width = y.shape
-    blocks = -(-width // lanes)
-    rows = torch.nn.functional.pad(y.detach(), (0, blocks * lanes - width)).view(n, blocks, lanes)
-    size = rows.norm(dim=2) if lanes > 1 else rows[:, :, 0].abs()
+    size = block_norms(y.detach(), lanes)
     sender = edges.adjacency.indices.long()
     factor = edges.factor.to(y.device)
-    used = factor * size.amax(1)[sender] >= delta if blocks else torch.zeros_like(factor, dtype=torch.bool)
+    none = torch.zeros_like(factor, dtype=torch.bool)
+    used = survives(factor, size.amax(1)[sender], delta, zeros=True) if size.shape[1] else none
     if _has_kernels(y) and lanes == BLOCK and not (edges.weight is not None and edges.weight.requires_grad):
         cut = y.detach().new_full((n,), delta)
         out, _ = gather.gather_kept(y, edges.adjacency, cut, edges.weight)
@@ -88,7 +135,7 @@ def _multiply_adds(size: Tensor, factor: Tensor, sender: Tensor, delta: float, w
         widths[-1] = width - lanes * (blocks - 1)
     step = max(1, _CHUNK // max(blocks, 1))
     for at in range(0, len(sender), step):
-        kept = factor[at : at + step, None] * size[sender[at : at + step]] >= delta
+        kept = survives(factor[at : at + step, None], size[sender[at : at + step]], delta, zeros=True)
         total += int((kept.sum(0) * widths).sum())
     return total
 
@@ -106,8 +153,7 @@ def portable_sum(y: Tensor, edges: LayerEdges, size: Tensor | None = None, delta
         if weight is not None:
             message = message * weight[:, None]
         if size is not None:
-            factor = 1.0 if weight is None else weight.detach().abs()[:, None]
-            kept = factor * size[sender[here]] >= delta
+            kept = survives(None if weight is None else weight.detach()[:, None], size[sender[here]], delta, zeros=True)
             message = message * kept.repeat_interleave(lanes, dim=1)[:, :width]
         out = out.index_add(0, receiver[here], message)
     return out

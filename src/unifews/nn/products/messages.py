@@ -1,0 +1,74 @@
+"""Messages of any layer, computed by its own code: those that are not kept are set to zero."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from unifews.core.entry import survives
+from unifews.nn.edges import LayerEdges
+from unifews.nn.products import Multiplied, Product
+from unifews.nn.products.diffusion import block_norms
+
+
+@dataclass(eq=False)
+class MessageProduct(Product):
+    """Messages [rows, width] in the caller's order, self-loops included; the result is not summed yet."""
+
+    rows: Tensor
+    edges: LayerEdges
+    """`number`: the row of each edge."""
+    alive: Tensor | None
+    dropped: Tensor | None = field(default=None, init=False)
+    """bool [rows]: the messages of edges that a selection by edges leaves out, for sums in which a zero is not neutral."""
+
+    @property
+    def width(self) -> int:
+        return self.rows.shape[1]
+
+    @cached_property
+    def _sent(self) -> Tensor:
+        """The messages between different nodes, [m, width]."""
+        return self.rows.detach()[self.edges.number]
+
+    def column_sizes(self) -> Tensor:
+        size: Tensor = self._sent.norm(dim=0)
+        return size
+
+    def edge_sizes(self) -> Tensor:
+        size: Tensor = self._sent.norm(dim=1)
+        return size
+
+    def mean_values(self, size: Tensor) -> Tensor:
+        loops = torch.ones(len(self.rows), dtype=torch.bool, device=size.device).index_fill(0, self.edges.number, False)
+        return torch.cat([size[size >= 0], self.rows.detach()[loops].norm(dim=1)])
+
+    def entry_sizes(self, lanes: int) -> Tensor:
+        padded = block_norms(self._sent, lanes)
+        return padded if self.alive is None else torch.where(self.alive[:, None], padded, -1.0)
+
+    def _in_columns(self, columns: Tensor | None) -> Tensor:
+        if columns is None:
+            return self.rows
+        keep = torch.zeros(self.width, dtype=torch.bool, device=self.rows.device).index_fill(0, columns, True)
+        return self._masked(keep.expand(len(self._sent), -1))
+
+    def _along(self, keep: Tensor) -> Tensor:
+        none = torch.zeros(len(self.rows), dtype=torch.bool, device=keep.device)
+        self.dropped = none.index_put((self.edges.number,), ~keep)
+        return self._masked(keep[:, None].expand(-1, self.width))
+
+    def _at_least(self, delta: float, lanes: int) -> Multiplied:
+        kept = survives(None, self.entry_sizes(lanes), delta, zeros=True)
+        keep = kept.repeat_interleave(lanes, dim=1)[:, : self.width]
+        sends = keep.any(dim=1)
+        return Multiplied(self._masked(keep), int(sends.sum()), int(keep.sum()), sends)
+
+    def _masked(self, keep: Tensor) -> Tensor:
+        """The messages, zero where keep [m, width] is not set."""
+        every = torch.ones_like(self.rows, dtype=torch.bool)
+        every[self.edges.number] = keep
+        return self.rows * every
