@@ -2,10 +2,13 @@
 
 python benchmarks/tolerance.py                          # the graph of ogbn-arxiv and five small ones
 python benchmarks/tolerance.py --graphs products        # 2.4 M nodes, 120 M edges, 96 features
-pip install ".[bench]"                                  # adds sparse-dot-mkl as a peer
+python benchmarks/tolerance.py --old ~/old/bin/python   # and unpruned hops of another installed version
+pip install ".[bench]"                                  # adds sparse-dot-mkl as a peer; dgl is one where it is installed
 
 All cases of a graph run in turns; a ratio is that of medians, with the lowest and highest of any one trial. Everything is
 included: checks of the input, the plan, hops, the sum. Errors are measured, not estimated (‖P̂ - P‖_F / ‖P‖_F in brackets).
+Memory of one call is used again by the next (`unifews.kernels.buffers`), so these are figures of a process that has propagated
+before. "First call" is the median of the first calls of new processes, where memory is new and threads are started.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,17 +99,68 @@ def other_libraries(graph: uf.Graph, x: Any) -> dict[str, Callable[[], Any]]:
     return {**found, "sparse-dot-mkl": lambda: hops(lambda z: dot_product_mkl(matrix, z), dense)}
 
 
+def more_libraries(graph: uf.Graph, x: Any) -> dict[str, Callable[[], Any]]:
+    """dgl's product, features scaled beforehand, and scipy's function of a matrix on 2 columns, if they import."""
+    found: dict[str, Callable[[], Any]] = {}
+    dense = np.ascontiguousarray(x.toarray() if hasattr(x, "tocsr") else x, dtype=np.float32)
+    try:
+        import dgl
+        import torch
+
+        rows = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
+        made = dgl.graph((torch.from_numpy(np.asarray(graph.indices, dtype=np.int64)), torch.from_numpy(rows)))
+        made = dgl.add_self_loop(made) if made.num_nodes() == graph.num_nodes else made
+        start = torch.from_numpy(dense)
+        scale = (made.in_degrees().float() ** -0.5)[:, None]
+
+        def product() -> Any:
+            z = start
+            for _ in range(HOPS):
+                z = 0.9 * scale * dgl.ops.copy_u_sum(made, scale * z) + 0.1 * start
+            return z
+
+        found["dgl"] = product
+    except Exception as error:
+        print(f"dgl: not measured ({type(error).__name__})")
+    try:
+        from scipy.sparse.linalg import funm_multiply_krylov
+
+        t = Diffusion(graph).to_scipy().astype(np.float64)
+        solve = lambda m: 0.1 * np.linalg.inv(np.eye(len(m)) - 0.9 * m)  # noqa: E731
+        found["scipy funm_multiply_krylov, 2 columns"] = lambda: [
+            funm_multiply_krylov(solve, t, dense[:, k].astype(np.float64), assume_a="hermitian", rtol=0.05) for k in range(2)
+        ]
+    except ImportError:
+        print("scipy has no funm_multiply_krylov")
+    return found
+
+
+def first_calls(name: str, case: str, python: str = sys.executable, count: int = 3) -> list[float]:
+    """Seconds of the first call in each of several new processes."""
+    command = [python, __file__, "--first", case, "--graphs", name]
+    return [float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(count)]
+
+
+def hop_seconds(graph: uf.Graph, x: Any, trials: int) -> dict[str, float]:
+    """Of the second hop of a recurrence, in each row format; the least of several."""
+    found = {}
+    for format in ("float32", "bfloat16", "int8"):
+        runs = [uf.propagate(graph, x, max_error=0.2, degree=3, precision=format) for _ in range(trials)]
+        found[format] = min(run.trace.hops[1].seconds for run in runs)
+    return found
+
+
 BASELINES = {"T^20, max_error .05": "T^20, unpruned", "identity skip, max_error .05": "identity skip, unpruned"}
 
 
-def measure(name: str, trials: int, peers: bool, console: Console) -> dict[str, Any]:
+def measure(name: str, trials: int, peers: bool, console: Console, old: str | None = None) -> dict[str, Any]:
     graph, x = graph_of(name)
     runs = cases(graph, x)
     for run in runs.values():
         run()
     times = interleave(runs, trials)
     if peers:  # in turns with one of ours only: their threads wait busily for a while after each call
-        others = {"max_error .05": runs["max_error .05"], **other_libraries(graph, x)}
+        others = {"max_error .05": runs["max_error .05"], **other_libraries(graph, x), **more_libraries(graph, x)}
         both = interleave(others, trials)
         ours = both.pop("max_error .05")
         for peer, seconds in both.items():
@@ -129,7 +185,29 @@ def measure(name: str, trials: int, peers: bool, console: Console) -> dict[str, 
             f"{row['peak']:.1f}",
         )
     console.print(table)
+    if name != SMOKE:
+        for case in ("unpruned", "max_error .05"):
+            result["cases"][case]["first"] = first_calls(name, case)
+        slow, fast = (result["cases"][case]["first"] for case in ("unpruned", "max_error .05"))
+        first = f"first call of a process: unpruned {_milliseconds(slow)} ms, max_error .05 {_milliseconds(fast)} ms"
+        console.print(f"{first}, {_times(ratio(slow, fast))}")
+    if old:
+        before, now = (first_calls(name, "unpruned, later", python, trials) for python in (old, sys.executable))
+        console.print(f"unpruned, {old}: {_milliseconds(before)} ms, now {_milliseconds(now)} ms, {_times(ratio(before, now))}")
+    result["hop"] = hop_seconds(graph, x, trials)
+    console.print("second hop: " + ", ".join(f"{1e3 * seconds:.2f} ms in {each}" for each, seconds in result["hop"].items()))
     return result
+
+
+def print_first(name: str, case: str) -> None:
+    """Seconds of the first call of this process, or of a later one."""
+    graph, x = graph_of(name)
+    run = cases(graph, x)[case.removesuffix(", later")]
+    for _ in range(3 if case.endswith(", later") else 0):
+        run()
+    began = time.perf_counter()
+    run()
+    print(time.perf_counter() - began)
 
 
 def _milliseconds(seconds: list[float]) -> str:
@@ -157,9 +235,15 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=7)
     parser.add_argument("--no-peers", action="store_true", help="only our own cases")
     parser.add_argument("--json", default=None, help="also write the figures to this file")
+    parser.add_argument("--old", default=None, help="the Python of another installed version, for its unpruned hops")
+    parser.add_argument("--first", default=None, help=argparse.SUPPRESS)
     options = arguments(parser, graphs=SMOKE, trials=1)
+    if options.first:
+        print_first(options.graphs, options.first)
+        return
     console = Console(width=150)
-    results = [measure(name, options.trials, not options.no_peers, console) for name in options.graphs.split(",")]
+    graphs = options.graphs.split(",")
+    results = [measure(name, options.trials, not options.no_peers, console, options.old) for name in graphs]
     if options.json:
         with open(options.json, "w") as file:  # noqa: PTH123
             json.dump(results, file, indent=1)

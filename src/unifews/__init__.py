@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from unifews.experiments.compare import Comparison as Comparison
     from unifews.experiments.compare import compare as compare
     from unifews.io.ids import read_ids as read_ids
+    from unifews.kernels.buffers import release_memory as release_memory
     from unifews.nn.sparsify import accelerate as accelerate
     from unifews.nn.sparsify import desparsify as desparsify
     from unifews.nn.sparsify import set_node_lock as set_node_lock
@@ -85,6 +86,7 @@ _HOME = {
     "propagate": "unifews.propagation.api",
     "read_edges": "unifews.datasets.read",
     "read_ids": "unifews.io.ids",
+    "release_memory": "unifews.kernels.buffers",
     "save": "unifews.serving.files",
     "save_dataset": "unifews.datasets.folder",
     "set_node_lock": "unifews.nn.sparsify",

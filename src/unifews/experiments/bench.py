@@ -25,6 +25,7 @@ from unifews.core.schemes import Appnp, Sgc
 from unifews.datasets.powerlaw import powerlaw
 from unifews.errors import InputError, unknown_name
 from unifews.kernels import describe, threads_to_use
+from unifews.kernels.buffers import release_memory
 from unifews.propagation import propagate
 
 if TYPE_CHECKING:
@@ -277,6 +278,7 @@ def peak_bytes(run: Case) -> int | None:
     if not (status.exists() and reset.exists()):
         return None
     gc.collect()
+    release_memory()  # memory kept for this call counts as its own
     reset.write_text("5")  # reset the high-water mark
     before = _kilobytes(status, "VmRSS")
     result = run()

@@ -5,6 +5,7 @@
                         lazy.h (blocks that are not updated) and bill.h (bounds on the error)
     native/messages.cpp, attention.cpp, weights.cpp, pointwise.cpp
                         products of layers, attention, sparse weights, dropout
+    buffers.py          memory of large arrays
     native/check.cpp    validation of compressed rows from files and users
     native/rows.cpp     hops of recurrences over rows stored in fewer bytes; formats/ has the row formats
     reference_hops.py, reference_layers.py, reference_attention.py, reference_rows.py
@@ -16,6 +17,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -27,6 +29,7 @@ from numpy.typing import NDArray
 
 from unifews.errors import InputError
 from unifews.kernels import _native as native  # type: ignore[attr-defined]
+from unifews.kernels.buffers import LARGE, large
 from unifews.resources import cores
 
 LANES = 16
@@ -49,13 +52,14 @@ if _level := os.environ.get("UNIFEWS_KERNELS"):
 def aligned(*shape: int, dtype: type = np.float32, zero: bool = False) -> NDArray[np.float32]:
     """A new array that is aligned to a cache line, with slack behind it for a whole vector load.
 
-    NumPy requests huge pages for large arrays, which avoids most address translation in random gathers.
+    Large ones are on huge pages, which avoids most address translation in random gathers, and in memory that was used before.
     """
-    size = int(np.prod(shape, dtype=np.int64))
-    itemsize = np.dtype(dtype).itemsize
-    raw = (np.zeros if zero else np.empty)(size * itemsize + SLACK * 4 + 64, dtype=np.uint8)
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size >= LARGE and not zero:
+        return large(size + SLACK * 4)[:size].view(dtype).reshape(shape)
+    raw = (np.zeros if zero else np.empty)(size + SLACK * 4 + 64, dtype=np.uint8)
     offset = -raw.ctypes.data % 64
-    return raw[offset : offset + size * itemsize].view(dtype).reshape(shape)
+    return raw[offset : offset + size].view(dtype).reshape(shape)
 
 
 _fork = {"ended": True, "child": False}

@@ -1,4 +1,5 @@
-"""The kernels of layers in plain NumPy: messages, sparse weights, dropout. Arrays as in native/kernels.h and weights.h."""
+"""The kernels of layers in plain NumPy: messages, sparse weights, elementwise functions. Arrays as in native/kernels.h,
+weights.h and pointwise.h."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.kernels.reference_hops import LANES, Floats, Longs, edges_into, in_blocks
+
+Doubles = NDArray[np.float64]
 
 # ------------------------------------------------------------------------------------------------------------ messages
 
@@ -161,6 +164,43 @@ def dropout(x: Floats, seed: int, level: int, scale: float, out: Floats, threads
     high = _mixed((at >> np.uint64(32)).astype(np.uint32)) ^ np.uint32(seed >> 32)
     drawn = _mixed(_mixed(at.astype(np.uint32) ^ np.uint32(seed & 0xFFFFFFFF)) ^ high)
     out[...] = np.where(drawn.reshape(x.shape) >= np.uint32(level), np.float32(scale) * x, np.float32(0))
+
+
+def relu(x: Floats, out: Floats, bits: NDArray[np.uint16], threads: int = 1) -> None:
+    """out[i] = max(x[i], 0), NaN where x[i] is; bit i % 16 of bits[i // 16]: x[i] > 0 or NaN."""
+    active = ~(x.ravel() <= 0)
+    out[...] = np.where(active.reshape(x.shape), x, np.float32(0))
+    lanes = np.zeros((len(bits), 16), dtype=np.uint16)
+    lanes.ravel()[: x.size] = active
+    bits[...] = (lanes << np.arange(16, dtype=np.uint16)).sum(axis=1)
+
+
+def masked(x: Floats, bits: NDArray[np.uint16], out: Floats, threads: int = 1) -> None:
+    """out[i] = x[i] where bit i % 16 of bits[i // 16] is set, else 0."""
+    lanes = (bits[:, None] >> np.arange(16, dtype=np.uint16)) & 1
+    out[...] = np.where(lanes.ravel()[: x.size].reshape(x.shape), x, np.float32(0))
+
+
+def column_moments(x: Floats, mean: Doubles, variance: Doubles, threads: int = 1) -> None:
+    """mean[j] = Σ_u x[u,j] / n, variance[j] = Σ_u (x[u,j] - mean[j])² / n; zeros if there are no rows."""
+    mean[...] = x.sum(axis=0, dtype=np.float64) / max(len(x), 1)
+    variance[...] = np.square(x - mean).sum(axis=0) / max(len(x), 1)
+
+
+def column_dots(grad: Floats, x: Floats, mean: Floats, total: Doubles, dot: Doubles, threads: int = 1) -> None:
+    """total[j] = Σ_u grad[u,j], dot[j] = Σ_u grad[u,j] · (x[u,j] - mean[j])."""
+    total[...] = grad.sum(axis=0, dtype=np.float64)
+    dot[...] = (grad * (x.astype(np.float64) - mean)).sum(axis=0)
+
+
+def affine(x: Floats, a: Floats, c: Floats, out: Floats, threads: int = 1) -> None:
+    """out[u,j] = a[j] · x[u,j] + c[j]."""
+    out[...] = a * x + c
+
+
+def affine_pair(grad: Floats, x: Floats, a: Floats, b: Floats, c: Floats, out: Floats, threads: int = 1) -> None:
+    """out[u,j] = a[j] · grad[u,j] + b[j] · x[u,j] + c[j]."""
+    out[...] = a * grad + b * x + c
 
 
 def _mixed(x: NDArray[np.uint32]) -> NDArray[np.uint32]:

@@ -17,6 +17,7 @@ from unifews.nn.config import Choice, LayerEntries, Phase, PruningConfig, Scope,
 from unifews.nn.convs import KINDS, PrunedConv
 from unifews.nn.convs.base import PrunedPyGLinear, session_of
 from unifews.nn.convs.generic import generic
+from unifews.nn.functions import FastFunctions, functions_of
 from unifews.nn.inheritance import relation_of
 from unifews.nn.linear import PrunedLinear, PrunedWeight, unpruned_weights
 from unifews.nn.session import Session
@@ -45,6 +46,7 @@ def sparsify(
     feedback: bool = True,
     hysteresis: float = 4.0,
     norm_momentum: float | None = 0.9,
+    replace_functions: bool = True,
     inplace: bool = False,
 ) -> M:
     """A copy of a PyG model that skips small products in training and evaluation; same signature, same training loop.
@@ -68,6 +70,7 @@ def sparsify(
         feedback: whether removed weights are still trained while they may be restored (docs/adr/0012).
         hysteresis: a kept column is replaced only by one this many times as large, where BatchNorm averages over many passes.
         norm_momentum: least momentum of BatchNorm while training on one graph; None leaves it unchanged.
+        replace_functions: as in `accelerate`.
         inplace: change `model` itself.
 
     With ``entries="edge"`` a graph loses the same edges in every call, in training and evaluation; any other graph, such as a
@@ -94,10 +97,10 @@ def sparsify(
         hysteresis,
         norm_momentum,
     )
-    return _sparsify(model, pruning, inplace)
+    return _sparsify(model, pruning, inplace, replace_functions)
 
 
-def _sparsify(model: M, pruning: PruningConfig, inplace: bool) -> M:
+def _sparsify(model: M, pruning: PruningConfig, inplace: bool, replace_functions: bool) -> M:
     _check_model(model, pruning)
     if pruning.thins:
         layers = ((path, module) for path, module in model.named_modules() if isinstance(module, MessagePassing))
@@ -118,14 +121,19 @@ def _sparsify(model: M, pruning: PruningConfig, inplace: bool) -> M:
         session.notes = (note,)
         warnings.warn(f"{note}.", UserWarning, stacklevel=3)
     session.attach(model)
+    if replace_functions:
+        FastFunctions().attach(model)
     return model
 
 
-def accelerate(model: M, *, inplace: bool = False) -> M:
+def accelerate(model: M, *, replace_functions: bool = True, inplace: bool = False) -> M:
     """A copy of a PyG model whose layers run on the CPU kernels of this library, without pruning.
 
     Args:
         model: any module that contains PyG message-passing layers.
+        replace_functions: run dropout, ReLU, BatchNorm and dense linear layers on kernels of this library while ``forward`` of
+            the model runs, whether it calls modules or ``torch.nn.functional`` (docs/adr/0030). Dropout has the same
+            distribution and follows ``torch.manual_seed``, but draws other random numbers than torch's. False: torch's own.
         inplace: change `model` itself.
 
     GCNConv, GATConv, GATv2Conv, SAGEConv (mean or sum), GINConv and GCN2Conv are replaced, forward and backward; all other
@@ -160,6 +168,8 @@ def accelerate(model: M, *, inplace: bool = False) -> M:
     for module in model.modules():  # PyG's model has no masks to save
         module._non_persistent_buffers_set |= set(module._buffers) - buffers.get(module, set())
     session.attach(model)
+    if replace_functions:
+        FastFunctions().attach(model)
     model.unifews_report = AccelerationReport(tuple(layers))  # type: ignore[assignment]
     return model
 
@@ -210,6 +220,9 @@ def desparsify(model: M, *, inplace: bool = False) -> M:
             module.end_pruning()
             module.__class__ = nn.Linear if isinstance(module, PrunedLinear) else Dense  # type: ignore[assignment]
     session.detach(model)
+    functions = functions_of(model)
+    if functions is not None:
+        functions.detach(model)
     model.__dict__.pop("unifews_report", None)
     return model
 

@@ -18,6 +18,7 @@ from unifews.core.schemes import Scheme, resolve
 from unifews.deprecation import removed_arguments, renamed_arguments
 from unifews.errors import GraphError, InputError
 from unifews.kernels import threads_to_use
+from unifews.kernels.buffers import release_memory
 from unifews.propagation import tolerance
 from unifews.propagation.basis import GRAM_LIMIT
 from unifews.propagation.config import REMOVED, BasisName, ErrorNorm, Precision, PropagationConfig
@@ -127,6 +128,7 @@ def propagate(
     pages = MappedPages()
     if memory is not None:
         pages.add(graph.indptr, graph.indices, graph.weight, np.asanyarray(x) if not hasattr(x, "detach") else None)
+        release_memory()  # what earlier calls left does not count as memory in use
         pages.release()  # mapped inputs count as memory; their pages are released during the work
     taken = resident()
     scheme, hops = resolve(scheme, hops)

@@ -47,7 +47,7 @@ from unifews.storage.pages import MappedPages
 from unifews.storage.state_files import AppendedFiles
 
 RESULT = "embedding.npy"
-FORM = 2  # of the files in the folder; the first was that of releases with a driver for each way of propagating
+FORM = 3  # of the files in the folder: 1 had a driver for each way of propagating, 2 other steps of int8
 _WORTH = 5.0  # seconds of hops between checkpoints, for each second that writing a checkpoint takes
 
 

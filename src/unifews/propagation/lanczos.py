@@ -35,10 +35,13 @@ class NotReached(Exception):
 
 _LEAST = 2  # hops before the first estimate
 _WORST = 3.0  # times the tolerance: the error of no column is larger
-_ROUNDED = 0.5  # of the tolerance is left to rounding
+_ROUNDED = 0.92  # of the tolerance may be rounding: a hop more in a narrow format is cheaper than wider rows
+_POOR = 0.5  # of what a column may have: if its rounding exceeds this, the column is propagated again in a wider format
+_SETTLED = 0.5  # of the tolerance: truncation that more hops need not lower
 _AGAIN = 0.25  # of a tile's columns: if more of them need a wider format, all are propagated again
-ROOM = 0.3
-"""Of the tolerance, for the rounding of the input where the result's is no more."""
+_ROOM = 0.9  # of the tolerance, for the rounding that is expected in the result
+_CAUTIOUS = 0.3, 0.5  # instead of _ROOM and _ROUNDED where the result has much more rounding than what is stored:
+_FAR = 5.0  # times more. Such a function removes most of a column, and the estimate of what rounding leaves is rougher
 _CLOSE, _TINY = 1e-5, 1e-30  # squares of a column less than this, relative and absolute, are added up in float64
 _FIRST = 0.7  # of the interval from below: the guess of a_0
 _LARGE = 16 << 20  # bytes of an iterate from which its rows are limited to _ROW
@@ -61,7 +64,7 @@ class Goal:
     """A fixed number of hops instead."""
     formats: tuple[RowFormat, ...] = tuple(FORMATS.values())
     """Row formats to choose from, the narrowest first."""
-    room: float = ROOM
+    room: float = _ROOM
     """Of the tolerance: a format that loses more of the input than this loses too much in the end."""
 
 
@@ -138,6 +141,11 @@ class Outcome:
                 )
             )
         return traces
+
+
+def room_for(amplification: float) -> float:
+    """Of the tolerance: a format that loses more of the input than this is expected to lose too much in the end."""
+    return (_ROOM if amplification <= _FAR else _CAUTIOUS[0]) / amplification
 
 
 def overall(errors: Doubles, norms: Doubles, norm: ErrorNorm) -> float:
@@ -292,10 +300,12 @@ def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy
             continue
         accuracy = recurrence.estimate(tolerance)
         least = len(seconds) + _until(accuracy, tolerance) if not goal.degree else least
-        poor = accuracy.active & (accuracy.rounding > _WORST * _ROUNDED * tolerance) & can_widen
+        poor = accuracy.active & (accuracy.rounding > _WORST * _POOR * tolerance) & can_widen
         if can_widen and goal.norm == "columns":
             good = accuracy.rounding[accuracy.active & ~poor]
-            if poor.sum() > _AGAIN * accuracy.active.sum() or _rms(good) > _ROUNDED * tolerance:
+            is_far = _rms(good) > _FAR * _rms(recurrence.lost[accuracy.active & ~poor])
+            limit = (_CAUTIOUS[1] if is_far else _ROUNDED) * tolerance
+            if poor.sum() > _AGAIN * accuracy.active.sum() or _rms(good) > limit:
                 return None
         errors, norms = accuracy.errors[~poor], recurrence.norms(accuracy.found)[:, ~poor]  # the others reach ε by themselves
         worst = errors.max(initial=0.0) if goal.norm == "columns" else 0.0
@@ -319,7 +329,7 @@ def _is_rounded(accuracy: Accuracy, tolerance: float) -> bool:
     """Whether the format's rounding, which more hops do not make smaller, is what is left of the error."""
     determined = accuracy.active & np.isfinite(accuracy.rounding)
     truncation, rounding = accuracy.found.truncation[determined], accuracy.rounding[determined]
-    settled = _rms(truncation) <= _ROUNDED * tolerance and truncation.max(initial=0.0) <= _WORST * _ROUNDED * tolerance
+    settled = _rms(truncation) <= _SETTLED * tolerance and truncation.max(initial=0.0) <= _WORST * _SETTLED * tolerance
     exceeds = (
         bool((accuracy.active & ~determined).any())
         or _rms(rounding) > tolerance

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from unifews.core.trace import Trace, Traffic
 from unifews.distributed.communicator import Communicator, SingleProcess
 from unifews.errors import InputError
+from unifews.kernels.buffers import nothing_cached
 from unifews.propagation import planner, tolerance
 from unifews.propagation.assembly import accuracy_of_dict, accuracy_to_dict, make_trace, trace_of_dict, trace_to_dict
 from unifews.propagation.basis import Basis
@@ -135,7 +136,7 @@ def into_file(
 ) -> Propagated:
     """Propagate into a file; the embedding is a memory map of it. The result depends on `identity` alone."""
     out, comm = target.out, way.comm
-    with FolderStore.open(target, identity, comm, way.rows_comm) as store:
+    with nothing_cached(), FolderStore.open(target, identity, comm, way.rows_comm) as store:
         in_place = comm.all_gather(comm.rank == 0 and out.exists() and not (store.folder / RESULT).exists())[0]
         if not (in_place and store.get("summary")):  # else killed after the last step
             with comm.agreed():

@@ -38,6 +38,7 @@ _SUMS = 4  # ⟨s', s⟩, ‖s'‖², ‖stored - s'‖², and ‖s'‖² in the
 _STATIONARY = 1e-11  # of a column's squared norm: less than this beside the stationary part is rounding
 _FINISHED = 1e-6  # b_k of a column whose Krylov space is exhausted
 _ARITHMETIC = 2.0**-23  # relative rounding of a sum in float32
+_UNREAD = 0.25  # of what a format rounds: a hop does not read iterates of which it takes less than this
 _NEGLIGIBLE = 0.1  # of the tolerance: what may be left out of a column because rounding has spoilt it
 _UNCERTAIN = 0.05  # error of a_k beyond which J says little
 _SAMPLE = 512  # rows whose rounding is looked at
@@ -152,6 +153,12 @@ class Recurrence:
         self.state.sizes.append(np.sqrt(sums[3]) * inverse if op.own is not None else np.ones(self.padded))
         return self.state.rounding[0]
 
+    @property
+    def lost(self) -> Doubles:
+        """The share of each column that the format has lost of the input, [width]"""
+        assert self.state is not None
+        return self.state.rounding[0][: self.shape.width]
+
     def _rows(self) -> Iterator[tuple[int, Floats, int]]:
         """Pieces of the input, one at a time: their first row, the values, and where the tile's columns begin in them."""
         features, shape = self.features, self.shape
@@ -173,6 +180,10 @@ class Recurrence:
             mix -= inverse * state.epsilon * state.applied
             mix[:k] -= state.b[-1] * previous
         mix *= state.live
+        lengths = np.array(state.lengths)
+        size = np.abs(mix) * lengths
+        read = [at for at in range(k + 1) if at == k or size[at].max() > _UNREAD * state.format.typical]
+        unread = np.delete(size, read, axis=0).sum(axis=0)
         out, mapped = self._output(state.format, k + 1)
         sums = np.zeros((_SUMS, self.padded))
         edges = op.hop.edges
@@ -187,19 +198,18 @@ class Recurrence:
             gain=op.hop.gain,
             weight=op.weight,
             own=op.own,
-            rows=[each.rows for each in state.stored],
-            steps=[each.steps for each in state.stored],
+            rows=[state.stored[at].rows for at in read],
+            steps=[state.stored[at].steps for at in read],
             factor=_floats(inverse),
-            mix=_floats(mix),
+            mix=_floats(mix[read]),
             out=out.rows,
             out_steps=out.steps,
             sums=sums,
             threads=op.hop.threads,
         )
-        lengths = np.array(state.lengths)
-        arithmetic = _ARITHMETIC * np.sqrt(np.square(inverse * lengths[-1]) + np.square(mix * lengths).sum(axis=0))
+        arithmetic = _ARITHMETIC * np.sqrt(np.square(inverse * lengths[-1]) + np.square(size).sum(axis=0))
         self._append(out, mapped)
-        self._measured(shift, sums, inverse, np.square(arithmetic))
+        self._measured(shift, sums, inverse, np.square(arithmetic) + np.square(unread))
 
     def _output(self, format: RowFormat, number: int) -> tuple[StoredRows, bool]:
         """Where iterate `number` is written, row after row, and whether that is a file."""

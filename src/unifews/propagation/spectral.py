@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -235,6 +235,12 @@ _USUAL = 0.25, 0.38  # a_k and b_k on [-1, 1]: 0.1 to 0.35 and 0.35 to 0.45 on t
 
 def outlook(series: Series, tolerance: float, most: int) -> Outlook:
     """By a Jacobi matrix with the usual a and b in all rows; after `most` hops at the latest."""
+    return _outlook(series.low, series.high, series.terms.tobytes(), tolerance, most)
+
+
+@lru_cache(maxsize=64)  # takes a millisecond, which is a hop of a small graph
+def _outlook(low: float, high: float, terms: bytes, tolerance: float, most: int) -> Outlook:
+    series = Series(low, high, np.frombuffer(terms))
     centre, radius = 0.5 * (series.high + series.low), 0.5 * (series.high - series.low)
     for m in range(1, most + 1):
         a, b = np.full((m, 1), centre + radius * _USUAL[0]), np.full((m, 1), radius * _USUAL[1])

@@ -16,7 +16,7 @@ from unifews.kernels import LANES, MAX_BLOCKS, describe
 from unifews.kernels.formats import FORMATS, row_format
 from unifews.propagation.config import PropagationConfig
 from unifews.propagation.inmemory import caller_kind, in_memory, relative, scale_back
-from unifews.propagation.lanczos import MOST_HOPS, ROOM, Goal, NotReached, Outcome, lanczos, series_of
+from unifews.propagation.lanczos import MOST_HOPS, Goal, NotReached, Outcome, lanczos, room_for, series_of
 from unifews.propagation.operator import HopOperator
 from unifews.propagation.result import ErrorPlan, EstimatedError, Propagated
 from unifews.propagation.sampled import SAMPLED, sampled
@@ -25,8 +25,8 @@ from unifews.propagation.task import PropagationTask
 
 GAIN = 0.75
 """Of the unpruned hops: fewer hops must cost less than this, in expectation."""
-_HOP = {"int8": 1.0, "bfloat16": 1.1, "float32": 1.3}  # of an unpruned hop, its fresh memory included
-_OWN = 0.06  # of a hop for each iterate of a row that a hop reads
+_HOP = {"int8": 0.65, "bfloat16": 0.85, "float32": 1.1}  # of an unpruned hop
+_OWN = 0.025  # of a hop for each iterate of a row that a hop reads
 _PASSES = 6  # over the rows, beside the hops: sums, encoding, the result
 _ENTRY = 50e-12  # seconds of an unpruned hop for each entry and column, on two cores of a server
 _ESTIMATE, _TILE = 0.6e-3, 1.5e-3  # seconds of an estimate, and of what else is done for a tile
@@ -140,7 +140,7 @@ def _is_asked_for(task: PropagationTask) -> bool:
 def expected_cost(op: HopOperator, tolerance: float, ahead: Outlook) -> float:
     """Of a propagation by its error, in unpruned hops: from the usual spectrum, so without touching the features."""
     n, m = op.graph.num_nodes, op.graph.num_edges
-    fits = [each.name for each in FORMATS.values() if each.typical * ahead.amplification <= ROOM * tolerance]
+    fits = [each.name for each in FORMATS.values() if each.typical <= room_for(ahead.amplification) * tolerance]
     fixed = (_ESTIMATE * 0.7 * ahead.degree + _TILE) / (_ENTRY * MAX_BLOCKS * LANES * (n + m))
     return ahead.degree * (_HOP[fits[0]] + _OWN * ahead.degree) + _PASSES * n / (2 * n + m) + fixed
 
@@ -154,7 +154,7 @@ def goal_of(task: PropagationTask, ahead: Outlook) -> Goal:
             f"`degree` is {config.degree}, more than the {min(op.hops, MOST_HOPS)} hops there are; give fewer.",
             setting="degree",
         )
-    return Goal(max_error, config.error_norm, config.degree, formats, ROOM / ahead.amplification)
+    return Goal(max_error, config.error_norm, config.degree, formats, room_for(ahead.amplification))
 
 
 def missed(task: PropagationTask, outcome: Outcome) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -39,7 +40,9 @@ class RowFormat(ABC):
     typical: ClassVar[float]
     """Share of a column that is lost, at least, where values are random; less only if most of them are zero."""
     rounding: ClassVar[float]
-    """A bound on |stored - value| over the largest magnitude of the block."""
+    """A bound on |stored - value| over the largest magnitude of the block, where that is in `span`."""
+    span: ClassVar[tuple[float, float]] = (float(np.finfo(np.float32).tiny), math.inf)
+    """Smaller values may be rounded to zero, larger ones are cut off."""
 
     def stride(self, blocks: int) -> int:
         """Bytes from row to row: whole cache lines, or half of one."""

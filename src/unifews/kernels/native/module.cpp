@@ -23,6 +23,7 @@
 using namespace unifews;
 
 void bind_attention(nb::module_& m);  // attention_module.cpp
+void bind_pointwise(nb::module_& m);  // pointwise_module.cpp
 void bind_rows(nb::module_& m);       // rows_module.cpp
 void bind_weights(nb::module_& m);    // weights_module.cpp
 
@@ -77,6 +78,7 @@ Edges edges(const Input<int64_t>& start, const Input<int64_t>& end, const Indice
 }  // namespace
 
 const Attentions& unifews::attention_in_use() { return current.attention(); }
+const Pointwise& unifews::pointwise_in_use() { return current.pointwise(); }
 const RowKernels& unifews::rows_in_use() { return current.rows(); }
 const Weights& unifews::weights_in_use() { return current.weights(); }
 
@@ -330,16 +332,8 @@ NB_MODULE(_native, m) {
       },
       "start"_a, "end"_a, "indices"_a, "blocks"_a, "x"_a, "y"_a, "out"_a, "threads"_a);
 
-  m.def(
-      "dropout",
-      [](Input<float> x, uint64_t seed, uint32_t level, float scale, Array<float> out, int threads) {
-        const Dropout d{int64_t(x.size()), x.data(), seed, level, scale, out.data(), threads};
-        nb::gil_scoped_release free;
-        current.pointwise().dropout(d);
-      },
-      "x"_a, "seed"_a, "level"_a, "scale"_a, "out"_a, "threads"_a);
-
   bind_attention(m);
+  bind_pointwise(m);
   bind_rows(m);
   bind_weights(m);
 }

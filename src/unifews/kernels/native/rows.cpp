@@ -98,17 +98,25 @@ struct Bfloat16 {
   }
 };
 
-// Whole steps from -127 to 127; a step is the power of two that is at least 1/128 of the block's largest magnitude, ties to even.
+// Whole steps from -127 to 127, ties to even. A step has three significant bits, is at least 1/127 of the block's largest
+// magnitude, and is stored as the byte e of its bits (kLeast + e) << kShift: from 2^-44 to 1.75·2^19.
 struct Int8 {
   static constexpr int kBytes = 16;
   static constexpr bool kExact = false;
+  static constexpr int kShift = 21;
+  static constexpr uint32_t kLeast = (127 - 44) << 2;
+  static float step_of(uint32_t e) { return from_bits((kLeast + e) << kShift); }
+  static uint32_t step_for(float most) {
+    const int32_t up = int32_t((to_bits(most * (1.0f / 127.0f)) + (1u << kShift) - 1) >> kShift) - int32_t(kLeast);
+    return uint32_t(std::min(std::max(up, 0), 255));
+  }
   struct Row {
     const int8_t* row;
 #if defined(__AVX512F__)
     __m512 step;
     Row(const Rows& r, int64_t u, float factor) : row(reinterpret_cast<const int8_t*>(r.rows + u * r.stride)) {
       const __m512i e = _mm512_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)(r.steps + u * r.step_stride)));
-      step = _mm512_castsi512_ps(_mm512_slli_epi32(e, 23));
+      step = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(e, _mm512_set1_epi32(kLeast)), kShift));
       if (factor != 1.0f) step = _mm512_mul_ps(step, _mm512_set1_ps(factor));
     }
     __m512 scale(int b) const { return _mm512_permutexvar_ps(_mm512_set1_epi32(b), step); }
@@ -128,7 +136,7 @@ struct Int8 {
     float factor;
     Row(const Rows& r, int64_t u, float factor)
         : row(reinterpret_cast<const int8_t*>(r.rows + u * r.stride)), steps(r.steps + u * r.step_stride), factor(factor) {}
-    float scale(int b) const { return factor * from_bits(uint32_t(steps[b]) << 23); }
+    float scale(int b) const { return factor * step_of(steps[b]); }
     Block raw(int b) const {
       Block x;
       const int8_t* at = row + b * kBytes;
@@ -146,18 +154,18 @@ struct Int8 {
   };
   static void store(const Rows& r, int64_t u, int b, const Block& x, Block& stored) {
 #if defined(__AVX512F__)
-    const __m512 v = (__m512)x.part[0];
-    const float most = _mm512_reduce_max_ps(_mm512_abs_ps(v));
-    const uint32_t e = std::max<int32_t>(1, int32_t(to_bits(most) >> 23) - 6);
-    const __m512i q = _mm512_min_epi32(
-        _mm512_max_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(v, _mm512_set1_ps(from_bits((254 - e) << 23)))), _mm512_set1_epi32(-127)),
-        _mm512_set1_epi32(127));
-    _mm_store_si128((__m128i*)(r.rows + u * r.stride + b * kBytes), _mm512_cvtepi32_epi8(q));
-    stored.part[0] = (Register)_mm512_mul_ps(_mm512_cvtepi32_ps(q), _mm512_set1_ps(from_bits(e << 23)));
+    const uint32_t e = step_for(_mm512_reduce_max_ps(_mm512_abs_ps((__m512)x.part[0])));
 #else
-    const float most = largest_of(x);
-    const uint32_t e = std::max<int32_t>(1, int32_t(to_bits(most) >> 23) - 6);
-    const float inverse = from_bits((254 - e) << 23), step = from_bits(e << 23);
+    const uint32_t e = step_for(largest_of(x));
+#endif
+    const float step = step_of(e), inverse = 1.0f / step;
+#if defined(__AVX512F__)
+    const __m512 ratio = _mm512_mul_ps((__m512)x.part[0], _mm512_set1_ps(inverse));
+    const __m512i q =
+        _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(ratio, _mm512_set1_ps(-127.0f)), _mm512_set1_ps(127.0f)));
+    _mm_store_si128((__m128i*)(r.rows + u * r.stride + b * kBytes), _mm512_cvtepi32_epi8(q));
+    stored.part[0] = (Register)_mm512_mul_ps(_mm512_cvtepi32_ps(q), _mm512_set1_ps(step));
+#else
     int8_t* at = reinterpret_cast<int8_t*>(r.rows + u * r.stride + b * kBytes);
     for (int k = 0; k < kLanes; k++) {
       const float q = std::min(std::max(std::nearbyintf(lanes(x)[k] * inverse), -127.0f), 127.0f);

@@ -6,8 +6,8 @@ namespace unifews {
 
 enum class Format : int { kFloat32, kBfloat16, kInt8 };
 
-// Rows of blocks of 16 values. Value j of row u is at rows + u·stride; in int8 it counts steps of 2^(e - 127), where e is the
-// block's byte at steps + u·step_stride, where eight bytes can be read.
+// Rows of blocks of 16 values. Value j of row u is at rows + u·stride; in int8 it counts steps, whose
+// size is coded by the block's byte at steps + u·step_stride, where eight bytes can be read.
 struct Rows {
   uint8_t* rows;
   int64_t stride;

@@ -48,7 +48,7 @@ class PrunedGCNConv(PrunedConv, GCNConv):  # type: ignore[misc]
         if self._widens(x, edges):
             return self._widened(x, edges)
         out = self.diffuse(self.lin(x), edges, x)
-        return out if self.bias is None else out + self.bias
+        return out if self.bias is None else out.add_(self.bias)  # a new tensor, which no gradient needs
 
     def _widens(self, x: Tensor, edges: LayerEdges) -> bool:
         """Whether columns are sent of a product x Wᵀ that is wider than x."""

@@ -64,8 +64,8 @@ class PrunedSAGEConv(ByMessages, SAGEConv):  # type: ignore[misc]
         return "mean" if self.aggr == "mean" else "sum"
 
     def _biased(self, out: Tensor) -> Tensor:
-        return out if self.lin_l.bias is None else out + self.lin_l.bias
+        return out if self.lin_l.bias is None else out.add_(self.lin_l.bias)  # a new tensor, which no gradient needs
 
     def _finished(self, out: Tensor, own: Tensor) -> Tensor:
-        out = out + self.lin_r(own) if self.root_weight else out
+        out = out.add_(self.lin_r(own)) if self.root_weight else out
         return torch.nn.functional.normalize(out, p=2.0, dim=-1) if self.normalize else out

@@ -8,9 +8,33 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from unifews.kernels import threads_to_use
+
+_MIN_VALUES = 1 << 12  # below, a call costs more than it saves
+
+
+def takes_kernel(x: Tensor) -> bool:
+    """Whether an elementwise kernel with its own `torch.autograd.Function` can stand in for torch's on x.
+
+    Not for other devices, types and layouts, few values, subclasses (meta and fake tensors, compiled models), autocast,
+    `torch.func`, forward-mode derivatives, tracing and dispatch modes, which count or record torch's own operations.
+    """
+    return (
+        type(x) in (Tensor, torch.nn.Parameter)
+        and x.dtype == torch.float32
+        and x.device.type == "cpu"
+        and x.layout == torch.strided
+        and x.numel() >= _MIN_VALUES
+        and not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled("cpu")
+        and not torch._C._is_tracing()
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and forward_ad._current_level < 0
+        and _get_current_dispatch_mode() is None
+    )
 
 
 class KernelOperator:

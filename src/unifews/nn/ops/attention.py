@@ -25,6 +25,7 @@ from torch.utils.flop_counter import register_flop_formula
 from unifews.kernels import LANES, native
 from unifews.nn.edges import Adjacency
 from unifews.nn.ops import call_kernel, operator
+from unifews.nn.ops.memory import empty
 
 _CHUNK = 64  # rows per partial sum of the kernels
 
@@ -232,7 +233,7 @@ def _head_slopes(
     LeakyReLU(z) = g·z with g = 1 or slope, so with s = Σ_e grad·g over the edges of a row its own gradient is att ⊙ s, and
     that of att is Σ x ⊙ s over both sides.
     """
-    out, partial = torch.empty_like(x), x.new_empty(-(-len(x) // _CHUNK), x.shape[1])
+    out, partial = empty(*x.shape), x.new_empty(-(-len(x) // _CHUNK), x.shape[1])
     layout = dict(start=start, end=end, at=at, heads=heads, lane=_lanes(lane), blocks=x.shape[1] // LANES, grad=grad)
     values = dict(own_grad=own_grad, signs=_bits(signs), own_signs=None if own_signs is None else _bits(own_signs), x=_rows(x))
     call_kernel(native.attention_slopes, dict(out=out, partial=partial), **layout, **values, att=_rows(att), slope=slope)
@@ -319,7 +320,7 @@ def _head_diffuse(
 ) -> Tensor:
     rows, heads, width = _rows(x), alpha.shape[1], len(places)
     table = rows if pick is None else _taken(rows, pick)
-    out = x.new_empty(len(start), width)
+    out = empty(len(start), width)
     layout = dict(start=start, end=end, indices=indices, at=at, heads=heads, lane=_lanes(sent_lane))
     values = dict(blocks=table.shape[1] // LANES, alpha=alpha, own=own, head=_lanes(lane)[places.numpy() % LANES])
     call_kernel(native.head_diffuse, dict(out=out), **layout, **values, from_=places, base=rows, table=table, place=sent)
@@ -386,7 +387,7 @@ def _head_diffuse_back(
     rows, grad, heads = _rows(x), grad.contiguous(), alpha.shape[1]
     back = _taken(grad, sent)  # the gradient in the layout of the columns sent
     blocks = back.shape[1] // LANES
-    to_x = torch.empty_like(rows)
+    to_x = empty(*rows.shape)
     head = _lanes(lane)[np.arange(x.shape[1]) % LANES]
     place = np.arange(x.shape[1], dtype=np.int32) if pick is None else pick.numpy()
     layout = dict(start=back_start, end=back_end, indices=back_indices, at=at_back, heads=heads, lane=_lanes(sent_lane))
@@ -434,7 +435,7 @@ _take_columns.register_autograd(_take_backward, setup_context=_take_context)
 
 
 def _taken(x: Tensor, index: Tensor) -> Tensor:
-    out = x.new_empty(len(x), len(index))
+    out = empty(len(x), len(index))
     call_kernel(native.take_columns, dict(out=out), x=x, index=index)
     return out
 

@@ -22,6 +22,7 @@ from unifews.errors import InputError
 from unifews.kernels import LANES, native
 from unifews.nn.edges import Adjacency
 from unifews.nn.ops import call_kernel
+from unifews.nn.ops.memory import empty
 
 _SLACK = 8  # floats past the end of an array of magnitudes that a vector load may read
 
@@ -79,7 +80,7 @@ def _gather(
     forward_order: Tensor,
 ) -> Tensor:
     rows, blocks = _padded(x)
-    out = rows.new_empty(len(start), rows.shape[1])
+    out = empty(len(start), rows.shape[1])
     call_kernel(
         native.gather, dict(out=out), start=start, end=end, indices=indices, weight=weight, blocks=blocks, gain=None, x=rows
     )
@@ -138,7 +139,7 @@ def sparse_rows(table: Tensor, values: Tensor, start: Tensor, end: Tensor, indic
 @torch.library.custom_op("unifews::sparse_rows", mutates_args=())
 def _sparse_rows(table: Tensor, values: Tensor, start: Tensor, end: Tensor, indices: Tensor) -> Tensor:
     rows, blocks = _padded(table)
-    out = rows.new_empty(len(start), rows.shape[1])
+    out = empty(len(start), rows.shape[1])
     call_kernel(
         native.gather, dict(out=out), start=start, end=end, indices=indices, weight=values, blocks=blocks, gain=None, x=rows
     )
@@ -208,9 +209,9 @@ def _diffuse(
     blocks = max(1, -(-(y.shape[1] if columns is None else len(columns)) // LANES))
     table = y
     if columns is not None or y.shape[1] != blocks * LANES or y.data_ptr() % 64:
-        table = y.new_empty(len(y), blocks * LANES)
+        table = empty(len(y), blocks * LANES)
         call_kernel(native.pick_columns, dict(table=table), y=y, columns=picked, blocks=blocks)
-    out = torch.empty_like(y)
+    out = empty(*y.shape)
     layout = dict(start=start, end=end, indices=indices, weight=weight, blocks=blocks, columns=picked, table=table, y=y)
     call_kernel(native.diffuse, dict(out=out), **layout, loop=loop)
     return out
@@ -310,7 +311,7 @@ def _kept(
     *,
     by_sender: bool,
 ) -> tuple[Tensor, int]:
-    out = rows.new_empty(len(start), rows.shape[1])
+    out = empty(len(start), rows.shape[1])
     layout = dict(start=start, end=end, indices=indices, weight=weight, blocks=blocks, gain=None, x=rows, size=size, cut=cut)
     kept: int = call_kernel(native.gather_kept, dict(out=out), **layout, by_sender=by_sender)
     return out, kept
