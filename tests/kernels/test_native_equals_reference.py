@@ -211,8 +211,14 @@ def same_bytes(a, b):
 
 
 @settings(max_examples=40)
-@given(case=cases(), accumulate=st.booleans(), squares=st.booleans(), own=st.booleans())
-def test_full_hop(case, accumulate, squares, own):
+@given(
+    case=cases(),
+    accumulate=st.booleans(),
+    squares=st.booleans(),
+    own=st.booleans(),
+    previous=st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_full_hop(case, accumulate, squares, own, previous):
     def run(kernels, threads):
         q, after = tile(case), tile(case)
         q[:, : case.width] = case.x
@@ -230,6 +236,7 @@ def test_full_hop(case, accumulate, squares, own):
                 out=out,
                 square=square,
                 threads=threads,
+                previous=previous if hop else 0.0,
             )
             q, after = after, q
         return [array for array in (q, out, square) if array is not None]

@@ -21,7 +21,6 @@ PRUNED = [
     dict(edge_sparsity=0.5),
     dict(threshold=0.01),
     dict(relative_threshold=0.5),
-    dict(max_error=0.2, certify=True),
     dict(rank=8),
 ]
 

@@ -199,8 +199,7 @@ def _check_flags(
     amounts: Amounts, config: PropagationConfig, coordinates: bool, memory: str | None, undirected: bool | None
 ) -> None:
     """Refuse combinations with flags that only the command has."""
-    is_estimated = amounts.max_error is not None and not config.is_proven
-    if coordinates and is_estimated:
+    if coordinates and amounts.max_error is not None:
         raise InputError(
             "--max-error propagates the features themselves; leave out --coordinates, or prune by --edge-sparsity."
         )

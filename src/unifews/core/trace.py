@@ -124,7 +124,7 @@ class Trace:
     relative_error_bound: float | None = None
     """And ‖P̂ - P‖_F / ‖P‖_F at most this; infinite where the bound is not below ‖P̂‖_F."""
     estimated_error: float | None = None
-    """With `max_error`: the estimated relative error, in the norm that was asked for."""
+    """With `max_error`: the relative error in the norm that was asked for, estimated, or proven with `certify=True`."""
     unpruned_seconds: float | None = None
     """What the unpruned propagation would have taken, estimated from a sample of its rows; None: not estimated."""
     layers: tuple[LayerTrace, ...] = ()

@@ -257,7 +257,7 @@ def certified(
 ) -> Values:
     """Actual and certified ‖P̂ - P‖/‖P‖ in percent, their ratio, and what was removed.
 
-    With `edge_sparsity` also the bound by random directions; with `max_error` as much is removed as the certified error allows.
+    With `edge_sparsity` also the bound by random directions; with `max_error` as few hops as the certified error allows.
     """
     scheme = scheme_of(model)
     unpruned = propagate(data.graph, data.x, scheme, hops)

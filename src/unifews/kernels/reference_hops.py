@@ -127,10 +127,12 @@ def full_hop(
     out: Floats | None,
     square: Floats | None,
     threads: int,
+    previous: float = 0.0,
 ) -> None:
     """q'[u] = keep[u]·q[u] + gain[u]·Σ_v A[u,v]·q[v];  out[u] += coefficient·q'[u];  square[u] += ‖q'[u]‖².
 
-    Without `keep` there is no own term and the matrix need not be square; without `gain` it is 1.
+    Without `keep` there is no own term and the matrix need not be square; without `gain` it is 1. `previous` times what `q_out`
+    had before is subtracted from q': a three-term recurrence.
     """
     for u in range(len(start)):
         total = np.zeros(blocks * LANES, dtype=np.float32)
@@ -139,6 +141,8 @@ def full_hop(
         value = total if gain is None else gain[u] * total
         if keep is not None:
             value = keep[u] * q[u] + value
+        if previous:
+            value = value - np.float32(previous) * q_out[u]
         q_out[u] = value
         if out is not None:
             out[u] += np.float32(coefficient) * value

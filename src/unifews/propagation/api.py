@@ -84,8 +84,8 @@ def propagate(
         relative_threshold: δ as a multiple of the mean message size of each hop.
         max_error: ε, the relative error that is allowed; 0.05 is a good choice. As few hops and bytes as reach it
             (docs/adr/0027). ``out.column_errors[j]`` estimates ``‖(P̂ - P)_j‖ / ‖P_j‖`` without the stationary part of P_j;
-            ``out.error`` is their root mean square, at most ε, and no column exceeds 3 ε. With ``certify=True`` entries are
-            removed instead, as many as keep a proven bound on ``‖P̂ - P‖_F / ‖P‖_F`` at most ε; that is slower.
+            ``out.error`` is their root mean square, at most ε, and no column exceeds 3 ε. With ``certify=True`` both
+            are upper bounds, proven for undirected graphs by a Chebyshev polynomial of higher degree (docs/adr/0016).
         certify: also return a proven upper bound on ``‖P̂ - P‖_F``, up to float32 rounding, where P̂ is the embedding and P that
             of the unpruned propagation: ``out.error_bound``, and ``out.relative_error_bound`` (docs/adr/0016). ``"sampled"``
             propagates 16 random directions unpruned instead, at the cost of one block, and measures the error in them: the
@@ -142,7 +142,7 @@ def propagate(
             check_width(task, "`memory`")
             return into_file(OutOfCore(task, limit, taken, pages, plan), target, task.identity(x), progress)
     task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes), amounts, config)
-    return tolerance.propagate(task, progress, began) if task.is_estimated else in_memory(task, progress, began)
+    return tolerance.propagate(task, progress, began) if task.is_by_error else in_memory(task, progress, began)
 
 
 def _check_out_of_core(
@@ -191,7 +191,7 @@ def check_out(out: str | PathLike[str]) -> None:
 
 def check_width(task: PropagationTask, cause: str) -> None:
     """Refuse features that are too wide for principal components out of core; `cause` is the argument that asks for it."""
-    if task.rotates and not task.is_estimated and task.features.f > GRAM_LIMIT:
+    if task.rotates and not task.is_by_error and task.features.f > GRAM_LIMIT:
         raise InputError(
             f"{cause} with basis='principal' takes up to {GRAM_LIMIT:,} features, and `x` has {task.features.f:,}; "
             "write basis='input'."

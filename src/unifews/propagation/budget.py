@@ -9,26 +9,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-SAFE = 0.98  # share of an error bound that is planned with; samples are not exact
 WORTHWHILE = 0.01  # share of a hop's products below which the hop is not worth its time
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What removing the sampled messages would cost, scaled up to all messages: bounds on the output's squared error add up."""
-
-    each: NDArray[np.float64]
-    """Of every message that may still be sent, float64 [k]; over 4^exponent and in the sample's units squared."""
-    gone: float
-    """Of those that cannot be sent any more."""
-    fade: NDArray[np.float64]
-    """What their cost is multiplied by from hop to hop if nothing is sent at all, float64 [k]."""
-    exponent: int
 
 
 @dataclass(frozen=True)
@@ -41,8 +27,6 @@ class Messages:
     """Features each of them covers, float32 [k]."""
     total: float
     """Features all sampled edges cover on the input axes, less exact zeros: the sample's 100 %."""
-    cost: Cost | None = None
-    """Where an error bound is wanted."""
 
     def by_size(self) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
         """Magnitudes in ascending order, and the share of the products in the 1, 2, .. largest."""
@@ -53,24 +37,16 @@ class Messages:
         return self.magnitude[order], np.cumsum(self.width[order][::-1], dtype=np.float64) / max(self.total, 1e-30)
 
 
-class Bound(Protocol):
-    """What is known of the error so far: a certificate of `unifews.theory`."""
-
-    def bound_over(self, exponent: int) -> float: ...
-
-
 class Budget(ABC):
     needs_sample: ClassVar[bool] = False
     needs_mean: ClassVar[bool] = False
-    needs_cost: ClassVar[bool] = False
-    """Whether the sample must also hold the cost of removing its messages."""
 
     @abstractmethod
     def threshold(self, hop: int, sample: Messages | None, mean: float, exponent: int) -> float:
         """δ for this hop, in the units of the sample and the mean; true magnitudes are 2^exponent times those."""
 
-    def record(self, hop: int, kept: float, bound: Bound | None = None) -> None:  # noqa: B027
-        """What share of the nonzero products this hop kept, and the bound on the error, if there is one."""
+    def record(self, hop: int, kept: float) -> None:  # noqa: B027
+        """What share of the nonzero products this hop kept."""
 
     def inherit(self, other: Budget) -> None:  # noqa: B027
         """Take over what the budget of another group of columns did not use, or pay for what it used too much."""
@@ -241,7 +217,7 @@ class Target(Budget):
         if isinstance(other, Target):
             self._left = max(self._left + other._left - other._over, 0.0)
 
-    def record(self, hop: int, kept: float, bound: Bound | None = None) -> None:
+    def record(self, hop: int, kept: float) -> None:
         self._over += max(kept - self._left, 0.0)
         self._left = max(self._left - kept, 0.0)
 
@@ -262,83 +238,3 @@ class Target(Budget):
 
     def __str__(self) -> str:
         return f"edge sparsity {self.sparsity:g}"
-
-
-@dataclass
-class MaxError(Budget):
-    """Remove as much as a bound on the error allows, in one run.
-
-    One δ for all hops, as long as what it costs this hop and, looking ahead, the later ones stays within the remaining budget:
-
-        Σ_k ρ^k · β(δ · ρ^-k) ≤ left,    k = 0 .. hops left - 1
-
-    where β(δ) is the root of the cost of all messages below δ, from the sample, and ρ how messages are expected to shrink. What
-    a hop really cost is known afterwards, and the later hops make up for it. Once sending nothing any more is affordable,
-    nothing is sent.
-    """
-
-    needs_sample = needs_cost = True
-    error: float
-    """The bound to stay below, over 2^exponent."""
-    exponent: int
-    hops: int
-    influence: NDArray[np.float64]
-    _spent: float = field(default=0.0, init=False)
-    _given_up: bool = field(default=False, init=False)
-    _contraction: Contraction = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._contraction = Contraction(self.influence)
-
-    def threshold(self, hop: int, sample: Messages | None, mean: float, exponent: int) -> float:
-        assert sample is not None and sample.cost is not None
-        if self._given_up:
-            return math.inf
-        cost = sample.cost
-        unit = cost.exponent + exponent - self.exponent  # costs are over 2^unit of `error`
-        left = _ldexp((self.error - self._spent) * SAFE, -unit)
-        self._contraction.see(sample, exponent)
-        if left <= math.sqrt(cost.gone):
-            return 0.0
-        if self._quiet(hop, cost) <= left:
-            self._given_up = True
-            return math.inf
-        order = np.argsort(sample.magnitude)
-        magnitude = sample.magnitude[order]
-        root = np.sqrt(cost.gone + np.concatenate([[0.0], np.cumsum(cost.each[order])]))
-        shrink = np.maximum(self._contraction.expected(hop) ** np.arange(self.hops - hop), 1e-300)
-        lowest, highest = 0, len(magnitude)  # number of sampled entries removed at this hop
-        while lowest < highest:
-            middle = (lowest + highest + 1) // 2
-            later = np.searchsorted(magnitude, magnitude[middle - 1] / shrink, side="right")
-            if float(shrink @ root[later]) <= left:
-                lowest = middle
-            else:
-                highest = middle - 1
-        # δ just above the last one removed: entries go when they are below it.
-        return float(np.nextafter(magnitude[lowest - 1], np.float32(math.inf))) if lowest else 0.0
-
-    def _quiet(self, hop: int, cost: Cost) -> float:
-        """What sending nothing from this hop on would cost."""
-        total, each = 0.0, cost.each
-        for later in range(hop, self.hops):
-            part = math.sqrt(cost.gone + float(each.sum())) * float(self.influence[later] / max(self.influence[hop], 1e-300))
-            total += part
-            if part <= 1e-6 * total:
-                break
-            each = each * cost.fade
-        return total
-
-    def record(self, hop: int, kept: float, bound: Bound | None = None) -> None:
-        assert bound is not None
-        self._spent = bound.bound_over(self.exponent)
-
-    def __str__(self) -> str:
-        return f"error at most {self.error:g}·2^{self.exponent}"
-
-
-def _ldexp(value: float, exponent: int) -> float:
-    try:
-        return math.ldexp(value, exponent)
-    except OverflowError:
-        return math.inf

@@ -127,7 +127,7 @@ def _arrangement(
     task: PropagationTask, comm: Communicator, partition: str | PathLike[str] | NDArray[Any], groups: int | None
 ) -> tuple[Arrangement, dict[str, Any]]:
     """What is distributed, and the same as JSON."""
-    if task.is_estimated:
+    if task.is_by_error:
         if not (isinstance(partition, str) and partition == "columns"):
             raise InputError(
                 "max_error needs sums over all nodes at every hop, which workers that share the nodes do not exchange; write "

@@ -140,8 +140,7 @@ class PrunedEngine(Engine):
         mean = weight * self.mean() if budget.needs_mean else 0.0
         price, seen = self.prices[hop] if self.prices else None, None
         if sample:
-            cost = price if budget.needs_cost else None
-            seen = sample.look(self.sizes(sample.source), self.groups, weight, features.f, cost)
+            seen = sample.look(self.sizes(sample.source), self.groups, weight, features.f)
         delta = budget.threshold(hop, seen, mean, exponent)
         if sample:
             sample.remember(delta)
@@ -149,7 +148,7 @@ class PrunedEngine(Engine):
         record = replace(counted, threshold=scaled(delta, exponent))
         if self.certificate and price:
             self.certificate.hop(price.scale * np.sqrt(self.removed), price.exponent + exponent)
-        budget.record(hop, self.share(record), self.certificate)
+        budget.record(hop, self.share(record))
         return record
 
     @property

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 
 from unifews.propagation.assembly import make_trace
-from unifews.propagation.bounded import bounded
-from unifews.propagation.budget import Budget
 from unifews.propagation.certify import Prices, joined, left_out, norm_of
 from unifews.propagation.driver import InMemoryResult, run_in_memory
 from unifews.propagation.estimate import unpruned_seconds
@@ -27,33 +25,18 @@ from unifews.propagation.view import View
 
 def in_memory(task: PropagationTask, progress: Callable[[int, int], None] | None, began: float) -> Propagated:
     """`propagate`, once its arguments are checked; `began` is when it was called."""
-    op, features, config, max_error = task.op, task.features, task.config, task.amounts.max_error
+    op, features, config = task.op, task.features, task.config
     basis = task.find_basis()
     budget = task.budget_on(basis.width(features.f))
-    prices = Prices(op) if config.is_proven or max_error is not None else None
+    prices = Prices(op) if config.is_proven else None
 
-    def fresh() -> View:
-        view = View(features, basis, op)
-        if prices and view.is_partial:
-            view.square = np.zeros(op.graph.num_nodes, dtype=np.float32)
-            if features.sparse is not None and not max_error and budget is None:
-                view.sent = np.zeros(op.graph.num_nodes)
-        return view
-
-    def run(view: View, budget: Budget | None) -> InMemoryResult:
-        return run_in_memory(task, view, budget, prices, every_hop=config.every_hop, progress=progress)
-
-    macs, notes = 0, []
-    if config.is_sampled:
-        notes.append(SAMPLED)
-    if max_error and prices:
-        done = bounded(task, fresh, prices, max_error, run)
-        view, outcome, macs = done.view, done.outcome, done.macs
-        if done.runs > 1:
-            notes.append(f"propagated {done.runs} times until the bound was met")
-    else:
-        view = fresh()
-        outcome = run(view, budget)
+    view = View(features, basis, op)
+    if prices and view.is_partial:
+        view.square = np.zeros(op.graph.num_nodes, dtype=np.float32)
+        if features.sparse is not None and budget is None:
+            view.sent = np.zeros(op.graph.num_nodes)
+    outcome = run_in_memory(task, view, budget, prices, every_hop=config.every_hop, progress=progress)
+    macs, notes = 0, [SAMPLED] if config.is_sampled else []
     values, axes = _with_mean_axis(outcome, view)
     exponent = scale_back(values, outcome.growth + features.exponent)
     remainder = Remainder(features, op) if view.is_partial else None
@@ -76,7 +59,7 @@ def in_memory(task: PropagationTask, progress: Callable[[int, int], None] | None
         error_bound=bound,
         relative_error_bound=None if bound is None else relative(bound, values, least),
     )
-    if task.budget or max_error or basis.axes is not None:
+    if task.budget or basis.axes is not None:
         trace = replace(trace, unpruned_seconds=unpruned_seconds(op, features.f, values, perf_counter() - began))
     return Propagated(values, axes, trace, exponent, hops, caller_kind(features), remainder)
 

@@ -109,6 +109,11 @@ class Outcome:
     def column_errors(self) -> Doubles:
         return np.concatenate([tile.errors for tile in self.tiles])
 
+    @property
+    def absolute_errors(self) -> Doubles:
+        """‖(P̂ - P)_j‖, as the relative ones are estimated or proven."""
+        return np.concatenate([tile.errors * tile.norms[0] for tile in self.tiles])
+
     def error(self, norm: ErrorNorm) -> float:
         return overall(self.column_errors, np.concatenate([tile.norms for tile in self.tiles], axis=1), norm)
 

@@ -154,7 +154,7 @@ def into_file(
 def _run(way: Arrangement, store: FolderStore, report: Progress) -> None:
     """All steps, into the working folder, which then has a `summary`."""
     began, task = perf_counter(), way.task
-    if not task.is_estimated:
+    if not task.is_by_error:
         _propagate(way, store, report, began)
         return
     with way.comm.agreed():

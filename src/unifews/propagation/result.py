@@ -123,12 +123,13 @@ class Propagated:
     @property
     def error(self) -> float:
         """With ``max_error=ε``: the estimated relative error, the root mean square of `column_errors`, or with
-        ``error_norm="frobenius"`` that of the whole matrix."""
+        ``error_norm="frobenius"`` that of the whole matrix; with ``certify=True`` an upper bound on it."""
         return self._estimated().error
 
     @property
     def column_errors(self) -> NDArray[np.float64]:
-        """With ``max_error=ε``: estimates of ‖(P̂ - P)_j‖ / ‖P_j‖, P_j without its stationary part; float64 [f].
+        """With ``max_error=ε``: estimates of ‖(P̂ - P)_j‖ / ‖P_j‖, P_j without its stationary part; float64 [f]. With
+        ``certify=True`` upper bounds.
 
         Where the filter leaves less than 2^-16 of a column, the error is relative to that much: float32 resolves no more.
         """

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unifews.distributed.communicator import Communicator
-from unifews.propagation.budget import Budget, Cost, Messages, Target
-from unifews.propagation.certify import Price
+from unifews.propagation.budget import Budget, Messages, Target
 from unifews.propagation.operator import HopOperator
 from unifews.propagation.tiles import Floats, Shape
 from unifews.propagation.view import View
@@ -31,15 +30,12 @@ class Sample:
         self.source = np.asarray(graph.indices[at])
         row = np.searchsorted(graph.indptr, at, side="right") - 1
         self.factor = op.at(op.diffusion.target, row)
-        self.row, self.weight = row, None if graph.weight is None else graph.weight[at]
-        if self.weight is not None:
-            self.factor = self.factor * self.weight
-        self.share = graph.num_edges / max(count, 1)
-        self.fade = np.square(op.at(op.keep, self.source), dtype=np.float64)
+        if graph.weight is not None:
+            self.factor = self.factor * graph.weight[at]
         self.alive: NDArray[np.bool_] | None = None
         self.inherit = inherit
 
-    def look(self, sizes: tuple[Floats, Floats], groups: float, scale: float, f: int, price: Price | None = None) -> Messages:
+    def look(self, sizes: tuple[Floats, Floats], groups: float, scale: float, f: int) -> Messages:
         """Messages of one hop, from `sizes` of the sources and the features in each; `groups` like this have `f` features."""
         size, width = sizes
         magnitude = (np.float32(scale) * self.factor)[:, None] * size
@@ -53,12 +49,6 @@ class Sample:
                 self.alive = np.ones(magnitude.shape, dtype=bool)
             usable &= self.alive
             self.magnitude = magnitude
-        if price is not None:
-            each = price.cost[self.row].astype(np.float64) * (price.scale**2 * self.share)
-            cost = (each if self.weight is None else each * self.weight)[:, None] * np.square(size, dtype=np.float64)
-            fade = np.broadcast_to(self.fade[:, None], cost.shape)
-            gone = 0.0 if usable.all() else float(cost[~usable].sum())
-            return Messages(magnitude[usable], widths[usable], total, Cost(cost[usable], gone, fade[usable], price.exponent))
         if usable.all():
             return Messages(magnitude.ravel(), widths.ravel(), total)
         return Messages(magnitude[usable], widths[usable], total)

@@ -14,7 +14,7 @@ import numpy as np
 from unifews.core.entry import Amounts
 from unifews.core.schemes import SpectralFilter
 from unifews.errors import InputError
-from unifews.propagation.basis import VERY_WIDE, Basis, principal, stationary_mean
+from unifews.propagation.basis import Basis, principal
 from unifews.propagation.budget import Absolute, Budget, Relative, Target
 from unifews.propagation.config import BY_ERROR, PropagationConfig
 from unifews.propagation.features import FeatureMatrix
@@ -58,21 +58,18 @@ class PropagationTask:
 
     @property
     def rotates(self) -> bool:
-        """Whether principal components are propagated. With an error bound all of them are, or the input columns where there
-        are too many."""
-        is_wanted = self.budget is not None or self.config.rank is not None
-        is_bounded = bool(self.amounts.max_error) and self.features.f <= VERY_WIDE
-        return self.config.basis == "principal" and (is_wanted or is_bounded)
+        """Whether principal components are propagated."""
+        return self.config.basis == "principal" and (self.budget is not None or self.config.rank is not None)
 
     @property
     def deflates(self) -> bool:
         """Whether the stationary part is carried exactly, beside the columns that are pruned."""
-        return self.rotates or (bool(self.amounts.max_error) and self.config.basis == "principal")
+        return self.rotates
 
     @property
-    def is_estimated(self) -> bool:
-        """Whether an estimated error decides how long to propagate (`unifews.propagation.tolerance`)."""
-        return self.amounts.max_error is not None and not self.config.is_proven
+    def is_by_error(self) -> bool:
+        """Whether the error that is allowed decides how long to propagate (`unifews.propagation.tolerance`)."""
+        return self.amounts.max_error is not None
 
     @property
     def carries(self) -> bool:
@@ -86,14 +83,10 @@ class PropagationTask:
     def find_basis(self) -> Basis:
         """By passes over the rows of X."""
         op, features, config, budget, began = self.op, self.features, self.config, self.budget, perf_counter()
-        phi, is_bounded = op.phi if self.deflates else None, bool(self.amounts.max_error)
+        basis = Basis(None, None)
         if self.rotates:
-            sparsity = 0.0 if is_bounded else budget.sparsity if isinstance(budget, Target) else None
-            basis = principal(features, op.diffusion, phi, config.rank, sparsity, op.threads)
-            if is_bounded and config.rank is None and basis.width(features.f) < features.f:
-                basis = replace(basis, axes=None)  # fewer nodes than features have no more axes than nodes
-        else:
-            basis = Basis(None, None if phi is None else stationary_mean(features, phi, op.threads))
+            sparsity = budget.sparsity if isinstance(budget, Target) else None
+            basis = principal(features, op.diffusion, op.phi, config.rank, sparsity, op.threads)
         return replace(basis, seconds=perf_counter() - began)
 
     @property
@@ -118,7 +111,7 @@ class PropagationTask:
             "deflate": self.deflates,
             "focus": self.budget.focus if isinstance(self.budget, Target) else None,
         }
-        if self.is_estimated:
+        if self.is_by_error:
             facts |= {"max_error": self.amounts.max_error} | {name: getattr(config, name) for name in BY_ERROR[1:]}
         inputs = []
         given = {"indptr": graph.indptr, "indices": graph.indices, "weight": graph.weight}

@@ -66,13 +66,14 @@ def full_hop(
     coefficient: float = 0.0,
     out: Floats | None = None,
     square: Floats | None = None,
+    previous: float = 0.0,
 ) -> None:
-    """q_out = keep ∘ q + gain ∘ A q for tiles [n, blocks · 16], all entries of A; None = 0 and 1.
+    """q_out = keep ∘ q + gain ∘ A q - previous · q_out for tiles [n, blocks · 16], all entries of A; None = 0 and 1.
 
     Also adds coefficient · q_out to `out` and the squared norm of each row to `square` [n], if given.
     """
     blocks = q.shape[1] // LANES
-    sums = {"coefficient": coefficient, "out": out, "square": square}
+    sums = {"coefficient": coefficient, "out": out, "square": square, "previous": previous}
     native.full_hop(**edges, blocks=blocks, keep=keep, gain=gain, q=q, q_out=q_out, **sums, threads=threads)
 
 

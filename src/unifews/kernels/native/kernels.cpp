@@ -19,12 +19,13 @@ namespace {
 
 // ------------------------------------------------------------------------------------------------ one tile, all edges
 
-// q'[u] = keep[u]·q[u] + gain[u]·Σ A[u,v]·q[v];  out[u] += coefficient·q'[u];  square[u] += ‖q'[u]‖²
+// q'[u] = keep[u]·q[u] + gain[u]·Σ A[u,v]·q[v] - previous·(q_out[u] as it was);  out[u] += coefficient·q'[u];
+// square[u] += ‖q'[u]‖²
 // Bound by memory: per edge one row of the tile, per node one row in and one or three out. The row in the making stays in
 // registers; rows a few edges ahead are already on their way.
 template <class Index, bool kWeighted, int kBlocks>
 void full_hop_tile(const Edges& e, const float* keep, const float* gain, const float* q, float* q_out,
-                   float coefficient, float* out, float* square, int threads) {
+                   float previous, float coefficient, float* out, float* square, int threads) {
   const Index* indices = static_cast<const Index*>(e.indices);
   constexpr int kWidth = kBlocks * kLanes;
   constexpr int kAhead = 24;
@@ -52,6 +53,7 @@ void full_hop_tile(const Edges& e, const float* keep, const float* gain, const f
     for (int b = 0; b < kBlocks; b++) {
       Block value = g * sum[b];
       if (keep) value.add(keep[u], block(q + u * kWidth + b * kLanes));
+      if (previous != 0) value.add(-previous, block(q_out + u * kWidth + b * kLanes));
       stream(q_out + u * kWidth + b * kLanes, value);
       if (out) block(out + u * kWidth + b * kLanes).add(coefficient, value);
       if (square) total += sum_of_squares(value);
@@ -62,20 +64,20 @@ void full_hop_tile(const Edges& e, const float* keep, const float* gain, const f
 
 template <class Index, bool kWeighted>
 void full_hop_index(const Edges& e, int blocks, const float* keep, const float* gain, const float* q, float* q_out,
-                    float coefficient, float* out, float* square, int threads) {
+                    float previous, float coefficient, float* out, float* square, int threads) {
   switch (blocks) {
 #define CASE(B) \
-  case B: return full_hop_tile<Index, kWeighted, B>(e, keep, gain, q, q_out, coefficient, out, square, threads);
+  case B: return full_hop_tile<Index, kWeighted, B>(e, keep, gain, q, q_out, previous, coefficient, out, square, threads);
     CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
 #undef CASE
   }
 }
 
 void full_hop(const Edges& e, int blocks, const float* keep, const float* gain, const float* q, float* q_out,
-              float coefficient, float* out, float* square, int threads) {
+              float previous, float coefficient, float* out, float* square, int threads) {
   auto run = e.wide ? (e.weight ? full_hop_index<int64_t, true> : full_hop_index<int64_t, false>)
                     : (e.weight ? full_hop_index<int32_t, true> : full_hop_index<int32_t, false>);
-  run(e, blocks, keep, gain, q, q_out, coefficient, out, square, threads);
+  run(e, blocks, keep, gain, q, q_out, previous, coefficient, out, square, threads);
 }
 
 template <class Index>

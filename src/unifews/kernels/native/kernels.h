@@ -104,7 +104,7 @@ struct Finish {
 struct Table {
   double (*ingest)(const Ingest&);  // ‖x - offset·direction‖²
   void (*full_hop)(const Edges&, int blocks, const float* keep, const float* gain, const float* q, float* q_out,
-                   float coefficient, float* out, float* square, int threads);
+                   float previous, float coefficient, float* out, float* square, int threads);
   void (*column_hop)(const Edges&, const float* keep, const float* gain, const float* q, float* q_out, int threads);
   void (*column_push)(const Edges&, int columns, const float* x, double* out, int threads);
   void (*spread_squares)(const Edges&, const Edges& x, int64_t width, const float* source, const float* direction,

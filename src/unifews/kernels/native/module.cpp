@@ -144,15 +144,15 @@ NB_MODULE(_native, m) {
       "full_hop",
       [](Input<int64_t> start, Input<int64_t> end, Indices indices, Maybe<Input<float>> weight, int blocks,
          Maybe<Input<float>> keep, Maybe<Input<float>> gain, Input<float> q, Array<float> q_out, float coefficient,
-         Maybe<Array<float>> out, Maybe<Array<float>> square, int threads) {
+         Maybe<Array<float>> out, Maybe<Array<float>> square, int threads, float previous) {
         const Edges e = edges(start, end, indices, weight);
         nb::gil_scoped_release free;
         current.table().full_hop(e, blocks, data(keep), data(gain), q.data(),
-                                 q_out.data(), coefficient, data(out),
+                                 q_out.data(), previous, coefficient, data(out),
                                  data(square), threads);
       },
       "start"_a, "end"_a, "indices"_a, "weight"_a.none(), "blocks"_a, "keep"_a.none(), "gain"_a.none(), "q"_a, "q_out"_a,
-      "coefficient"_a, "out"_a.none(), "square"_a.none(), "threads"_a);
+      "coefficient"_a, "out"_a.none(), "square"_a.none(), "threads"_a, "previous"_a = 0.0f);
 
   m.def(
       "column_hop",
