@@ -56,7 +56,7 @@ def graph(nodes, edges, seed):
 def trained(name, **pruning):
     torch.manual_seed(3)
     x, edges = graph(NODES, 300, seed=11)
-    model = uf.sparsify(MODELS[name](), **{"edge_sparsity": 0.5, "weight_sparsity": 0.7, **pruning})
+    model = uf.sparsify(MODELS[name](), **{"edge_sparsity": 0.5, "weight_sparsity": 0.7, "entries": "unit", **pruning})
     optimizer, y = torch.optim.Adam(model.parameters(), lr=0.01), torch.arange(NODES) % 5
     for _ in range(3):
         optimizer.zero_grad()

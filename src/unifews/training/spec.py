@@ -325,7 +325,7 @@ class LayeredSpec(TrainSpec):
     def to_dict(self) -> Values:
         """Without the defaults of `choice` and `scope`, which earlier releases did not have: earlier runs keep their id."""
         defaults = {"choice": "largest", "scope": "auto"}
-        return {name: value for name, value in super().to_dict().items() if defaults.get(name) != value}
+        return {name: value for name, value in super().to_dict().items() if (name, value) not in defaults.items()}
 
     def _default_ramp(self) -> int:
         ramp: int = models.hyperparameters_of(self.model, self.recipe.layers)["weight_ramp"]
