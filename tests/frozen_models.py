@@ -121,7 +121,8 @@ MODELS = {
     **{name: make for kinds in (HOPS, CODE) for name, make in kinds.items()},
 }
 FORMS = {
-    "unit": dict(edge_sparsity=0.5, weight_sparsity=0.8),
+    "edge": dict(edge_sparsity=0.5, weight_sparsity=0.8),
+    "unit": dict(edge_sparsity=0.5, weight_sparsity=0.8, entries="unit"),
     "node": dict(edge_sparsity=0.5, weight_sparsity=0.8, entries="node"),
     "node, each for itself": dict(edge_threshold=1.0, entries="node", inherit=False),
     "block": dict(edge_sparsity=0.5, weight_sparsity=0.8, entries="block"),

@@ -18,6 +18,7 @@ RUNS = {
     "certified": ["", "--max-error 0.1"],
     "decoupled": ["--ledger {here}"],
     "dropout": [""],
+    "edges": [""],
     "freed": [""],
     "honesty": [""],
     "inference": ["--models {here}"],

@@ -48,7 +48,7 @@ def _training():
     models = [trained("gcn", "node"), trained("gat", "unit"), trained("gcnii", "block"), trained("own", "unit")]
     ready = GAT(FEATURES, 16, 2, CLASSES, heads=2, act="leaky_relu", norm="layer", norm_kwargs={"mode": "node"}, jk="lstm")
     head, decoupled = _decoupled()
-    return [*models, uf.sparsify(ready, edge_sparsity=0.5, weight_sparsity=0.5), decoupled, head]
+    return [*models, uf.sparsify(ready, edge_sparsity=0.5, entries="unit", weight_sparsity=0.5), decoupled, head]
 
 
 def _stepped(model):

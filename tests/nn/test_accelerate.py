@@ -151,7 +151,7 @@ def test_in_other_precisions_it_is_right_too(graph):
         (pyg.RGCNConv(4, 4, 2), "no kernel for RGCNConv"),
         (nn.Linear(4, 4), "has no PyG message-passing layer"),
         ("gcn", "`model` is a str"),
-        (uf.sparsify(pyg.GCNConv(4, 4), edge_sparsity=0.5), "already sparsified"),
+        (uf.sparsify(pyg.GCNConv(4, 4), edge_sparsity=0.5, entries="unit"), "already sparsified"),
     ],
 )
 def test_mistakes(model, message):

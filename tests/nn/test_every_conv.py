@@ -115,7 +115,7 @@ def test_every_layer_of_pyg_is_here():
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("entries", ["unit", "node"])
+@pytest.mark.parametrize("entries", ["edge", "unit", "node"])
 @pytest.mark.parametrize("name", list(CASES))
 def test_a_layer_is_pruned_or_says_what_is_not(name, entries):
     make, inputs, matrices, products, unpruned = CASES[name]
@@ -159,7 +159,7 @@ def test_weights_that_are_not_pruned_are_warned_of_once(name):
         warnings.simplefilter("always")
         model = make()
         caught.clear()
-        uf.sparsify(model, edge_sparsity=0.5)
+        uf.sparsify(model, edge_sparsity=0.5, entries="unit")
         assert not caught
         uf.sparsify(model, weight_sparsity=0.5)
     said = [str(one.message) for one in caught]
@@ -168,7 +168,7 @@ def test_weights_that_are_not_pruned_are_warned_of_once(name):
 
 def test_a_layer_that_sends_no_messages_is_refused():
     with pytest.raises(InputError, match="WLConv has no PyG message-passing layer"):
-        uf.sparsify(pyg.WLConv(), edge_sparsity=0.5)
+        uf.sparsify(pyg.WLConv(), edge_sparsity=0.5, entries="unit")
 
 
 # ------------------------------------------------------------------------------------------------------------------- RGCN
@@ -223,7 +223,7 @@ def test_numbers_of_nodes_for_features(x):
 
 def test_files_of_models_whose_relations_were_not_pruned_yet(tmp_path):
     """As written by releases without those masks."""
-    model = uf.sparsify(Relations(pyg.RGCNConv), edge_sparsity=0.5)
+    model = uf.sparsify(Relations(pyg.RGCNConv), edge_sparsity=0.5, entries="unit")
     model(X, EDGES, TYPE)
     older = {name: value for name, value in model.state_dict().items() if "_mask." not in name}
     model.state_dict = lambda *args, **kwargs: older
@@ -260,7 +260,7 @@ def test_one_threshold_for_several_products_is_noted(entries):
 def test_calls_in_several_threads_do_not_see_each_other(name):
     make, inputs, *_ = CASES[name]
     torch.manual_seed(2)
-    model = uf.sparsify(make(), edge_sparsity=0.5, weight_sparsity=0.5, ramp=1)
+    model = uf.sparsify(make(), edge_sparsity=0.5, entries="unit", weight_sparsity=0.5, ramp=1)
     model(*inputs)
     model.eval()
 

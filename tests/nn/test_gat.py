@@ -145,7 +145,7 @@ def test_units_that_stay_are_those_of_the_largest_messages_and_loops_keep_all():
     torch.manual_seed(5)
     edge_index, x = graph()
     layer = GATv2Conv(12, 8, heads=4)
-    pruned = uf.sparsify(layer, edge_sparsity=0.75)
+    pruned = uf.sparsify(layer, edge_sparsity=0.75, entries="unit")
     out = pruned(x, edge_index)
 
     def smaller(ends, alpha, sent):
@@ -242,7 +242,7 @@ def test_other_inputs_go_by_messages_are_pruned_and_say_so(kind):
     attr = torch.randn(edge_index.shape[1], 3)
     layer = kind(12, 8, heads=4, edge_dim=3)
     torch.testing.assert_close(uf.sparsify(layer)(x, edge_index, attr), layer(x, edge_index, attr), rtol=1e-5, atol=1e-5)
-    pruned = uf.sparsify(layer, edge_sparsity=0.5)
+    pruned = uf.sparsify(layer, edge_sparsity=0.5, entries="unit")
     pruned(x, edge_index, attr)
     found = uf.trace(pruned)
     assert found.edge_sparsity == 0.5 and any("edge features" in note for note in found.notes)
@@ -269,6 +269,6 @@ def test_back_to_an_ordinary_layer(kind):
     torch.manual_seed(5)
     edge_index, x = graph()
     model = Net(kind)
-    back = uf.desparsify(uf.sparsify(model, edge_sparsity=0.5))
+    back = uf.desparsify(uf.sparsify(model, edge_sparsity=0.5, entries="unit"))
     assert type(back.convs[0]) is kind
     torch.testing.assert_close(back(x, edge_index), model(x, edge_index))

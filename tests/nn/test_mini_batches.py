@@ -147,7 +147,7 @@ def test_a_loader_of_neighbours(kind, entries):
 def test_what_is_trained_in_batches_is_frozen_for_the_whole_graph(tmp_path):
     torch.manual_seed(0)
     graph = data()
-    model = uf.sparsify(Net(SAGEConv), edge_sparsity=0.5, weight_sparsity=0.5, ramp=10)
+    model = uf.sparsify(Net(SAGEConv), edge_sparsity=0.5, entries="unit", weight_sparsity=0.5, ramp=10)
     train(model, loader(graph), epochs=2)
     fast = uf.compress(model, graph.x, graph.edge_index)
     expected = model.eval()(graph.x, graph.edge_index).detach()
@@ -162,7 +162,7 @@ def test_layers_that_are_given_only_what_the_next_ones_need():
     torch.manual_seed(0)
     graph = data()
     plain = GraphSAGE(20, 16, 2, CLASSES)
-    same, pruned = uf.sparsify(plain), uf.sparsify(plain, edge_sparsity=0.5)
+    same, pruned = uf.sparsify(plain), uf.sparsify(plain, edge_sparsity=0.5, entries="unit")
     for batch in loader(graph, 64):
         sizes = {
             "num_sampled_nodes_per_hop": batch.num_sampled_nodes,
@@ -179,7 +179,7 @@ def test_layers_that_are_given_only_what_the_next_ones_need():
 def test_a_loader_of_random_parts(kind):
     torch.manual_seed(0)
     graph = data()
-    model = uf.sparsify(Net(CONVS[kind]), edge_sparsity=0.5, weight_sparsity=0.5, ramp=10)
+    model = uf.sparsify(Net(CONVS[kind]), edge_sparsity=0.5, entries="unit", weight_sparsity=0.5, ramp=10)
     losses = train(model, RandomNodeLoader(graph, num_parts=4, shuffle=True), epochs=6)
     assert losses[-1] < 0.8 * losses[0]
     assert uf.trace(model).edge_sparsity == pytest.approx(0.5, abs=0.03)
@@ -189,7 +189,7 @@ def test_a_loader_of_random_parts(kind):
 def test_a_loader_of_many_graphs(kind):
     torch.manual_seed(0)
     graphs = [data(n=60 + 4 * i, seed=i) for i in range(12)]
-    model = uf.sparsify(Net(CONVS[kind]), edge_sparsity=0.5, weight_sparsity=0.5, ramp=10)
+    model = uf.sparsify(Net(CONVS[kind]), edge_sparsity=0.5, entries="unit", weight_sparsity=0.5, ramp=10)
     losses = train(model, DataLoader(graphs, batch_size=4, shuffle=True), epochs=6)
     assert losses[-1] < 0.8 * losses[0]
     alone = graphs[3]

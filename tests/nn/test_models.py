@@ -30,7 +30,7 @@ def test_every_model_gives_a_row_of_scores_per_node(name, layers):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_can_be_pruned_and_learns_from_it(name):
-    model = uf.sparsify(build(name, 6, 4, width=16, layers=2), edge_sparsity=0.5, weight_sparsity=0.5, ramp=1)
+    model = uf.sparsify(build(name, 6, 4, width=16, layers=2), edge_sparsity=0.5, entries="unit", weight_sparsity=0.5, ramp=1)
     model(X, EDGES).square().sum().backward()
     found = uf.trace(model)
     assert 0 < found.macs < found.dense_macs and found.weight_sparsity == pytest.approx(0.5, abs=0.02)
@@ -72,8 +72,8 @@ def test_edge_weights_where_there_is_a_place_for_them(name):
 def test_sparse_features_give_what_dense_ones_give():
     x = X * (X > 0.5)
     for name in ("gcn", "sage", "gcnii"):
-        model = uf.sparsify(build(name, 6, 4, width=16), edge_sparsity=0.5, weight_sparsity=0.5, ramp=1)
-        twin = uf.sparsify(build(name, 6, 4, width=16), edge_sparsity=0.5, weight_sparsity=0.5, ramp=1)
+        model = uf.sparsify(build(name, 6, 4, width=16), edge_sparsity=0.5, entries="unit", weight_sparsity=0.5, ramp=1)
+        twin = uf.sparsify(build(name, 6, 4, width=16), edge_sparsity=0.5, entries="unit", weight_sparsity=0.5, ramp=1)
         twin.load_state_dict(model.state_dict())
         grads = []
         for net, features in ((model, x), (twin, x.to_sparse_csr())):

@@ -151,7 +151,7 @@ def test_a_sparse_matrix_for_edge_index(kind, layout):
 def test_pygs_ready_models(model):
     x, edge_index = graph()
     made = model().eval()
-    pruned = uf.sparsify(made, edge_sparsity=0.5, weight_sparsity=0.5, ramp=1)
+    pruned = uf.sparsify(made, edge_sparsity=0.5, entries="unit", weight_sparsity=0.5, ramp=1)
     torch.testing.assert_close(uf.sparsify(made)(x, edge_index), made(x, edge_index), rtol=1e-4, atol=1e-4)
     pruned.train()
     for _ in range(2):
@@ -199,7 +199,7 @@ def test_the_share_asked_for_is_removed(kind, entries):
 
 def test_counts_are_those_of_a_hand():
     x, edge_index = graph()
-    model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, weight_sparsity=0.5, ramp=1)
+    model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, entries="unit", weight_sparsity=0.5, ramp=1)
     model(x, edge_index).sum().backward()
     seen = uf.trace(model)
     between = int((edge_index[0] != edge_index[1]).sum())
@@ -219,7 +219,7 @@ def test_units_are_the_columns_that_send_most():
     model = net(GCNConv)
     with torch.no_grad():
         model.first.lin.weight[5:] *= 1e-3
-    pruned = uf.sparsify(model, edge_sparsity=1 - 10 / 27)  # five columns for each layer
+    pruned = uf.sparsify(model, edge_sparsity=1 - 10 / 27, entries="unit")  # five columns for each layer
     pruned(x, edge_index)
     assert pruned.first.columns.nonzero().flatten().tolist() == [0, 1, 2, 3, 4]
     plain = model.first(x, edge_index)
@@ -446,7 +446,7 @@ def test_desparsified_models_are_ordinary_again():
         assert list(back.state_dict()) == list(plain.state_dict())
         torch.testing.assert_close(back.eval()(x, edge_index), model.eval()(x, edge_index), rtol=1e-4, atol=1e-4)
         assert any(bool((value == 0).any()) for value in back.parameters())
-        uf.sparsify(back, edge_sparsity=0.5)  # and may be sparsified again
+        uf.sparsify(back, edge_sparsity=0.5, entries="unit")  # and may be sparsified again
 
 
 def test_the_given_model_stays_as_it_was_unless_in_place():
@@ -461,7 +461,7 @@ def test_the_given_model_stays_as_it_was_unless_in_place():
 def test_mini_batches_of_a_neighbour_loader():
     """Sampled by hand: PyG's loader needs a compiled extra. Every batch is another graph with other numbers of nodes."""
     x, edge_index = graph(200, 1500)
-    model = uf.sparsify(net(SAGEConv), edge_sparsity=0.5, weight_sparsity=0.5, ramp=2)
+    model = uf.sparsify(net(SAGEConv), edge_sparsity=0.5, entries="unit", weight_sparsity=0.5, ramp=2)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for batch in range(4):
         chosen = torch.randperm(200, generator=torch.Generator().manual_seed(batch))[: 100 + batch]
@@ -478,7 +478,7 @@ def test_two_sets_of_nodes():
     x, edge_index = graph()
     to_ten = edge_index[:, edge_index[1] < 10]
     conv = SAGEConv((20, 20), 8)
-    model = uf.sparsify(nn.ModuleList([conv])[0], edge_sparsity=0.5)
+    model = uf.sparsify(nn.ModuleList([conv])[0], edge_sparsity=0.5, entries="unit")
     model.eval()
     out = model((x, x[:10]), to_ten)
     assert out.shape == (10, 8)
@@ -546,7 +546,7 @@ def test_pairs_are_pruned_as_one_graph_of_both_sets(entries, receivers):
 @pytest.mark.parametrize("kind", ["sage-mean", "gin"])
 def test_pairs_that_need_messages_are_reported(kind):
     (sent, own), edge_index = pair("gin", 10)
-    model = uf.sparsify(SAGEConv((20, 20), 16) if kind == "sage-mean" else PAIRED[kind](), edge_sparsity=0.5)
+    model = uf.sparsify(SAGEConv((20, 20), 16) if kind == "sage-mean" else PAIRED[kind](), edge_sparsity=0.5, entries="unit")
     assert model((sent, None), edge_index, size=(60, 10)).shape == (10, 16)
     assert "called with features of one side only: all its messages are computed" in uf.trace(model).notes[0]
     model((sent, own), edge_index)
@@ -626,12 +626,15 @@ def test_counts_do_not_wrap():
     ("act", "message"),
     [
         (lambda: uf.sparsify(nn.Linear(3, 3)), "no PyG message-passing"),
-        (lambda: uf.sparsify(nn.Linear(3, 3), edge_sparsity=0.5), "message-passing layer .*; there are no edges to prune"),
+        (
+            lambda: uf.sparsify(nn.Linear(3, 3), edge_sparsity=0.5, entries="unit"),
+            "message-passing layer .*; there are no edges to prune",
+        ),
         (lambda: uf.sparsify(nn.Linear(3, 3), weight_sparsity=0.5), r"layer such .*; for a plain head use uf\.train"),
         (lambda: uf.sparsify(nn.Linear(3, 3), weight_threshold=0.5), "`decide` of its layers"),
         (lambda: uf.sparsify("gcn"), "is a str"),
-        (lambda: uf.sparsify(net(GCNConv), edge_sparsity=50), "edge_sparsity"),
-        (lambda: uf.sparsify(net(GCNConv), edge_sparsity=0.5, edge_threshold=0.5), "exclude each other"),
+        (lambda: uf.sparsify(net(GCNConv), edge_sparsity=50, entries="unit"), "edge_sparsity"),
+        (lambda: uf.sparsify(net(GCNConv), edge_sparsity=0.5, edge_threshold=0.5, entries="unit"), "exclude each other"),
         (lambda: uf.sparsify(net(GCNConv), entries="blok"), "Did you mean 'block'"),
         (lambda: uf.sparsify(net(GCNConv, classes=1, width=2), weight_sparsity=0.9), "all 2 weights of second"),
         (lambda: uf.sparsify(uf.sparsify(net(GCNConv))), "already"),
@@ -688,16 +691,16 @@ def test_features_of_the_wrong_kind(kind, how, wrong):
 def test_features_that_no_generic_layer_takes(wrong):
     x, edge_index = graph()
     make, message = FEATURES[wrong]
-    model = uf.sparsify(net(GraphConv), edge_sparsity=0.5)
+    model = uf.sparsify(net(GraphConv), edge_sparsity=0.5, entries="unit")
     with pytest.raises(InputError, match=rf"^first \S+ .*{message}".replace("20", "columns")):
         model(make(x), edge_index)
     with pytest.raises(InputError, match=r"GraphConv\)? is called with"):
-        uf.sparsify(GraphConv((20, 20), 4), edge_sparsity=0.5)((x, make(x)), edge_index)
+        uf.sparsify(GraphConv((20, 20), 4), edge_sparsity=0.5, entries="unit")((x, make(x)), edge_index)
 
 
 def test_a_layer_may_take_the_number_of_a_node_for_its_features():
     _, edge_index = graph()
-    layer = uf.sparsify(RGCNConv(60, 4, num_relations=2), edge_sparsity=0.5)
+    layer = uf.sparsify(RGCNConv(60, 4, num_relations=2), edge_sparsity=0.5, entries="unit")
     kinds = torch.arange(edge_index.shape[1]) % 2
     assert layer(torch.arange(60), edge_index, kinds).shape == (60, 4)
     assert layer(None, edge_index, kinds).shape == (60, 4)
@@ -730,7 +733,7 @@ def test_features_of_a_lazy_layer_and_of_a_double_model(kind):
         with pytest.raises(ShapeError, match="first is called with features of 5 columns and its weights take 20"):
             uf.sparsify(model)(x[:, :5], edge_index)
         uf.sparsify(model)(x, edge_index)
-    double = uf.sparsify(net(KINDS[kind]), edge_sparsity=0.5).double()
+    double = uf.sparsify(net(KINDS[kind]), edge_sparsity=0.5, entries="unit").double()
     assert double(x.double(), edge_index).dtype == torch.float64
     with pytest.raises(InputError, match=r"use x\.to\(torch\.float64\)"):
         double(x, edge_index)
@@ -757,7 +760,7 @@ def test_what_a_gin_is_made_of_may_take_any_features():
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gin", "gat", "gatv2"])
 def test_autocast_is_told_to_be_disabled(kind):
     x, edge_index = graph()
-    model = uf.sparsify(net(KINDS[kind]), edge_sparsity=0.5)
+    model = uf.sparsify(net(KINDS[kind]), edge_sparsity=0.5, entries="unit")
     with torch.autocast("cpu"):
         with pytest.raises(InputError, match=r"first is called under torch\.autocast.*bfloat16.*enabled=False"):
             model(x, edge_index)

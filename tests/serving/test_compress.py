@@ -126,7 +126,7 @@ def test_layers_that_sum_over_neighbours_become_steps(name, tmp_path):
 @pytest.mark.parametrize("aggr, op", [("mean", "diffuse"), ("max", "layer")])
 def test_other_sums_of_messages(aggr, op):
     x, edge_index = graph()
-    model = uf.sparsify(Two(lambda a, b: GraphConv(a, b, aggr=aggr)), edge_sparsity=0.5)
+    model = uf.sparsify(Two(lambda a, b: GraphConv(a, b, aggr=aggr)), edge_sparsity=0.5, entries="unit")
     model(x, edge_index).sum().backward()
     fast = uf.compress(model, x, edge_index)
     assert sum(step.op == op for step in fast.program.steps) == 2
@@ -165,7 +165,7 @@ def test_a_layer_that_holds_on_to_a_graph_is_refused():
         cached = True
 
     x, edge_index = graph()
-    model = uf.sparsify(Two(Held), edge_sparsity=0.5)
+    model = uf.sparsify(Two(Held), edge_sparsity=0.5, entries="unit")
     model(x, edge_index).sum().backward()
     with pytest.raises(InputError, match="first is a Held that caches the first graph"):
         uf.compress(model, x, edge_index)
@@ -305,7 +305,9 @@ def wide():
     """A model of which most is worth packing."""
     torch.manual_seed(0)
     x, edge_index = graph()
-    model = uf.sparsify(build("gcn", FEATURES, CLASSES, width=256, layers=3), edge_sparsity=0.5, weight_sparsity=0.95, ramp=1)
+    model = uf.sparsify(
+        build("gcn", FEATURES, CLASSES, width=256, layers=3), edge_sparsity=0.5, entries="unit", weight_sparsity=0.95, ramp=1
+    )
     model(x, edge_index).sum().backward()
     return uf.compress(model, x, edge_index), x, edge_index
 
@@ -425,7 +427,7 @@ def test_features_of_another_width():
 def test_a_model_that_is_not_trained_or_not_sparsified():
     x, edge_index = graph()
     with pytest.raises(InputError, match="not trained yet"):
-        uf.compress(uf.sparsify(MODELS["gcn"](), edge_sparsity=0.5), x, edge_index)
+        uf.compress(uf.sparsify(MODELS["gcn"](), edge_sparsity=0.5, entries="unit"), x, edge_index)
     with pytest.raises(InputError, match="not trained yet"):
         uf.compress(uf.sparsify(MODELS["gcn"](), weight_sparsity=0.5), x, edge_index)
     with pytest.raises(InputError, match=r"GCN has no masks.*uf\.sparsify"):
@@ -451,7 +453,7 @@ def test_a_model_that_is_different_in_every_call_is_refused():
             return self.conv(x, edge_index) * self.calls
 
     x, edge_index = graph()
-    model = uf.sparsify(Restless(), edge_sparsity=0.5)
+    model = uf.sparsify(Restless(), edge_sparsity=0.5, entries="unit")
     model(x, edge_index).sum().backward()
     with pytest.raises(InputError, match="differs from it by"):
         uf.compress(model, x, edge_index)

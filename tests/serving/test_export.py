@@ -56,7 +56,7 @@ def graph(nodes, edges, seed):
 def trained(name, **pruning):
     torch.manual_seed(3)
     x, edges = graph(NODES, 300, seed=11)
-    model = uf.sparsify(MODELS[name](), **{"edge_sparsity": 0.5, "weight_sparsity": 0.7, **pruning})
+    model = uf.sparsify(MODELS[name](), **{"edge_sparsity": 0.5, "weight_sparsity": 0.7, "entries": "unit", **pruning})
     optimizer, y = torch.optim.Adam(model.parameters(), lr=0.01), torch.arange(NODES) % 5
     for _ in range(3):
         optimizer.zero_grad()
@@ -100,7 +100,7 @@ def test_edge_weights_are_used_as_layers_use_them():
     for improved in (False, True):
         torch.manual_seed(3)
         x, edges = graph(NODES, 300, seed=11)
-        model = uf.sparsify(GCN(FEATURES, 32, 2, 5, improved=improved), edge_sparsity=0.5)
+        model = uf.sparsify(GCN(FEATURES, 32, 2, 5, improved=improved), edge_sparsity=0.5, entries="unit")
         model(x, edges, edge_weight=torch.rand(300))
         fast = uf.compress(model, x, edges, torch.rand(300))
         x, edges = graph(41, 250, seed=13)

@@ -67,7 +67,9 @@ def test_every_way_of_packing_gives_the_matrix_back(shape, density):
 @pytest.mark.parametrize("sparsity, share", [(0.15, 0.95), (0.5, 0.6), (0.9, 0.16), (0.98, 0.06)])
 def test_files_are_smaller_than_the_dense_model(sparsity, share, tmp_path):
     x, edge_index = graph()
-    model = uf.sparsify(build("gcn", 20, 5, width=512, layers=3), edge_sparsity=0.5, weight_sparsity=sparsity, ramp=1)
+    model = uf.sparsify(
+        build("gcn", 20, 5, width=512, layers=3), edge_sparsity=0.5, entries="unit", weight_sparsity=sparsity, ramp=1
+    )
     model(x, edge_index).sum().backward()
     uf.compress(model, x, edge_index).save(tmp_path / "m")
     save_file({name: value.contiguous() for name, value in uf.desparsify(model).state_dict().items()}, tmp_path / "dense")
@@ -279,7 +281,9 @@ def test_tensors_that_nobody_needs_or_that_are_not_there(folder):
 def test_indices_out_of_range(tmp_path):
     """Weights so few that they are stored by their indices."""
     x, edge_index = graph()
-    model = uf.sparsify(build("gcn", 20, 5, width=300, layers=3), edge_sparsity=0.5, weight_sparsity=0.99, ramp=1)
+    model = uf.sparsify(
+        build("gcn", 20, 5, width=300, layers=3), edge_sparsity=0.5, entries="unit", weight_sparsity=0.99, ramp=1
+    )
     model(x, edge_index).sum().backward()
     uf.compress(model, x, edge_index).save(tmp_path / "m")
     name = next(name for name in load_file(tmp_path / "m" / "model.safetensors") if name.endswith(".indices"))

@@ -46,7 +46,7 @@ def test_layers(name, data, edge_index):
         data = replace(data, x=data.x[:, :WIDE])
     x, y = features(data, sparse=name != "gin"), torch.from_numpy(data.y)
     plain = build(name, data.num_features, data.num_classes, width=16 if data.name in LARGE else 64)
-    model = uf.sparsify(plain, edge_sparsity=0.5, weight_sparsity=0.9, ramp=2)
+    model = uf.sparsify(plain, edge_sparsity=0.5, entries="unit", weight_sparsity=0.9, ramp=2)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(2):
         optimizer.zero_grad()

@@ -31,7 +31,7 @@ RELATION = ("a", "to", "a")
 def sparsified(net, *args):
     """After a training pass on these inputs."""
     torch.manual_seed(0)
-    model = uf.sparsify(net, ramp=1, edge_sparsity=0.5, weight_sparsity=0.5)
+    model = uf.sparsify(net, ramp=1, edge_sparsity=0.5, entries="unit", weight_sparsity=0.5)
     out = model(*args)
     (sum(out.values()) if isinstance(out, dict) else out).sum().backward()
     return model

@@ -229,7 +229,7 @@ def test_a_model_that_cannot_be_deep_copied():
     x, edge_index = graph()
     net = Net()
     lock, net.lock = net.lock, None
-    model = uf.sparsify(net, edge_sparsity=0.5)
+    model = uf.sparsify(net, edge_sparsity=0.5, entries="unit")
     model.lock = lock
     model(x, edge_index).sum().backward()
     last = model.last
@@ -297,7 +297,9 @@ def test_a_forward_that_is_a_closure():
 
     net = Net()
     net.convs = nn.ModuleList([GCNConv(FEATURES, 8), GCNConv(8, CLASSES)])
-    model = uf.sparsify(net, edge_sparsity=0.5, inplace=True)  # a deep copy would leave the closure with the original
+    model = uf.sparsify(
+        net, edge_sparsity=0.5, entries="unit", inplace=True
+    )  # a deep copy would leave the closure with the original
     first, second = model.convs
 
     def last(x, edge_index):

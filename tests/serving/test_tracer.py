@@ -28,7 +28,7 @@ def model_of(end, **modules):
 
     torch.manual_seed(0)
     x, edge_index = graph()
-    model = uf.sparsify(Net(), edge_sparsity=0.4, weight_sparsity=0.5, ramp=1)
+    model = uf.sparsify(Net(), edge_sparsity=0.4, entries="unit", weight_sparsity=0.5, ramp=1)
     model(x, edge_index).sum().backward()
     return model, x, edge_index
 
@@ -112,7 +112,7 @@ def test_edges_that_the_model_makes_itself():
         def forward(self, x, edge_index):
             return self.conv(x, edge_index.flip(0))
 
-    model = uf.sparsify(Net(), edge_sparsity=0.5)
+    model = uf.sparsify(Net(), edge_sparsity=0.5, entries="unit")
     model(x, edge_index).sum().backward()
     with pytest.raises(InputError, match=r"flip|edges that the model makes itself"):
         uf.compress(model, x, edge_index)

@@ -40,7 +40,7 @@ def test_every_model_learns_unpruned_and_pruned(model):
 
 
 def test_thirty_two_layers_learn_too():
-    run = uf.train(DATA, "gcnii", layers=32, **HOW | {"epochs": 40}, **BOTH)
+    run = uf.train(DATA, "gcnii", layers=32, **HOW | {"epochs": 40}, **BOTH, entries="unit")
     assert run.accuracy.test > 60 and len(run.trace.hops) == 32
     assert run.trace.edge_sparsity == pytest.approx(0.5, abs=0.05)
 

@@ -173,12 +173,13 @@ def expanded(settings: Mapping[str, Any]) -> Settings:
             raise unknown_name(name, value, ("paper",))
     model = rest.get("model", TrainSpec.model)
     layered = model in models.MODELS
-    base: Settings = {}
+    own = layered and rest.get("method", TrainSpec.method) == TrainSpec.method
+    base: Settings = {"entries": "unit"} if own else {}  # the default when these experiments were recorded (docs/adr/0014)
     if recipe:
         paper = asdict(Recipe.paper(layered=layered))
         base |= {name: paper[name] for name in ("lr", "dropout", "weight_decay", "patience")}
         base |= {} if layered else {"standardise": "column"}
-        if layered and rest.get("method", TrainSpec.method) == TrainSpec.method:
+        if own:
             base["weight_ramp"] = long_ramp(rest.get("layers", Recipe.layers))  # 200 epochs are enough for it
     if form:
         base |= paper_form(model) | ({"skip": "identity"} if model == "sgc" else {})  # Algorithm 1 adds P[u] itself

@@ -28,7 +28,10 @@ _INPUT_BASIS_LIMIT = 0.5  # largest sparsity that SGC reaches on the input basis
     backbones=("appnp", "sgc", "mlp", "gcn", "gat", "sage", "gcnii", "gin"),
     paper="Liao et al., Unifews: You Need Fewer Operations for Efficient Graph Neural Networks, ICML 2025",
     once=("skip", "entries", "basis", "rank", "inherit", "head", *BY_ERROR),
-    layers=("weight_ramp", "weight_feedback", "entries", "inherit", "budget", "absolute", "node_lock", "settle"),
+    layers=(
+        *("weight_ramp", "weight_feedback", "entries", "choice", "scope"),
+        *("inherit", "budget", "absolute", "node_lock", "settle"),
+    ),
     tasks=("nodes", "links"),
     thresholds=True,
     unpruned=True,
@@ -70,7 +73,8 @@ class Unifews(Propagator, Trainer):
 
         amounts = ("edge_sparsity", "edge_threshold", "weight_sparsity", "weight_threshold")
         settings = {name: getattr(task, name) for name in amounts}
-        settings |= {name: task.options[name] for name in ("entries", "inherit", "budget", "absolute") if name in task.options}
+        names = ("entries", "choice", "scope", "inherit", "budget", "absolute")
+        settings |= {name: task.options[name] for name in names if name in task.options} | {"choice_seed": task.seed}
         schedule = task.schedule
         if schedule is None:
             yield Stage(sparsify(task.model, **settings), task.epochs)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, get_args
 
 from unifews.core.config import option, project, same_option, validate
 from unifews.core.entry import Amounts, cubic_ramp
+from unifews.errors import InputError
 
-LayerEntries = Literal["unit", "block", "feature", "node"]
+LayerEntries = Literal["edge", "unit", "block", "feature", "node"]
 ENTRY_NAMES: list[str] = list(get_args(LayerEntries))
 """Values of the option `entries`; `unifews.nn.entries.entry_kind` adds those of other kinds."""
 Share = Literal["macs", "layers"]
+Choice = Literal["largest", "random", "smallest"]
+Scope = Literal["auto", "graph", "target"]
 Phase = Literal["regrow", "monotone", "monotone-weights", "frozen"]
 _SMALL_MATRIX_EXPONENT = 0.25  # 0 would remove the same fraction of every matrix, 1 keep nearly all of small ones (ADR-0022)
 
@@ -32,11 +35,19 @@ class PruningConfig:
     weight_threshold: float | None = same_option(Amounts, "weight_threshold")
     absolute: bool = option(False, "thresholds are magnitudes, not multiples of a mean", group="Pruning")
     entries: str = option(
-        "unit",
-        "what one decision covers: of an edge 16 features (block), one (feature), all (node); a column (unit)",
+        "edge",
+        "what is pruned: edges, chosen once by degrees (edge) or in every pass by message (node); of an edge 16 features "
+        "(block) or one (feature); a column along all edges (unit)",
         group="Pruning",
         choices=ENTRY_NAMES,
     )
+    choice: Choice = option(
+        "largest",
+        "which edges are kept; random and smallest ones are controls of the same cost",
+        group="Pruning",
+    )
+    scope: Scope = option("auto", "edges are compared within the graph or within each target", group="Pruning", rare=True)
+    choice_seed: int = option(0, "seed of --choice random", group="Pruning", rare=True)
     budget: Share = option(
         "macs", "sparsity over all layers, wide ones pruned most (macs), or the same in every layer (layers)", group="Pruning"
     )
@@ -58,6 +69,11 @@ class PruningConfig:
     def __post_init__(self) -> None:
         validate(self)
         _ = self.amounts
+        if self.entries != "edge" and (self.choice, self.scope) != ("largest", "auto"):
+            name = "choice" if self.choice != "largest" else "scope"
+            raise InputError(f"{name}={getattr(self, name)!r} needs entries='edge'; entries is {self.entries!r}.")
+        if self.scope == "target" and self.edge_threshold is not None:
+            raise InputError("a threshold compares all edges, not those of a target; give edge_sparsity, or leave scope out.")
 
     @cached_property
     def amounts(self) -> Amounts:
@@ -71,6 +87,18 @@ class PruningConfig:
     @property
     def prunes_weights(self) -> bool:
         return self.amounts.prunes_weights
+
+    @property
+    def thins(self) -> bool:
+        """Whether edges are chosen before the layers run, which then compute all products of the kept ones."""
+        return self.prunes_edges and self.entries == "edge"
+
+    @property
+    def in_layers(self) -> PruningConfig:
+        """What is left for the layers to decide."""
+        if self.entries != "edge":
+            return self
+        return replace(self, edge_sparsity=None, edge_threshold=None, entries="unit", choice="largest", scope="auto")
 
     def weights_at(self, training_pass: int, shapes: list[tuple[int, int]], monotone: bool) -> list[Decision]:
         """Arguments of the weight decisions of all matrices at this training pass, counted from 1.
@@ -90,7 +118,10 @@ class PruningConfig:
 
     def __str__(self) -> str:
         amounts = str(self.amounts)
-        return amounts if amounts == "unpruned" else f"{amounts} ({self.entries})"
+        if amounts == "unpruned":
+            return amounts
+        chosen = "" if self.choice == "largest" else f", {self.choice}"
+        return f"{amounts} ({self.entries}{chosen})"
 
 
 def water_level(widths: list[int], sparsity: float) -> list[float]:

@@ -120,8 +120,7 @@ class MaskedModel(nn.Module):
 
     def _of_whole_graph(self, record: ConvTrace, edges: int) -> ConvTrace:
         """A layer's record with its costs relative to all edges of the call."""
-        unpruned = edges * record.width
-        return replace(record, entries=unpruned, dense_macs=unpruned, edges=edges, notes=(*record.notes, *self.notes))
+        return replace(record.of_graph(edges), notes=(*record.notes, *self.notes))
 
     def thin(self, edge_index: Tensor, edge_weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The graph that `self.model` is called with: the kept edges and their weights; None = 1."""

@@ -19,6 +19,7 @@ from unifews.nn.edges import Adjacency
 from unifews.nn.entries import ENTRY_KINDS, EntryKind
 from unifews.nn.inheritance import Inheritance
 from unifews.nn.parallel import check_one_process
+from unifews.nn.thinning import EdgeRule, GraphThinner, ThinnedGraph, num_edges
 from unifews.nn.trace import ConvTrace, ModelTrace
 
 if TYPE_CHECKING:
@@ -47,9 +48,11 @@ class Pass:
     """Layers in the order they were called: version of their parameters at the first call, and number of calls."""
     graph: Graph = None
     """The edges of its first layer."""
+    thinned: dict[nn.Module, list[ThinnedGraph]] = field(default_factory=dict)
+    """The graphs that each layer was last called with."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "graph": None}  # weak references cannot be copied or pickled
+        return {**vars(self), "graph": None, "thinned": {}}  # weak references cannot be copied or pickled
 
 
 class Session:
@@ -69,7 +72,7 @@ class Session:
         comm: Communicator | None = None,
     ) -> None:
         """`comm`: the processes that decide on edges together; default: this one alone."""
-        self.pruning = pruning
+        self.configure(pruning)
         self.comm: Communicator = SingleProcess() if comm is None else comm
         self.convs, self.weights = convs, weights
         self.phase: Phase = "regrow"
@@ -90,6 +93,12 @@ class Session:
         """The model's BatchNorm layers."""
         self._momentum: dict[_BatchNorm, float] = {}
         self._graphs: tuple[Graph, Graph] = (None, None)  # of the last two training passes
+
+    def configure(self, pruning: PruningConfig) -> None:
+        self.config = pruning
+        self.pruning = pruning.in_layers
+        """What the layers decide themselves."""
+        self.thinner = GraphThinner(EdgeRule.of(pruning)) if pruning.thins else None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_graphs": (None, None), "_passes": {}, "_inside": set()}
@@ -152,6 +161,8 @@ class Session:
         for layer in layers:
             if layer is not model:
                 layer.register_forward_pre_hook(self.enter, with_kwargs=True)
+        for conv in self.convs:
+            conv.register_forward_pre_hook(self.thin, with_kwargs=True)
         self.norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
         for norm in self.norms:
             norm.register_forward_pre_hook(self.raise_momentum)
@@ -184,6 +195,15 @@ class Session:
                 self.begin(layer)
         if self.now is not None:
             self.now.ran.setdefault(layer, [_version(layer), 0])[1] += 1
+
+    def thin(self, conv: PrunedConv, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+        """Hook: a message-passing layer is called, on the kept edges of its graph."""
+        if self.thinner is None:
+            return None
+        args, kwargs, graphs = self.thinner.call(conv, conv.stands_for, args, kwargs)
+        if self.now is not None:
+            self.now.thinned[conv] = graphs
+        return args, kwargs
 
     def _starts_new_pass(self, layer: nn.Module, training: bool, x: Any) -> bool:
         """Whether a layer that is called directly starts a new pass.
@@ -349,7 +369,8 @@ class Session:
             self.now = Pass(training=False, deciding=False)
         self.now.graph = self.now.graph or weakref.ref(adjacency)
         self.now.order.append(conv)
-        self.now.records.append(entry)
+        graphs = self.now.thinned.get(conv)
+        self.now.records.append(entry.of_graph(num_edges(entry.edges, graphs)) if graphs else entry)
 
     def trace(self) -> ModelTrace:
         layers = []

@@ -13,7 +13,7 @@ from torch_geometric.nn import MessagePassing
 
 from unifews.errors import InputError, unknown_name
 from unifews.nn.acceleration import AcceleratedLayer, AccelerationReport
-from unifews.nn.config import LayerEntries, Phase, PruningConfig, Share
+from unifews.nn.config import Choice, LayerEntries, Phase, PruningConfig, Scope, Share
 from unifews.nn.convs import KINDS, PrunedConv
 from unifews.nn.convs.base import PrunedPyGLinear, session_of
 from unifews.nn.convs.generic import generic
@@ -21,6 +21,7 @@ from unifews.nn.functions import FastFunctions, functions_of
 from unifews.nn.inheritance import relation_of
 from unifews.nn.linear import PrunedLinear, PrunedWeight, unpruned_weights
 from unifews.nn.session import Session
+from unifews.nn.thinning import check_thinnable
 from unifews.nn.trace import ModelTrace
 
 M = TypeVar("M", bound=nn.Module)
@@ -35,7 +36,10 @@ def sparsify(
     weight_sparsity: float | None = None,
     weight_threshold: float | None = None,
     absolute: bool = False,
-    entries: LayerEntries = "unit",
+    entries: LayerEntries = "edge",
+    choice: Choice = "largest",
+    scope: Scope = "auto",
+    choice_seed: int = 0,
     budget: Share = "macs",
     inherit: bool = True,
     ramp: int = 30,
@@ -54,8 +58,12 @@ def sparsify(
         weight_sparsity: fraction of the weights to remove, over all layers. Or
         weight_threshold: the authors' relative δ_w.
         absolute: thresholds are δ itself, as in the paper, not a multiple of a mean.
-        entries: what is pruned: ``"unit"`` a column of a layer's messages along all edges (fastest and most accurate,
-            docs/adr/0014), ``"block"`` 16 columns of an edge, ``"feature"`` one, ``"node"`` a whole edge, as in the paper.
+        entries: what is pruned: ``"edge"`` edges of the graph, chosen once by degrees; layers run on the others as if there
+            were no more (docs/adr/0029). Or, decided in every training pass by the size of messages, ``"node"`` a whole edge,
+            as in the paper, ``"block"`` 16 columns of an edge, ``"feature"`` one, ``"unit"`` a column along all edges.
+        choice: edges kept by ``entries="edge"``: the ``"largest"``, or as controls as many ``"random"`` or ``"smallest"`` ones.
+        scope: edges are compared within the ``"graph"`` or within each ``"target"`` (`unifews.nn.thinning.EdgeRule`).
+        choice_seed: of ``choice="random"``.
         budget: ``"macs"`` prunes wide layers most; ``"layers"`` removes the same fraction in each, as in the paper.
         inherit: edges removed by a layer do not exist for the next one (`unifews.nn.inheritance`).
         ramp: training passes over which the fraction of removed weights grows to `weight_sparsity`.
@@ -65,7 +73,9 @@ def sparsify(
         replace_functions: as in `accelerate`.
         inplace: change `model` itself.
 
-    A call in training mode with gradients takes new decisions; any other call uses the stored ones. With ``entries="node"``
+    With ``entries="edge"`` a graph loses the same edges in every call, in training and evaluation; any other graph, such as a
+    mini-batch, is thinned by the same rule. Weights, and entries of the other kinds, are decided by every call in training mode
+    with gradients, and any other call uses these decisions. With ``entries="node"``
     these are edges by their ends, for graphs of the same number of nodes; edges that were not in the training graph are kept.
     The other kinds apply to any graph. `set_schedule` restricts later decisions. The authors' form is ``entries="node",
     edge_threshold=..., weight_threshold=..., feedback=False``.
@@ -77,6 +87,9 @@ def sparsify(
         weight_threshold,
         absolute,
         entries,
+        choice,
+        scope,
+        choice_seed,
         budget,
         inherit,
         ramp,
@@ -89,6 +102,9 @@ def sparsify(
 
 def _sparsify(model: M, pruning: PruningConfig, inplace: bool, replace_functions: bool) -> M:
     _check_model(model, pruning)
+    if pruning.thins:
+        layers = ((path, module) for path, module in model.named_modules() if isinstance(module, MessagePassing))
+        check_thinnable({path or type(module).__name__: type(module) for path, module in layers})
     model = model if inplace else copy.deepcopy(model)
     session = Session(pruning, [], [])
     for module in list(model.modules()):

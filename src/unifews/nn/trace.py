@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from unifews.core.trace import Column, HopTrace, LayerTrace, Trace
@@ -25,6 +25,11 @@ class ConvTrace(HopTrace):
     score_macs: int = 0
     """Multiply-adds of attention scores, which are not part of the product with the messages."""
     notes: tuple[str, ...] = ()
+
+    def of_graph(self, edges: int) -> ConvTrace:
+        """Of a layer that was called with some of the edges of a graph: its cost relative to all of them."""
+        unpruned = edges * self.width
+        return replace(self, entries=unpruned, dense_macs=unpruned, edges=edges)
 
 
 @dataclass(frozen=True)

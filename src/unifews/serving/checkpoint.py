@@ -98,7 +98,7 @@ def _session_config(model: nn.Module) -> Json:
         session.update_order()
         convs = [[names[conv], conv.stands_for.__name__, conv.seen_width] for conv in session.convs]
     return {
-        "pruning": None if session is None else asdict(session.pruning),
+        "pruning": None if session is None else asdict(session.config),
         "requested": "" if session is None else session.requested,
         "phase": "regrow" if session is None else session.phase,
         "convs": convs,
@@ -263,7 +263,8 @@ def _restore_schedule(model: nn.Module, config: Json, pruning: PruningConfig | N
     modules = dict(model.named_modules())
     session = session_of(model)
     if session is not None and pruning is not None:
-        session.pruning, session.requested, session.phase = pruning, config["requested"], config["phase"]
+        session.configure(pruning)
+        session.requested, session.phase = config["requested"], config["phase"]
         session.forget()
         session.convs = [modules[name] for name, _, _ in config["convs"]]  # type: ignore[misc]
         for name, _, width in config["convs"]:

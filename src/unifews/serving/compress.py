@@ -156,7 +156,7 @@ def _check_is_trained(model: nn.Module, session: Session | None) -> None:
 
 def _requested(model: nn.Module, session: Session | None) -> str:
     if session is not None:
-        return str(session.pruning)
+        return str(session.config)
     pruned = any(module.is_pruned for module in model.modules() if isinstance(module, PrunedWeight))
     how = (model.propagation or {}) if isinstance(model, DecoupledModel) else {}
     amounts = ("edge_sparsity", "threshold", "relative_threshold", "max_error")

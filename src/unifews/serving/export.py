@@ -134,6 +134,8 @@ def _about(program: Program, path: Path, format: str, weighted: bool) -> Exporte
             "it scores all nodes of a graph; there is no predict(nodes)",
             "it takes " + ("edge weights, always" if weighted else "no edge weights"),
         ]
+    if program.thinning is not None:
+        limits.append("it uses all edges that it is called with: give it those of FrozenModel.thin(edge_index)")
     if any(step.settings.get("form") == "edges" for step in program.steps):
         limits.append(
             "the list of removed edges is not in it: it compares with the stored thresholds on every graph, as the frozen "

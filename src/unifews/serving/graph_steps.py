@@ -23,6 +23,7 @@ from unifews.nn.ops import attention
 from unifews.nn.products import attention as heads
 from unifews.nn.products.attention import HeadRows
 from unifews.nn.products.diffusion import portable_sum, row_sizes
+from unifews.nn.thinning import GraphThinner, check_ends
 from unifews.serving import products
 from unifews.serving.program import GRAPH_OPS, Program, Step
 
@@ -54,6 +55,7 @@ class ProgramEdges:
         self.edge_weight = None if weight is None else weight.float()
         self.num_nodes = num_nodes
         self.graph = edge_index if isinstance(edge_index, Graph) else None
+        self._thinner = None if program.thinning is None else GraphThinner(program.thinning)
         self._of: dict[int, StepEdges] = {}
         kept_before: Tensor | None = None
         for number, step in enumerate(program.steps, start=1):
@@ -66,16 +68,25 @@ class ProgramEdges:
     def all_edges(self, step: Step) -> LayerEdges:
         """All edges, with the step's normalisation."""
         how = step.settings
+        edge_index, given = self._existing(how["flow"])
         if step.op == "diffuse":
-            weight = self.edge_weight if how["weighted"] else None
-            plain = weight is None and self.edge_index.layout == torch.strided
+            weight = given if how["weighted"] else None
+            plain = weight is None and edge_index.layout == torch.strided
             loops = how["loops"] if plain else how["weighted_loops"]
-            return LayerEdges.of(self.edge_index, weight, self.num_nodes, how["norm"], loops=loops, flow=how["flow"])
+            return LayerEdges.of(edge_index, weight, self.num_nodes, how["norm"], loops=loops, flow=how["flow"])
         loops = 1.0 if how["loops"] else None
-        edges = LayerEdges.of(self.edge_index, None, self.num_nodes, "sum", loops=loops, flow=how["flow"])
+        edges = LayerEdges.of(edge_index, None, self.num_nodes, "sum", loops=loops, flow=how["flow"])
         if edges.loop is not None and edges.weight is not None:  # only the positions of the values of a sparse matrix matter
             edges = replace(edges, loop=(edges.loop != 0).float())
         return edges
+
+    def _existing(self, flow: str) -> tuple[Tensor, Tensor | None]:
+        """The edges of the graph that exist for the program, and their weights."""
+        if self._thinner is None:
+            return self.edge_index, self.edge_weight
+        check_ends(self.edge_index, self.num_nodes)
+        graph = self._thinner.of(self.edge_index, flow=flow)
+        return graph.edges, None if self.edge_weight is None else graph.only(self.edge_weight)
 
     def _step_edges(self, step: Step, kept_before: Tensor | None) -> tuple[StepEdges, Tensor | None]:
         edges = self.all_edges(step)

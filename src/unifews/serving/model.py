@@ -16,8 +16,9 @@ from unifews.core.graph import Graph
 from unifews.errors import InputError, ShapeError
 from unifews.kernels import threads_to_use
 from unifews.nn.ops.linear import check_tensor
+from unifews.nn.thinning import GraphThinner
 from unifews.serving import model_folder
-from unifews.serving.graph_steps import ProgramEdges
+from unifews.serving.graph_steps import ProgramEdges, edge_tensors
 from unifews.serving.packed_arrays import Json
 from unifews.serving.products import Weight, sparse_rows
 from unifews.serving.program import Program
@@ -123,6 +124,14 @@ class FrozenModel:
             return run.all()[torch.from_numpy(chosen)]
         out = run.some(planner.plan(once, bound.known), once)
         return out if back is None else out[torch.from_numpy(back)]
+
+    def thin(self, edge_index: Any, edge_weight: Any = None) -> tuple[Tensor, Tensor | None]:
+        """The edges of a graph that this model uses, and their weights: all, unless edges were pruned by ``entries="edge"``."""
+        ends, weight = edge_tensors(edge_index, edge_weight)
+        if self.program.thinning is None:
+            return ends, weight
+        graph = GraphThinner(self.program.thinning).of(ends)
+        return graph.edges, None if weight is None else graph.only(weight)
 
     def _bound_graph(self, x: Any, edge_index: Any, edge_weight: Any) -> BoundGraph:
         x = features_of(x)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -19,6 +20,7 @@ from safetensors.numpy import save
 
 from unifews import __version__
 from unifews.errors import FileFormatError, InputError, MissingFileError
+from unifews.nn.thinning import EdgeRule
 from unifews.serving.packed_arrays import Arrays, Json, packed, unpacked, unpacked_all
 from unifews.serving.program import InvalidModel, Program, Step, with_defaults
 from unifews.storage.atomic import atomic_folder, steady
@@ -28,7 +30,7 @@ FROZEN = FolderFormat("model", "unifews-model", 1, "config.json", "FrozenModel.s
 TRAINING = FolderFormat("model in training", "unifews-checkpoint", 1, "config.json", "uf.save", also_reads=(2,))
 TENSORS = "model.safetensors"
 _FIELDS = {
-    FROZEN.format: ("requested", "features", "outputs", "weighted", "steps"),
+    FROZEN.format: ("requested", "features", "outputs", "weighted", "thinning", "steps"),
     TRAINING.format: ("class", "built", "pruning", "requested", "phase", "convs", "feedback", "trains", "state", "optimizer"),
 }
 _HEADER = ("format", "version", "library", "tensors", "training")
@@ -127,7 +129,8 @@ def write_program(folder: Path, program: Program, requested: str, record: Json |
     arrays: Arrays = {}
     steps = [_step_config(number, step, arrays) for number, step in enumerate(program.steps, start=1)]
     sizes = dict(features=program.features, outputs=program.widths[-1])
-    config = dict(requested=requested, **sizes, weighted=program.weighted, steps=steps, training=record)
+    thinning = {} if program.thinning is None else {"thinning": asdict(program.thinning)}
+    config = dict(requested=requested, **sizes, weighted=program.weighted, **thinning, steps=steps, training=record)
     write(FROZEN, folder, config, arrays, overwrite=overwrite)
 
 
@@ -169,7 +172,17 @@ def _program(config: Json, arrays: Arrays) -> Program:
     features, weighted, steps = config.get("features"), config.get("weighted"), config.get("steps")
     if type(features) is not int or not 1 <= features < 2**31 or type(weighted) is not bool or not isinstance(steps, list):
         raise InvalidModel("needs `features` of at least 1, `weighted` and `steps`")
-    return Program(features, tuple(_step(number, config, arrays) for number, config in enumerate(steps, start=1)), weighted)
+    made = tuple(_step(number, config, arrays) for number, config in enumerate(steps, start=1))
+    return Program(features, made, weighted, _thinning(config.get("thinning")))
+
+
+def _thinning(stored: Any) -> EdgeRule | None:
+    if stored is None:
+        return None
+    try:
+        return EdgeRule(**stored)
+    except (TypeError, ValueError, InputError):
+        raise InvalidModel("has a `thinning` that is not a rule") from None
 
 
 def _step(number: int, config: Any, arrays: Arrays) -> Step:

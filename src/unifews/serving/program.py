@@ -15,6 +15,7 @@ from torch import Tensor
 from unifews.core.schemes import scheme_from_plain
 from unifews.errors import InputError
 from unifews.nn.edges import Norm
+from unifews.nn.thinning import EdgeRule
 from unifews.serving.products import Weight
 
 Form = Literal["all", "columns", "edges", "block", "feature"]
@@ -93,6 +94,8 @@ class Program:
     steps: tuple[Step, ...]
     weighted: bool = False
     """Whether it takes edge weights."""
+    thinning: EdgeRule | None = None
+    """Which edges of a graph exist for its steps; None = all."""
 
     @cached_property
     def widths(self) -> list[int]:

@@ -20,7 +20,7 @@ from torch_geometric.nn import Linear as Dense
 from torch_geometric.nn import norm as norms
 
 from unifews.errors import InputError, UnifewsError
-from unifews.nn.convs.base import PrunedConv
+from unifews.nn.convs.base import PrunedConv, session_of
 from unifews.nn.linear import PrunedWeight
 from unifews.nn.session import Session
 from unifews.serving.conv_steps import FREEZES, diffuse, matrix
@@ -66,7 +66,9 @@ def traced(
         result = builder.walk(_Outer(model, call.apply), inputs, kind)
     if result != len(builder.steps):  # the last step is the result
         builder.sum([result])
-    return Program(features, tuple(builder.steps), weighted)
+    session = session_of(model)
+    thinner = None if session is None else session.thinner
+    return Program(features, tuple(builder.steps), weighted, None if thinner is None else thinner.rule)
 
 
 def _with_data(model: nn.Module, inputs: Mapping[str, Placeholder], given: GivenGraph) -> tuple[_Outer, dict[str, Placeholder]]:
@@ -361,7 +363,7 @@ class OwnLayer(Layer):
                 f"{path} is a {kind}, which runs with its own code in a frozen model and cannot pass on there which edges it "
                 f"removed; sparsify the model with entries='unit' or inherit=False."
             )
-        alone = Session(pruning, [], [])
+        alone = Session(session.config, [], [])
         alone.phase = "frozen"
         own = private_copy(conv, alone).eval()  # without the session of the whole model
         alone.convs, alone.weights = [own], [module for module in own.modules() if isinstance(module, PrunedWeight)]

@@ -35,7 +35,7 @@ from unifews.datasets.dataset import Dataset, SplitKind
 from unifews.errors import FileFormatError, InputError, MissingFileError, unknown_name
 from unifews.methods import registry
 from unifews.nn import models
-from unifews.nn.config import LayerEntries, PruningConfig, Share
+from unifews.nn.config import Choice, LayerEntries, PruningConfig, Scope, Share
 from unifews.propagation import tolerance
 from unifews.propagation.config import BY_ERROR, ErrorNorm, Precision, PropagationConfig
 from unifews.storage.reading import reading
@@ -283,6 +283,8 @@ class LayeredSpec(TrainSpec):
 
     task: Literal["nodes", "links"] = option("nodes", "classify nodes, or predict held-out edges (links)", group="Model")
     entries: LayerEntries = same_option(PruningConfig, "entries")
+    choice: Choice = same_option(PruningConfig, "choice", needs="edge_sparsity|edge_threshold & entries=edge")
+    scope: Scope = same_option(PruningConfig, "scope", needs="edge_sparsity & entries=edge")
     inherit: bool = same_option(PruningConfig, "inherit", needs="edge_sparsity|edge_threshold")
     budget: Share = same_option(PruningConfig, "budget")
     absolute: bool = same_option(PruningConfig, "absolute")
@@ -319,6 +321,11 @@ class LayeredSpec(TrainSpec):
             raise InputError(f"method {card.name!r} classifies nodes; for task='links' take method='unifews'.", setting="task")
         if self.predicts_links and self.split is not None:
             raise InputError("task='links' splits the edges by seed; leave out `split`.", setting="split")
+
+    def to_dict(self) -> Values:
+        """Without the defaults of `choice` and `scope`, which earlier releases did not have: earlier runs keep their id."""
+        defaults = {"choice": "largest", "scope": "auto"}
+        return {name: value for name, value in super().to_dict().items() if (name, value) not in defaults.items()}
 
     def _default_ramp(self) -> int:
         ramp: int = models.hyperparameters_of(self.model, self.recipe.layers)["weight_ramp"]

@@ -149,7 +149,9 @@ def test_layers_cost_the_weights_that_are_there(name, monkeypatch):
     """Many rows and few weights: the products are by those, and scores and gradients are what all weights would give."""
     torch.manual_seed(389)
     x, edge_index = torch.randn(1_500, 96), torch.randint(0, 1_500, (2, 6_000))
-    model = uf.sparsify(build(name, 96, 5, width=128, dropout=0.0), edge_sparsity=0.5, weight_sparsity=0.9, ramp=1)
+    model = uf.sparsify(
+        build(name, 96, 5, width=128, dropout=0.0), edge_sparsity=0.5, entries="unit", weight_sparsity=0.9, ramp=1
+    )
     model(x, edge_index).sum().backward()
     uf.set_schedule(model, "frozen")
     found, packed = [], []

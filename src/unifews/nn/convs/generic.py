@@ -25,11 +25,13 @@ class PrunedGeneric(ByMessages):
 
     def notes(self) -> tuple[str, ...]:
         kind, pruning = self.stands_for.__name__, self.session.pruning
+        if not pruning.prunes_edges:
+            return ()
         found: tuple[str, ...] = (
             f"{kind} takes the generic path: all its messages are computed before some are set to zero, so "
             f"pruning its edges reduces the counted operations only, not the time",
         )
-        if self.call > 0 and pruning.prunes_edges and not self.session.kind.by_product:
+        if self.call > 0 and not self.session.kind.by_product:
             found += (
                 f"{kind} computes several products, and evaluation uses the threshold of the last one for all of them; "
                 f"entries='unit' and 'node' store one decision each",

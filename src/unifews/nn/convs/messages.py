@@ -55,7 +55,7 @@ class ByMessages(PrunedConv):
         return 0 if self.run is None else max(self.run.product, 0)
 
     def notes(self) -> tuple[str, ...]:
-        if self.run is None or not self.run.why:
+        if self.run is None or not self.run.why or not self.session.pruning.prunes_edges:
             return ()
         return (
             f"{self.path} is called with {self.run.why}: all its messages are computed before some are set to zero, so pruning "
