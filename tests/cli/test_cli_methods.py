@@ -62,10 +62,10 @@ def test_the_table_names_the_method_and_the_run_file_repeats_it(folder):
     "options, says",
     [
         (["--method", "ndsl"], "Did you mean 'ndls'"),
-        (["--method", "ndls", "--model", "gcn"], ["works on --model 'sgc'", "for gcn take --method "]),
-        (["--method", "ndls", "--model", "appnp"], "works on --model 'sgc', not on 'appnp'"),
+        (["--method", "ndls", "--model", "gcn"], ["works on --model sgc", "for gcn take --method "]),
+        (["--method", "ndls", "--model", "appnp"], "works on --model sgc, not on 'appnp'"),
         (["--method", "agp", "--weight-sparsity", "0.5"], "'agp' removes no weights"),
-        (["--method", "agp", "--basis", "input"], "--basis belongs to --method 'unifews'"),
+        (["--method", "agp", "--basis", "input"], "--basis belongs to --method unifews"),
         (["--method", "agp", "--paper-form"], "--paper-form is a setting of --method unifews"),
     ],
 )
