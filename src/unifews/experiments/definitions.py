@@ -174,7 +174,8 @@ def expanded(settings: Mapping[str, Any]) -> Settings:
     model = rest.get("model", TrainSpec.model)
     layered = model in models.MODELS
     own = layered and rest.get("method", TrainSpec.method) == TrainSpec.method
-    base: Settings = {"entries": "unit"} if own else {}  # the default when these experiments were recorded (docs/adr/0014)
+    # The default when these experiments were recorded (docs/adr/0014).
+    base: Settings = {"entries": "unit", "renormalize": False} if own else {}
     if recipe:
         paper = asdict(Recipe.paper(layered=layered))
         base |= {name: paper[name] for name in ("lr", "dropout", "weight_decay", "patience")}

@@ -30,7 +30,7 @@ _INPUT_BASIS_LIMIT = 0.5  # largest sparsity that SGC reaches on the input basis
     once=("skip", "entries", "basis", "rank", "inherit", "head", *BY_ERROR),
     layers=(
         *("weight_ramp", "weight_feedback", "entries", "choice", "scope"),
-        *("inherit", "budget", "absolute", "node_lock", "settle"),
+        *("inherit", "budget", "absolute", "renormalize", "node_lock", "settle"),
     ),
     tasks=("nodes", "links"),
     thresholds=True,
@@ -73,7 +73,7 @@ class Unifews(Propagator, Trainer):
 
         amounts = ("edge_sparsity", "edge_threshold", "weight_sparsity", "weight_threshold")
         settings = {name: getattr(task, name) for name in amounts}
-        names = ("entries", "choice", "scope", "inherit", "budget", "absolute")
+        names = ("entries", "choice", "scope", "inherit", "budget", "absolute", "renormalize")
         settings |= {name: task.options[name] for name in names if name in task.options} | {"choice_seed": task.seed}
         schedule = task.schedule
         if schedule is None:

@@ -35,9 +35,9 @@ class PruningConfig:
     weight_threshold: float | None = same_option(Amounts, "weight_threshold")
     absolute: bool = option(False, "thresholds are magnitudes, not multiples of a mean", group="Pruning")
     entries: str = option(
-        "edge",
-        "what is pruned: edges, chosen once by degrees (edge) or in every pass by message (node); of an edge 16 features "
-        "(block) or one (feature); a column along all edges (unit)",
+        "unit",
+        "what is pruned: a column along all edges (unit); edges, chosen once by degrees (edge) or in every pass by message "
+        "(node); of an edge 16 features (block) or one (feature)",
         group="Pruning",
         choices=ENTRY_NAMES,
     )
@@ -62,6 +62,12 @@ class PruningConfig:
         "least momentum of BatchNorm while training on one graph; None leaves it unchanged",
         gt=0,
         le=1,
+        group="Pruning",
+        rare=True,
+    )
+    renormalize: bool = option(
+        True,
+        "a column that is not sent keeps its own value, not the share of it that the self-loop has (entries unit)",
         group="Pruning",
         rare=True,
     )

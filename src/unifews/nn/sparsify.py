@@ -36,7 +36,7 @@ def sparsify(
     weight_sparsity: float | None = None,
     weight_threshold: float | None = None,
     absolute: bool = False,
-    entries: LayerEntries = "edge",
+    entries: LayerEntries = "unit",
     choice: Choice = "largest",
     scope: Scope = "auto",
     choice_seed: int = 0,
@@ -46,6 +46,7 @@ def sparsify(
     feedback: bool = True,
     hysteresis: float = 4.0,
     norm_momentum: float | None = 0.9,
+    renormalize: bool = True,
     replace_functions: bool = True,
     inplace: bool = False,
 ) -> M:
@@ -70,6 +71,8 @@ def sparsify(
         feedback: whether removed weights are still trained while they may be restored (docs/adr/0012).
         hysteresis: a kept column is replaced only by one this many times as large, where BatchNorm averages over many passes.
         norm_momentum: least momentum of BatchNorm while training on one graph; None leaves it unchanged.
+        renormalize: with ``entries="unit"``, a column of GCNConv or GCN2Conv that is not sent is y, not T[u,u]·y: only the
+            self-loop is left of its row of T, and normalised by that T[u,u] = 1.
         replace_functions: as in `accelerate`.
         inplace: change `model` itself.
 
@@ -96,6 +99,7 @@ def sparsify(
         feedback,
         hysteresis,
         norm_momentum,
+        renormalize,
     )
     return _sparsify(model, pruning, inplace, replace_functions)
 

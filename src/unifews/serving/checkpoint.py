@@ -32,7 +32,7 @@ M = TypeVar("M", bound=nn.Module)
 State = dict[str, Tensor]
 _MAX_PRODUCTS = 1 << 10  # of one layer, at most
 _DATA_SIZED = ("columns", "removed")  # buffers of a layer whose length depends on the data
-_OLD_DEFAULTS = {"hysteresis": 1.0, "norm_momentum": None}  # of settings that older files do not have
+_OLD_DEFAULTS = {"hysteresis": 1.0, "norm_momentum": None, "renormalize": False}  # of settings that older files do not have
 
 
 def write(folder: Path, model: nn.Module, optimizer: Optimizer | None, record: Json | None, *, overwrite: bool) -> None:

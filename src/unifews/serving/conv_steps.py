@@ -74,7 +74,13 @@ def gcn2(to: Tracer, conv: PrunedGCN2Conv, given: Arguments) -> int:
     """(1-β) h + β h W is one matrix, (1-β) I + β W."""
     loops = 1.0 if conv.normalize and conv.add_self_loops else None
     how: Settings = dict(norm="gcn" if conv.normalize else "sum", loops=loops, weighted_loops=loops)
-    sent = diffuse(to, conv, given, given["x"], None, **how)
+    sent = given["x"]
+    if conv.renormalizes and loops is not None:
+        columns = conv.columns_of(0).float()
+        own = to.affine(sent, scale=1 - columns)
+        sent = to.sum([diffuse(to, conv, given, to.affine(sent, scale=columns), None, **how), own])
+    else:
+        sent = diffuse(to, conv, given, sent, None, **how)
     alpha, beta = float(conv.alpha), float(conv.beta)
 
     def mixed(mask: PrunedWeight) -> Tensor:
@@ -121,7 +127,11 @@ def _around_weights(to: Tracer, conv: PrunedConv, given: Arguments, weights: Any
     x, weight = given["x"], matrix(weights)
     if to.width(x) < len(weight) and not conv.session.pruning.prunes_edges:
         return to.linear(diffuse(to, conv, given, x, None, **how), weight, bias)
-    return diffuse(to, conv, given, to.linear(x, weight, None), bias, **how)
+    if not conv.renormalizes or how["loops"] is None:
+        return diffuse(to, conv, given, to.linear(x, weight, None), bias, **how)
+    sent = conv.columns_of(0).cpu()[:, None]
+    own = to.linear(x, weight * ~sent, None)
+    return to.sum([diffuse(to, conv, given, to.linear(x, weight * sent, None), bias, **how), own])
 
 
 def diffuse(

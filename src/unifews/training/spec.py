@@ -288,6 +288,7 @@ class LayeredSpec(TrainSpec):
     inherit: bool = same_option(PruningConfig, "inherit", needs="edge_sparsity|edge_threshold")
     budget: Share = same_option(PruningConfig, "budget")
     absolute: bool = same_option(PruningConfig, "absolute")
+    renormalize: bool = same_option(PruningConfig, "renormalize")
     node_lock: bool = option(
         False,
         "evaluate with edges into test nodes unpruned, as the authors do (optimistic)",

@@ -256,6 +256,16 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         self.add_record(product.edges, product.width, done.used, done.macs, delta, began, score_macs=score_macs)
         return done.out
 
+    @property
+    def is_normalized(self) -> bool:
+        """Whether T is normalised by degrees with self-loops, so that a column that is not sent can be renormalised."""
+        return False
+
+    @property
+    def renormalizes(self) -> bool:
+        pruning = self.session.pruning
+        return pruning.prunes_edges and pruning.entries == "unit" and pruning.renormalize and self.is_normalized
+
     def columns_of(self, call: int) -> Tensor:
         """bool [width]: the columns that one product of the layer sends."""
         return self.columns

@@ -31,6 +31,10 @@ class PrunedGCNConv(PrunedConv, GCNConv):  # type: ignore[misc]
     def width(self) -> int:
         return self.seen_width or self.narrower(self.lin.weight)
 
+    @property
+    def is_normalized(self) -> bool:
+        return bool(self.normalize)
+
     def forward(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
         if is_pair(x):
             raise InputError("GCNConv takes one matrix of features, not a pair; SAGEConv and GATv2Conv take pairs.")
@@ -103,6 +107,12 @@ class WidenedProduct(Product):
         if len(columns):
             out = out.index_add_(1, columns, off_diagonal(self._linear(self.x, self.weight[columns]), self.edges))
         return out
+
+    def _renormalized(self, out: Tensor, columns: Tensor) -> Tensor:
+        assert self.edges.loop is not None
+        share = (1 - self.edges.loop)[:, None]
+        rest = cached(self.x, self.edges, "rest", lambda: share * self.x)[0]
+        return out.index_add_(1, columns, self._linear(rest, self.weight[columns]))
 
     def _along(self, keep: Tensor) -> Tensor:
         return self.edge_sizes()

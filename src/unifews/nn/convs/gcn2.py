@@ -42,6 +42,10 @@ class PrunedGCN2Conv(PrunedConv, GCN2Conv):  # type: ignore[misc]
     def width(self) -> int:
         return int(self.channels)
 
+    @property
+    def is_normalized(self) -> bool:
+        return bool(self.normalize)
+
     def forward(self, x: Tensor, x_0: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
         check_features(x, self.weight1, self.path)
         check_dense(x, self.path)

@@ -48,7 +48,7 @@ class UnitEntries(EntryKind):
             if conv.call:
                 conv.columns = torch.cat([every[:first], chosen, every[last:]])
                 conv.chosen = int(conv.columns.sum())
-        return Selection(columns=chosen.nonzero().flatten())
+        return Selection(columns=chosen.nonzero().flatten(), renormalize=conv.renormalizes)
 
     @torch.no_grad()
     def decide(self, product: Product, conv: PrunedConv) -> None:

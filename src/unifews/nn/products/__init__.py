@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from unifews.core.entry import BLOCK
@@ -23,6 +24,8 @@ class Selection:
 
     columns: Tensor | None = None
     """int64: these columns, along every edge."""
+    renormalize: bool = False
+    """The other columns, of which only the self-loops are left, are normalised by these: T[u,u] = 1."""
     edges: Tensor | None = None
     """bool [m]: these edges, in all columns."""
     delta: float | None = None
@@ -84,11 +87,18 @@ class Product(ABC):
             return Multiplied(self._along(kept.edges), used, used * self.width)
         count = self.width if kept.columns is None else len(kept.columns)
         used = self.edges.count if count or kept.columns is None else 0
-        return Multiplied(self._in_columns(kept.columns), used, self.edges.count * count)
+        out = self._in_columns(kept.columns)
+        if kept.renormalize and kept.columns is not None and count < self.width and self.edges.loop is not None:
+            out = self._renormalized(out, unsent(kept.columns, self.width))
+        return Multiplied(out, used, self.edges.count * count)
 
     @abstractmethod
     def _in_columns(self, columns: Tensor | None) -> Tensor:
         """Over all edges, in these columns; None = all."""
+
+    def _renormalized(self, out: Tensor, columns: Tensor) -> Tensor:
+        """`out` with the factor 1 for self-loops in these columns."""
+        raise NotImplementedError
 
     @abstractmethod
     def _along(self, keep: Tensor) -> Tensor:
@@ -97,3 +107,9 @@ class Product(ABC):
     @abstractmethod
     def _at_least(self, delta: float, lanes: int) -> Multiplied:
         """Over the entries (edge, `lanes` columns) of magnitude ≥ δ."""
+
+
+def unsent(columns: Tensor, width: int) -> Tensor:
+    """int64: the other columns of `width`."""
+    others = torch.ones(width, dtype=torch.bool, device=columns.device).index_fill_(0, columns, False)
+    return others.nonzero().flatten()
