@@ -29,7 +29,7 @@ RUNS = {
     "tolerance": [""],
     "training": ["--skip {skipped}"],
 }
-SHARED = {"data", "models"}  # imported by the scripts
+SHARED = {"data", "held_out", "models"}  # imported by the scripts
 SKIPPED = (
     "unpruned;edge .8;PyG, edge_index;PyG, torch.sparse CSR"  # each case of `training` imports PyG in a process of its own
 )

@@ -264,8 +264,8 @@ class TestLayers:
         [
             (["--model", "gcn", "--hops", 3], "--hops concerns propagation once before training"),
             (["--model", "gcn", "--batch", 32], "trained on the whole graph at once"),
-            (["--heads", 4], "--heads belongs to --model 'gat'"),
-            (["--model", "sage", "--alpha", 0.1], "--alpha belongs to --model 'gcnii' or 'appnp'"),
+            (["--heads", 4], "--heads belongs to --model gat"),
+            (["--model", "sage", "--alpha", 0.1], "--alpha belongs to --model gcnii or appnp"),
             (["--model", "gat", "--width", 10], "8 heads do not divide a width of 10"),
             (["--model", "gcn", "--node-lock"], "--node-lock has no effect without --edge-sparsity"),
         ],
@@ -450,7 +450,7 @@ class TestMistakes:
             ("mine --paper-form --model mlp", "--paper-form prunes a propagation"),
             (
                 "mine --method agp --model gcn",
-                "method 'agp' works on --model 'sgc' or 'appnp', not on 'gcn'; for gcn take --method",
+                "method 'agp' works on --model sgc or appnp, not on 'gcn'; for gcn take --method",
             ),
             ("mine --method agp --weight-sparsity .5", "leave --weight-sparsity and --weight-threshold out"),
             ("mine --log wandb", "no log named 'wandb'"),

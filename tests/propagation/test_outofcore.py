@@ -481,7 +481,7 @@ def test_the_command_prints_its_plan_and_writes_the_result(folder, by_block, mon
     [
         (["--memory", "lots"], "--memory is an amount such as 500MB"),
         (["--memory", "1MB"], "--memory 1.0 MB is too little for 700 nodes"),
-        (["--memory", "1GB", "--entries", "node"], "--entries 'node' decides by all columns of a node at once"),
+        (["--memory", "1GB", "--entries", "node"], "--entries node decides by all columns of a node at once"),
         (["--memory", "1GB", "--coordinates"], "--memory writes the embedding; leave out --coordinates"),
         (["--memory", "1GB", "--undirected"], "--undirected needs the graph in memory"),
     ],

@@ -22,8 +22,8 @@ SPARSITIES = (0.3, 0.5, 0.8, 0.9)
 SEEDS = 3
 PAPER_FORM = "unifews, paper's form"
 BY_ERROR = "unifews:max_error=0.05"
-CONTROLS = ("unifews:choice=random", "unifews:choice=smallest")
-"""As many edges of a layered model, chosen otherwise, at the same cost: what the rule itself is worth."""
+CONTROLS = ("unifews:entries=edge", "unifews:entries=edge,choice=random", "unifews:entries=edge,choice=smallest")
+"""Whole edges of a layered model, and as many chosen otherwise at the same cost: what the rule itself is worth."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def compare(
         model: as in `train`.
         methods: names, optionally with settings (``"ndls:epsilon=0.05"``), or method objects; ``"all"``: every method that
             supports the model, for decoupled models also Unifews to an allowed error, ``"unifews:max_error=0.05"``, and for
-            others its controls with as many random or smallest edges, ``"unifews:choice=random"`` and ``"…=smallest"``.
+            others whole edges, and as controls as many random and smallest ones (`CONTROLS`).
         edge_sparsity: one or several values.
         weight_sparsity: weight sparsity of methods that prune weights.
         paper_form: also run Unifews in the paper's form: entire edges, nested.
@@ -116,7 +116,10 @@ def compare(
     base = {"model": model, "seeds": seeds, **settings}
     spec = TrainSpec.of({"dataset": "", **base}).unpruned()
     sparsities = _sparsities(edge_sparsity, weight_sparsity)
-    lines = [(name, _own(name)) for name in _names(model, methods, bool(weight_sparsity), settings.get("entries"))]
+    lines = [
+        (name, _own(name))
+        for name in _names(model, methods, bool(weight_sparsity), any(sparsities) and "entries" not in settings)
+    ]
     if paper_form:
         lines.append((PAPER_FORM, {"method": TrainSpec.method, **settings_of_paper(model)}))
     planned: list[tuple[str, float | None, Record]]
@@ -144,10 +147,10 @@ def supported_methods(model: str, *, weights: bool) -> list[str]:
     return sorted((card.name for card in cards), key=lambda name: (name != TrainSpec.method, name))
 
 
-def _names(model: str, methods: str | Sequence[Any], weights: bool, entries: str | None) -> list[str]:
+def _names(model: str, methods: str | Sequence[Any], weights: bool, controls: bool) -> list[str]:
     """Normalised names, each once; methods that do not support the model are refused."""
     if isinstance(methods, str):
-        methods = _all_names(model, weights, entries) if methods == "all" else split_names(methods)
+        methods = _all_names(model, weights, controls) if methods == "all" else split_names(methods)
     found = list(dict.fromkeys(_text(method) for method in methods))
     if not found:
         raise InputError("`methods` is empty; write 'all', or names such as 'unifews,random'.")
@@ -155,17 +158,17 @@ def _names(model: str, methods: str | Sequence[Any], weights: bool, entries: str
         own = _own(name)
         registry.resolve(own["method"]).card.check(model, weights=weights)
         if len(own) > 1:
-            TrainSpec.of({"dataset": "", "model": model, **own})
+            TrainSpec.of({"dataset": "", "model": model, **({} if "max_error" in own else {"edge_sparsity": 0.5}), **own})
     return found
 
 
-def _all_names(model: str, weights: bool, entries: str | None) -> list[str]:
+def _all_names(model: str, weights: bool, controls: bool) -> list[str]:
     """Every method that supports the model; of ours, where features are propagated once, also the one to an allowed error, and
     where layers run on chosen edges, its controls."""
     first, *others = supported_methods(model, weights=weights)
     if model in DECOUPLED:
         return [first, *([BY_ERROR] if model != "mlp" else []), *others]
-    return [first, *(CONTROLS if entries in (None, "edge") else ()), *others]
+    return [first, *(CONTROLS if controls else ()), *others]
 
 
 def _text(method: Any) -> str:

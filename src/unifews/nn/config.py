@@ -36,8 +36,7 @@ class PruningConfig:
     absolute: bool = option(False, "thresholds are magnitudes, not multiples of a mean", group="Pruning")
     entries: str = option(
         "unit",
-        "what is pruned: a column along all edges (unit); edges, chosen once by degrees (edge) or in every pass by message "
-        "(node); of an edge 16 features (block) or one (feature)",
+        "what one decision covers: of an edge 16 features (block), one (feature), all (node); a column (unit)",
         group="Pruning",
         choices=ENTRY_NAMES,
     )

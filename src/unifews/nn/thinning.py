@@ -11,15 +11,17 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
-from torch_geometric.nn import MessagePassing
 
 from unifews.errors import GraphError, InputError
 from unifews.nn.config import Choice, PruningConfig, Scope
+
+if TYPE_CHECKING:
+    from torch_geometric.nn import MessagePassing
 
 _TIES = 1e-9  # relative; breaks ties by the ends of an edge, so that the choice does not depend on the order of the edges
 _UNKNOWN_NODE = "`edge_index` names node {}, but x has {:,} rows, numbered from 0."

@@ -74,13 +74,7 @@ def gcn2(to: Tracer, conv: PrunedGCN2Conv, given: Arguments) -> int:
     """(1-β) h + β h W is one matrix, (1-β) I + β W."""
     loops = 1.0 if conv.normalize and conv.add_self_loops else None
     how: Settings = dict(norm="gcn" if conv.normalize else "sum", loops=loops, weighted_loops=loops)
-    sent = given["x"]
-    if conv.renormalizes and loops is not None:
-        columns = conv.columns_of(0).float()
-        own = to.affine(sent, scale=1 - columns)
-        sent = to.sum([diffuse(to, conv, given, to.affine(sent, scale=columns), None, **how), own])
-    else:
-        sent = diffuse(to, conv, given, sent, None, **how)
+    sent = diffuse(to, conv, given, given["x"], None, **how)
     alpha, beta = float(conv.alpha), float(conv.beta)
 
     def mixed(mask: PrunedWeight) -> Tensor:
@@ -127,11 +121,7 @@ def _around_weights(to: Tracer, conv: PrunedConv, given: Arguments, weights: Any
     x, weight = given["x"], matrix(weights)
     if to.width(x) < len(weight) and not conv.session.pruning.prunes_edges:
         return to.linear(diffuse(to, conv, given, x, None, **how), weight, bias)
-    if not conv.renormalizes or how["loops"] is None:
-        return diffuse(to, conv, given, to.linear(x, weight, None), bias, **how)
-    sent = conv.columns_of(0).cpu()[:, None]
-    own = to.linear(x, weight * ~sent, None)
-    return to.sum([diffuse(to, conv, given, to.linear(x, weight * sent, None), bias, **how), own])
+    return diffuse(to, conv, given, to.linear(x, weight, None), bias, **how)
 
 
 def diffuse(
@@ -141,7 +131,8 @@ def diffuse(
     form, kept = pruned(conv, product)
     weighted = given.get("edge_weight") is not None
     arrays = kept if bias is None else {**kept, "bias": bias}
-    return to.add("diffuse", [x], {**how, "weighted": weighted, "relu": False, **form}, arrays)
+    settings = {**how, "weighted": weighted, "relu": False, "renormalize": conv.renormalizes and how["loops"] is not None}
+    return to.add("diffuse", [x], {**settings, **form}, arrays)
 
 
 def pruned(conv: PrunedConv, product: int = 0) -> tuple[Settings, dict[str, Tensor]]:

@@ -164,7 +164,7 @@ def diffuse(step: Step, y: Tensor, edges: LayerEdges, *, known: bool) -> tuple[T
     used = None
     receivers = edges.adjacency.num_nodes
     if known:
-        out = products.diffuse(y, edges, columns_of(step))
+        out = renormalized(step, products.diffuse(y, edges, columns_of(step)), y)
     elif step.settings["form"] == "edges":
         used = edges.factor * row_sizes(y)[edges.adjacency.indices.long()] >= _delta(step)
         out = products.diffuse(y, only(edges, used), None)
@@ -173,6 +173,16 @@ def diffuse(step: Step, y: Tensor, edges: LayerEdges, *, known: bool) -> tuple[T
         if edges.loop is not None:
             out = torch.addcmul(out, edges.loop[:, None], y[:receivers])
     return add_bias_and_relu(step, out), used
+
+
+def renormalized(step: Step, out: Tensor, y: Tensor) -> Tensor:
+    """`out` with y itself in the columns that are not sent, where the step renormalises them; `y` starts with the same rows."""
+    if step.settings["renormalize"]:
+        flags = step.tensor("columns")
+        assert flags is not None
+        others = (~flags).nonzero().flatten()
+        out[:, others] = y[: len(out), others]
+    return out
 
 
 def add_bias_and_relu(step: Step, out: Tensor) -> Tensor:

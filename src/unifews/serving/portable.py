@@ -76,7 +76,10 @@ class PortableProgram(nn.Module):
             edges = _diffusion(step, edge_index, edge_weight, given[0])
             factor = edges.weight if there is None else edges.weight * there
             out, used = _sum_messages(step, given[0], factor, edges, columns)
-            out = out + edges.loop[:, None] * given[0]
+            loop = edges.loop[:, None]
+            if step.settings["renormalize"] and columns is not None:
+                loop = torch.where(columns, loop, 1.0)
+            out = out + loop * given[0]
             return bias_and_relu(out, self._array(number, "bias"), step.settings["relu"]), used
         edges = _split(edge_index, None, given[0], 1.0 if step.settings["loops"] else None, step.settings["flow"])
         edges = edges if there is None else EdgeEnds(edges.sender, edges.receiver, edges.weight * there, edges.loop)

@@ -277,7 +277,7 @@ _PRUNED: dict[str, Check] = {
 _ATTENDING: dict[str, Check] = {**_PRUNED, "heads": _is_count, "slope": _is_number, "loops": _is_flag}
 _DIFFUSING: dict[str, Check] = {
     **{"norm": _one_of(*get_args(Norm)), "loops": _or_none(_is_number), "weighted_loops": _or_none(_is_number)},
-    **{"weighted": _is_flag, "relu": _is_flag, **_PRUNED},
+    **{"weighted": _is_flag, "relu": _is_flag, "renormalize": _is_flag, **_PRUNED},
 }
 _MANY = 1 << 16
 
@@ -302,7 +302,7 @@ OPS: dict[str, Op] = {
     ),
     "propagate": Op((1, 1), {"how": is_propagation, "exponent": lambda value: type(value) is int and abs(value) < 2**31}),
 }
-_DEFAULTS: Settings = {"relu": False, "weighted_loops": None}
+_DEFAULTS: Settings = {"relu": False, "weighted_loops": None, "renormalize": False}
 
 
 def with_defaults(op: str, settings: Settings) -> Settings:

@@ -16,7 +16,15 @@ from torch import Tensor
 from unifews.core.graph import Graph
 from unifews.core.schemes import scheme_from_plain
 from unifews.kernels import limit_threads, threads_to_use
-from unifews.serving.graph_steps import ProgramEdges, StepEdges, add_bias_and_relu, columns_of, only, sum_neighbours
+from unifews.serving.graph_steps import (
+    ProgramEdges,
+    StepEdges,
+    add_bias_and_relu,
+    columns_of,
+    only,
+    renormalized,
+    sum_neighbours,
+)
 from unifews.serving.products import gather, in_blocks, sparse_rows
 from unifews.serving.program import ALL_NODE_OPS, GRAPH_OPS, Layer, Program, Step
 from unifews.serving.rows import (
@@ -247,7 +255,8 @@ class ProgramRun:
         if loop is None:
             out = torch.zeros(len(around), made.weight.shape[0])
         else:
-            out = made.weight.times(own.contiguous(), None, relu=False) * loop[:, None]
+            y = made.weight.times(own.contiguous(), None, relu=False)
+            out = renormalized(step, y * loop[:, None], y)
         if len(columns):
             out[:, columns] += made.weight.rows(columns.numpy()).times(around.contiguous(), None, relu=False)
         return add_bias_and_relu(step, out)
