@@ -78,7 +78,8 @@ class PortableProgram(nn.Module):
             out, used = _sum_messages(step, given[0], factor, edges, columns)
             loop = edges.loop[:, None]
             if step.settings["renormalize"] and columns is not None:
-                loop = torch.where(columns, loop, 1.0)
+                sent = torch.zeros_like(given[0][0]).scatter(0, columns, 1.0)
+                loop = sent * loop + (1 - sent)
             out = out + loop * given[0]
             return bias_and_relu(out, self._array(number, "bias"), step.settings["relu"]), used
         edges = _split(edge_index, None, given[0], 1.0 if step.settings["loops"] else None, step.settings["flow"])
