@@ -31,21 +31,25 @@ MODELS = {
     "gatv2": lambda features, classes, width: GAT(features, width, 2, classes, dropout=0.5, heads=4, v2=True),
     "sage": lambda features, classes, width: GraphSAGE(features, width, 2, classes, dropout=0.5),
 }
+EDGES = {"entries": "edge"}
 CASES: dict[str, dict[str, Any]] = {
     "unpruned": {},
-    "edge .5": {"edge_sparsity": 0.5},
-    "edge .8": {"edge_sparsity": 0.8},
-    "random .5": {"edge_sparsity": 0.5, "choice": "random"},
-    "random .8": {"edge_sparsity": 0.8, "choice": "random"},
-    "smallest .5": {"edge_sparsity": 0.5, "choice": "smallest"},
-    "smallest .8": {"edge_sparsity": 0.8, "choice": "smallest"},
-    "node .5": {"edge_sparsity": 0.5, "entries": "node"},
-    "node .8": {"edge_sparsity": 0.8, "entries": "node"},
     "unit .5": {"edge_sparsity": 0.5, "entries": "unit"},
     "unit .8": {"edge_sparsity": 0.8, "entries": "unit"},
+    "unit .5, not renormalised": {"edge_sparsity": 0.5, "entries": "unit", "renormalize": False},
+    "edge .5": {"edge_sparsity": 0.5, **EDGES},
+    "edge .8": {"edge_sparsity": 0.8, **EDGES},
+    "random .5": {"edge_sparsity": 0.5, "choice": "random", **EDGES},
+    "random .8": {"edge_sparsity": 0.8, "choice": "random", **EDGES},
+    "smallest .5": {"edge_sparsity": 0.5, "choice": "smallest", **EDGES},
+    "smallest .8": {"edge_sparsity": 0.8, "choice": "smallest", **EDGES},
+    "node .5": {"edge_sparsity": 0.5, "entries": "node"},
+    "node .8": {"edge_sparsity": 0.8, "entries": "node"},
     "weight .9": {"weight_sparsity": 0.9},
-    "edge .5, weight .9": {"edge_sparsity": 0.5, "weight_sparsity": 0.9},
-    "edge .8, weight .95": {"edge_sparsity": 0.8, "weight_sparsity": 0.95},
+    "unit .5, weight .9": {"edge_sparsity": 0.5, "weight_sparsity": 0.9, "entries": "unit"},
+    "unit .8, weight .95": {"edge_sparsity": 0.8, "weight_sparsity": 0.95, "entries": "unit"},
+    "edge .5, weight .9": {"edge_sparsity": 0.5, "weight_sparsity": 0.9, **EDGES},
+    "edge .8, weight .95": {"edge_sparsity": 0.8, "weight_sparsity": 0.95, **EDGES},
 }
 
 
@@ -74,7 +78,7 @@ def main() -> None:
                 runs = [_train(kind, CASES[case], x, edge_index, y, seed, options) for seed in range(options.seeds)]
                 test, best, early, middle, seconds = zip(*runs, strict=True)
                 print(
-                    f"{name:10} {kind:6} {case:20} test {mean(test):.1f} ± {pstdev(test):.1f}, validation {mean(best):.1f}, "
+                    f"{name:10} {kind:6} {case:26} test {mean(test):.1f} ± {pstdev(test):.1f}, validation {mean(best):.1f}, "
                     f"at 50 {mean(early):.1f}, at 100 {mean(middle):.1f}; {mean(seconds):.1f} s",
                     flush=True,
                 )
