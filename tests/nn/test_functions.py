@@ -42,7 +42,9 @@ TORCHS = {"MulBackward0", "ReluBackward0", "NativeBatchNormBackward0", "NativeDr
 
 
 @pytest.mark.parametrize(
-    "make", [uf.accelerate, lambda m, **k: uf.sparsify(m, edge_sparsity=0.5, **k)], ids=["accelerate", "sparsify"]
+    "make",
+    [uf.accelerate, lambda m, **k: uf.sparsify(m, edge_sparsity=0.5, entries="edge", **k)],
+    ids=["accelerate", "sparsify"],
 )
 def test_a_training_pass_runs_on_kernels(make):
     names = nodes_of(make(gcn()).train()(X, EDGES))

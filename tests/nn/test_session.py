@@ -526,7 +526,7 @@ def test_the_momentum_of_a_norm_is_raised_on_one_graph_only_and_given_back():
             return self.norm(self.conv(x, edge_index))
 
     for how, raised in (
-        ({"edge_sparsity": 0.5}, 0.1),  # edges are the same in every pass
+        ({"edge_sparsity": 0.5, "entries": "edge"}, 0.1),  # edges are the same in every pass
         ({"edge_sparsity": 0.5, "entries": "unit"}, 0.9),
         ({"edge_sparsity": 0.5, "entries": "unit", "norm_momentum": None}, 0.1),
         ({"weight_sparsity": 0.5, "norm_momentum": 0.5}, 0.5),

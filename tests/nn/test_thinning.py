@@ -148,7 +148,7 @@ def test_a_model_computes_what_pyg_computes_on_the_kept_edges(make):
     torch.manual_seed(0)
     plain = make()
     x, ends = graph()
-    model = uf.sparsify(plain, edge_sparsity=0.5)
+    model = uf.sparsify(plain, edge_sparsity=0.5, entries="edge")
     kept = ends[:, EdgeRule(0.5).kept(ends)]
     for mode in (True, False):
         plain.train(mode), model.train(mode)
@@ -168,7 +168,7 @@ def test_edge_features_and_weights_are_those_of_the_kept_edges():
     plain, (x, ends) = Edged(), graph()
     attr, weight = torch.randn(ends.shape[1], 3), torch.rand(ends.shape[1], requires_grad=True)
     keep = EdgeRule(0.8).kept(ends)
-    model = uf.sparsify(plain, edge_sparsity=0.8)
+    model = uf.sparsify(plain, edge_sparsity=0.8, entries="edge")
     out = model(x, ends, attr, weight)
     torch.testing.assert_close(out, plain(x, ends[:, keep], attr[keep], weight[keep]))
     out.sum().backward()
@@ -181,14 +181,14 @@ def test_a_sparse_matrix_loses_the_same_edges():
     x, ends = graph()
     ends = torch.unique(ends, dim=1)
     matrix = torch.sparse_coo_tensor(ends.flip(0), torch.ones(ends.shape[1]), (60, 60)).coalesce()
-    model = uf.sparsify(GCN(8, 16, 2, 4), edge_sparsity=0.5).eval()
+    model = uf.sparsify(GCN(8, 16, 2, 4), edge_sparsity=0.5, entries="edge").eval()
     for adjacency in (matrix, matrix.to_sparse_csr()):
         torch.testing.assert_close(model(x, adjacency), model(x, ends))
 
 
 def test_the_thinned_graph_is_made_once_and_again_after_a_write():
     x, ends = graph()
-    model = uf.sparsify(GCN(8, 16, 2, 4), edge_sparsity=0.5)
+    model = uf.sparsify(GCN(8, 16, 2, 4), edge_sparsity=0.5, entries="edge")
     thinner = model.convs[0].session.thinner
     model(x, ends)
     first = thinner.of(ends)
@@ -207,7 +207,9 @@ def test_the_thinned_graph_is_made_once_and_again_after_a_write():
 def test_copies_saved_and_frozen_models_use_the_same_edges(tmp_path):
     torch.manual_seed(0)
     x, ends = graph()
-    model = uf.sparsify(GCN(8, 16, 2, 4), edge_sparsity=0.8, weight_sparsity=0.5, choice="random", choice_seed=5)
+    model = uf.sparsify(
+        GCN(8, 16, 2, 4), edge_sparsity=0.8, entries="edge", weight_sparsity=0.5, choice="random", choice_seed=5
+    )
     model(x, ends).sum().backward()
     expected = model.eval()(x, ends).detach()
     torch.testing.assert_close(copy.deepcopy(model)(x, ends).detach(), expected)
@@ -225,7 +227,7 @@ def test_copies_saved_and_frozen_models_use_the_same_edges(tmp_path):
 def test_an_exported_model_takes_the_kept_edges(tmp_path):
     torch.manual_seed(0)
     x, ends = graph()
-    model = uf.sparsify(GCN(8, 16, 2, 4), edge_sparsity=0.5).eval()
+    model = uf.sparsify(GCN(8, 16, 2, 4), edge_sparsity=0.5, entries="edge").eval()
     fast = uf.compress(model, x, ends)
     about = uf.export(fast, tmp_path / "model.pt2")
     assert any("FrozenModel.thin" in limit for limit in about.limits)
@@ -245,7 +247,7 @@ def test_each_relation_loses_its_own_share():
             [torch.randint(0, 30, (100,), generator=draw), torch.randint(0, 20, (100,), generator=draw)]
         ),
     }
-    model = uf.sparsify(HeteroConv({relation: SAGEConv(8, 4) for relation in ends}), edge_sparsity=0.5)
+    model = uf.sparsify(HeteroConv({relation: SAGEConv(8, 4) for relation in ends}), edge_sparsity=0.5, entries="edge")
     model(x, ends)
     assert sorted((hop.edges, hop.edges_kept) for hop in uf.trace(model).hops) == [(100, 50), (200, 100)]
 
@@ -261,7 +263,7 @@ def test_each_relation_loses_its_own_share():
 )
 def test_wrong_options_are_named(wrong, named):
     with pytest.raises(InputError, match=named):
-        uf.sparsify(GCN(8, 16, 2, 4), **{"edge_sparsity": 0.5} | wrong)
+        uf.sparsify(GCN(8, 16, 2, 4), **{"edge_sparsity": 0.5, "entries": "edge"} | wrong)
 
 
 class Own(MessagePassing):
@@ -273,26 +275,26 @@ class Own(MessagePassing):
 
 def test_a_layer_without_edge_index_is_refused_before_training():
     with pytest.raises(InputError, match=r"Own.*entries='unit'"):
-        uf.sparsify(nn.Sequential(Own()), edge_sparsity=0.5)
+        uf.sparsify(nn.Sequential(Own()), edge_sparsity=0.5, entries="edge")
 
 
 @pytest.mark.parametrize("ends", [torch.tensor([[0, 1], [1, 99]]), torch.tensor([[0, -1], [1, 0]])])
 def test_an_unknown_node_is_named_even_on_a_removed_edge(ends):
-    model = uf.sparsify(GCN(8, 16, 2, 4), edge_sparsity=0.5)
+    model = uf.sparsify(GCN(8, 16, 2, 4), edge_sparsity=0.5, entries="edge")
     with pytest.raises(UnifewsError, match=r"99|-1"):
         model(torch.randn(5, 8), ends)
 
 
 def test_one_layer_is_a_model_too():
     x, ends = graph()
-    layer = uf.sparsify(GCNConv(8, 4), edge_sparsity=0.5)
+    layer = uf.sparsify(GCNConv(8, 4), edge_sparsity=0.5, entries="edge")
     layer(x, ends)
     assert abs(uf.trace(layer).edge_sparsity - 0.5) < 0.01
 
 
 def test_what_is_left_to_the_layers():
-    config = PruningConfig(edge_sparsity=0.5, weight_sparsity=0.9)
+    config = PruningConfig(edge_sparsity=0.5, weight_sparsity=0.9, entries="edge")
     assert config.thins and not config.in_layers.prunes_edges and config.in_layers.prunes_weights
     assert PruningConfig(edge_sparsity=0.5, entries="node").in_layers.prunes_edges
-    assert str(PruningConfig(edge_sparsity=0.5, choice="random")).endswith("(edge, random)")
+    assert str(PruningConfig(edge_sparsity=0.5, entries="edge", choice="random")).endswith("(edge, random)")
     assert copy.deepcopy(GraphThinner(EdgeRule(0.5))).rule == EdgeRule(0.5)

@@ -59,7 +59,7 @@ RECIPE = dict(width=8, layers=3, dropout=0.1, batch=64, epochs=9, patience=4, lr
 def test_every_setting_has_its_alternative_here():
     """So that the tests below cover a setting that is added later."""
     names = {field.name for kind in (DecoupledSpec, LayeredSpec) for field in fields(kind)} - {"recipe", "method"}
-    assert set(OTHER) | set(LAYERED) | set(BY_ERROR) | {"heads", "node_lock", "choice", "scope"} == names
+    assert set(OTHER) | set(LAYERED) | set(BY_ERROR) | {"heads", "node_lock", "choice", "scope", "renormalize"} == names
     assert set(RECIPE) == set(Recipe.names())
 
 
@@ -89,7 +89,7 @@ def test_any_setting_of_layers_changes_the_id_too():
     specs.append(TrainSpec.of({"dataset": "small", "model": "gat"}))
     locked = dict(dataset="small", model="gcn", entries="node", edge_sparsity=0.5)
     specs += [TrainSpec.of(locked), TrainSpec.of(locked | {"node_lock": True})]
-    edges = dict(dataset="small", model="gcn", edge_sparsity=0.5)
+    edges = dict(dataset="small", model="gcn", edge_sparsity=0.5, entries="edge")
     specs += [TrainSpec.of(edges | change) for change in ({}, {"choice": "random"}, {"scope": "target"})]
     ids = [spec.id(DATA) for spec in specs]
     assert len(set(ids)) == len(ids)
@@ -98,7 +98,7 @@ def test_any_setting_of_layers_changes_the_id_too():
 
 def test_a_model_has_its_own_defaults():
     gcn, appnp = TrainSpec.of(dict(dataset="small", model="gcn")), TrainSpec.of(dict(dataset="small"))
-    assert (gcn.entries, gcn.inherit, gcn.recipe.dropout) == ("edge", True, 0.8)
+    assert (gcn.entries, gcn.inherit, gcn.recipe.dropout) == ("unit", True, 0.8)
     assert (appnp.entries, appnp.inherit, appnp.recipe.dropout) == ("block", False, 0.7)
     assert TrainSpec.of(dict(dataset="small", model="gcn", recipe=Recipe(dropout=0.7))).recipe.dropout == 0.7
     deeper = TrainSpec.of(dict(dataset="small", model="gcn", layers=4))
@@ -128,7 +128,7 @@ def test_a_record_holds_only_what_the_model_has():
         (dict(task="links"), "`task` needs layers that propagate, and appnp has none; take model='gcn'"),
         (dict(model="gcn", task="links", split="stored"), "task='links' splits the edges by seed"),
         (dict(model="gcn", node_lock=True), "`node_lock` has no effect without `edge_sparsity` or `edge_threshold`"),
-        (dict(model="gcn", node_lock=True, edge_sparsity=0.5), "`node_lock` has no effect with entries=edge"),
+        (dict(model="gcn", node_lock=True, edge_sparsity=0.5), "`node_lock` has no effect with entries=unit"),
         (dict(rank=3, basis="input"), "`rank` has no effect with basis=input; leave it out."),
         (dict(entries="unit"), "no `entries` named 'unit'"),
         (

@@ -22,8 +22,6 @@ SPARSITIES = (0.3, 0.5, 0.8, 0.9)
 SEEDS = 3
 PAPER_FORM = "unifews, paper's form"
 BY_ERROR = "unifews:max_error=0.05"
-CONTROLS = ("unifews:entries=edge", "unifews:entries=edge,choice=random", "unifews:entries=edge,choice=smallest")
-"""Whole edges of a layered model, and as many chosen otherwise at the same cost: what the rule itself is worth."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +94,7 @@ def compare(
         dataset: a `Dataset`, or an argument of `load_dataset`.
         model: as in `train`.
         methods: names, optionally with settings (``"ndls:epsilon=0.05"``), or method objects; ``"all"``: every method that
-            supports the model, for decoupled models also Unifews to an allowed error, ``"unifews:max_error=0.05"``, and for
-            others whole edges, and as controls as many random and smallest ones (`CONTROLS`).
+            supports the model, for decoupled models also Unifews to an allowed error, ``"unifews:max_error=0.05"``.
         edge_sparsity: one or several values.
         weight_sparsity: weight sparsity of methods that prune weights.
         paper_form: also run Unifews in the paper's form: entire edges, nested.
@@ -116,10 +113,7 @@ def compare(
     base = {"model": model, "seeds": seeds, **settings}
     spec = TrainSpec.of({"dataset": "", **base}).unpruned()
     sparsities = _sparsities(edge_sparsity, weight_sparsity)
-    lines = [
-        (name, _own(name))
-        for name in _names(model, methods, bool(weight_sparsity), any(sparsities) and "entries" not in settings)
-    ]
+    lines = [(name, _own(name)) for name in _names(model, methods, bool(weight_sparsity))]
     if paper_form:
         lines.append((PAPER_FORM, {"method": TrainSpec.method, **settings_of_paper(model)}))
     planned: list[tuple[str, float | None, Record]]
@@ -147,10 +141,10 @@ def supported_methods(model: str, *, weights: bool) -> list[str]:
     return sorted((card.name for card in cards), key=lambda name: (name != TrainSpec.method, name))
 
 
-def _names(model: str, methods: str | Sequence[Any], weights: bool, controls: bool) -> list[str]:
+def _names(model: str, methods: str | Sequence[Any], weights: bool) -> list[str]:
     """Normalised names, each once; methods that do not support the model are refused."""
     if isinstance(methods, str):
-        methods = _all_names(model, weights, controls) if methods == "all" else split_names(methods)
+        methods = _all_names(model, weights) if methods == "all" else split_names(methods)
     found = list(dict.fromkeys(_text(method) for method in methods))
     if not found:
         raise InputError("`methods` is empty; write 'all', or names such as 'unifews,random'.")
@@ -162,13 +156,12 @@ def _names(model: str, methods: str | Sequence[Any], weights: bool, controls: bo
     return found
 
 
-def _all_names(model: str, weights: bool, controls: bool) -> list[str]:
-    """Every method that supports the model; of ours, where features are propagated once, also the one to an allowed error, and
-    where layers run on chosen edges, its controls."""
+def _all_names(model: str, weights: bool) -> list[str]:
+    """Every method that supports the model; of ours, where features are propagated once, also the one to an allowed error."""
     first, *others = supported_methods(model, weights=weights)
     if model in DECOUPLED:
         return [first, *([BY_ERROR] if model != "mlp" else []), *others]
-    return [first, *(CONTROLS if controls else ()), *others]
+    return [first, *others]
 
 
 def _text(method: Any) -> str:

@@ -49,6 +49,7 @@ class EdgeRule:
 
     def __post_init__(self) -> None:
         PruningConfig(
+            entries="edge",
             edge_sparsity=self.sparsity,
             edge_threshold=self.threshold,
             absolute=self.absolute,
