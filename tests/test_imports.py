@@ -26,6 +26,7 @@ HEIGHT = dict(
     datasets=6,
     serving=7,
     methods=7,
+    transforms=8,
     training=8,
     experiments=9,
     report=10,

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from unifews.experiments.compare import compare as compare
     from unifews.io.ids import read_ids as read_ids
     from unifews.kernels.buffers import release_memory as release_memory
+    from unifews.methods.thin import thin as thin
     from unifews.nn.sparsify import accelerate as accelerate
     from unifews.nn.sparsify import desparsify as desparsify
     from unifews.nn.sparsify import set_node_lock as set_node_lock
@@ -92,6 +93,7 @@ _HOME = {
     "set_node_lock": "unifews.nn.sparsify",
     "set_schedule": "unifews.nn.sparsify",
     "sparsify": "unifews.nn.sparsify",
+    "thin": "unifews.methods.thin",
     "trace": "unifews.nn.sparsify",
     "train": "unifews.training.api",
     "write_powerlaw": "unifews.datasets.powerlaw_files",

@@ -17,11 +17,11 @@ from unifews.errors import GraphError, InputError
 from unifews.methods import registry
 from unifews.methods.base import Trainer, TrainingTask
 from unifews.methods.cgp import Cgp, _chosen
-from unifews.methods.dspar import Dspar, sample
+from unifews.methods.dspar import Dspar
 from unifews.methods.gebt import Gebt, _MaskDistance
 from unifews.methods.glt import Glt
 from unifews.methods.random import Random
-from unifews.methods.selection import undirected_edges
+from unifews.methods.selection import draw_different, undirected_edges
 from unifews.nn.masked import MaskedModel
 from unifews.nn.models import build
 from unifews.report.runs import label_of
@@ -180,7 +180,11 @@ def test_the_record_says_it_all_and_an_interrupted_run_goes_on(tmp_path):
     "method, settings, sentence",
     [
         ("gebt", dict(model="gat", edge_sparsity=0.5), "works on model='gcn' or 'gcnii', not on 'gat'; for gat take"),
-        ("cgp", dict(model="sage", edge_sparsity=0.5), "for sage take method='dspar' or 'random' or 'unifews'"),
+        (
+            "cgp",
+            dict(model="sage", edge_sparsity=0.5),
+            "for sage take method='dspar' or 'effective-resistance' or 'k-neighbor'",
+        ),
         ("glt", dict(model="appnp", edge_sparsity=0.5), "not on 'appnp'"),
         ("dspar", dict(model="gcn", weight_sparsity=0.5), "method 'dspar' removes no weights"),
         ("glt", dict(model="gcn"), "method 'glt' needs an amount to remove; give edge_sparsity or weight_sparsity"),
@@ -240,7 +244,7 @@ def test_weighted_and_directed_graphs_and_what_they_miss(method):
     one = replace(DATA, graph=Graph.from_edge_index(np.array([[0], [1]]), N).undirected())
     run = uf.train(one, "gcn", method, edge_sparsity=0.5, **HOW | {"epochs": 16})
     told = any("0.0% instead of the 50.0% asked for: both directions of an edge" in note for note in run.trace.notes)
-    assert told == (run.trace.edge_sparsity == 0) == (method in ("dspar", "gebt"))
+    assert told == (run.trace.edge_sparsity == 0) == (method in ("dspar", "effective-resistance", "gebt", "k-neighbor"))
 
 
 # ----------------------------------------------------------------------------------------------------------------- masked
@@ -327,7 +331,7 @@ def test_what_was_decided_is_saved_and_copied():
 def test_dspar_keeps_edges_between_nodes_of_few_neighbours_and_is_right_on_average():
     odds = np.array([0.5, 0.2, 0.1, 0.1, 0.05, 0.05])
     rng = np.random.default_rng(701)
-    counts, draws = zip(*(sample(odds, 3, rng) for _ in range(4000)), strict=True)
+    counts, draws = zip(*(draw_different(odds, 3, rng) for _ in range(4000)), strict=True)
     counts, draws = np.array(counts), np.array(draws)
     assert bool(((counts > 0).sum(1) == 3).all()) and bool((counts.sum(1) == draws).all())
     stays = (counts > 0).mean(0)
@@ -335,8 +339,8 @@ def test_dspar_keeps_edges_between_nodes_of_few_neighbours_and_is_right_on_avera
     # By a fixed number of draws the factors are 1 on average; stopping at the third edge tilts that, but not by much.
     factor = (counts / (draws[:, None] * odds)).mean(0)
     assert bool((np.abs(factor - 1) < 0.35).all())
-    assert sample(odds, 6, rng)[1] == 0 and int(sample(odds, 6, rng)[0].sum()) == 6
-    assert int(sample(odds, 0, rng)[0].sum()) == 0
+    assert draw_different(odds, 6, rng)[1] == 0 and int(draw_different(odds, 6, rng)[0].sum()) == 6
+    assert int(draw_different(odds, 0, rng)[0].sum()) == 0
 
 
 def test_dspar_removes_both_directions_and_sends_by_its_factors():

@@ -14,13 +14,14 @@ from typing import Annotated
 import typer
 
 from unifews import __version__
-from unifews.cli import bench, compare, data, demo, generate, infer, methods, propagate, report, reproduce, train
+from unifews.cli import bench, compare, data, demo, generate, infer, methods, propagate, report, reproduce, thin, train
 from unifews.cli.errors import help_if_alone
 from unifews.cli.options import command, command_group
 
 app = command_group()
 _EXAMPLES: dict[Callable[..., None], str] = {
     propagate.propagate: "unifews propagate edges.csv --features x.npy --max-error 0.05 --out p.npy",
+    thin.thin: "unifews thin edges.csv --method k-neighbor:k=10 --out thinned",
     train.train: "unifews train cora --edge-sparsity 0.9 --weight-sparsity 0.9",
     infer.infer: "unifews infer served cora --nodes 1,5,7 --out predictions.csv",
     methods.methods: "unifews methods",

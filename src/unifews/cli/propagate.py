@@ -220,7 +220,7 @@ def _load(path: Path, features: Path | None, undirected: bool | None, out_of_cor
     from unifews.io.edge_lists import kind_of
     from unifews.io.graphs import read_matrix
 
-    dataset = _dataset(path)
+    dataset = dataset_at(path)
     if dataset is None:
         check_there(path)
     if dataset is None and features is None and not _holds_features(path):
@@ -254,7 +254,7 @@ def with_directions(graph: Graph, path: Path, undirected: bool | None) -> Graph:
     return both
 
 
-def _dataset(path: Path) -> Dataset | None:
+def dataset_at(path: Path) -> Dataset | None:
     """The dataset in a folder, or a known one by its name; files and folders take precedence over names."""
     from unifews.datasets.folder import KIND, open_dataset
     from unifews.datasets.load import load_dataset

@@ -1,4 +1,4 @@
-"""The contracts of a method: `EdgeSelector`, `Propagator` and `Trainer`.
+"""The contracts of a method: `EdgeSelector`, `Propagator`, `Rewirer` and `Trainer`.
 
 A method is a frozen dataclass under ``@method`` (`unifews.methods.registry`) whose fields are its settings. It subclasses the
 contracts that it fulfils, as `unifews` does with two of them. Adding one is adding one file: to this folder, or to a package
@@ -401,3 +401,19 @@ class EdgeSelector(Trainer):
         if task.weights:
             self.mask_weights(model, task.weights, rng)
         yield Stage(model, task.epochs)
+
+
+class Rewirer(Method):
+    """A method that makes a new graph of the same nodes, with weights of its own; used by `unifews.thin`."""
+
+    def rewire(
+        self,
+        graph: Graph,
+        *,
+        sparsity: float | None = None,
+        keep: int | None = None,
+        rng: np.random.Generator,
+        progress: Progress | None = None,
+    ) -> Any:
+        """A float32 scipy CSR array [n, n], targets by sources, self-loops included if it has them."""
+        raise NotImplementedError(f"{type(self).__name__} is a Rewirer without `rewire(graph, ...)`.")

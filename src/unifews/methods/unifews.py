@@ -7,17 +7,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
+from unifews.core import csr
+from unifews.core.graph import Graph
 from unifews.core.schemes import Sgc
-from unifews.methods.base import PropagationTask, Propagator, Stage, Trainer, TrainingTask, WeightSchedule
+from unifews.methods.base import EdgeSelection, EdgeSelector, PropagationTask, Propagator, Stage, TrainingTask, WeightSchedule
 from unifews.methods.registry import method
+from unifews.methods.selection import amount, keep_best, num_kept
 from unifews.propagation.api import propagate
 from unifews.propagation.basis import GRAM_LIMIT, MANY_AXES, VERY_WIDE
 from unifews.propagation.config import BY_ERROR
+from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.result import Propagated
 
 if TYPE_CHECKING:
     from torch import nn
 
+_MIN_PER_TARGET = 2  # kept edges per target from which edges are compared within their target
 _MIN_COMPONENTS = 48  # of SGC: fewer carry too little information about many classes
 _INPUT_BASIS_LIMIT = 0.5  # largest sparsity that SGC reaches on the input basis without losing accuracy
 
@@ -37,7 +44,7 @@ _INPUT_BASIS_LIMIT = 0.5  # largest sparsity that SGC reaches on the input basis
     unpruned=True,
 )
 @dataclass(frozen=True)
-class Unifews(Propagator, Trainer):
+class Unifews(Propagator, EdgeSelector):
     """This library's own method. Its settings are those of `propagate`, `sparsify` and `train` themselves."""
 
     random: ClassVar[bool] = False
@@ -66,6 +73,22 @@ class Unifews(Propagator, Trainer):
             "rank": rank,
             "inherit": inherit,
         }
+
+    def select(
+        self, graph: Graph, *, x: Any = None, sparsity: float | None = None, keep: int | None = None, rng: np.random.Generator
+    ) -> EdgeSelection:
+        """Whole edges by the size of their messages, |T[u,v]| or with x [n, f] |T[u,v]|·‖x[v]‖, for `unifews.thin`.
+
+        Where at least two edges per target are kept, they are compared within their target (docs/adr/0029).
+        """
+        removed, n, targets = amount(graph, sparsity, keep), graph.num_nodes, csr.targets(graph.indptr)
+        weight = np.ones(graph.num_edges) if graph.weight is None else graph.weight.astype(np.float64)
+        sent, received = (1 + np.bincount(nodes, weight, n) for nodes in (graph.indices, targets))
+        score = weight / np.sqrt(sent[graph.indices] * received[targets])  # T of an undirected graph, and of two sets of nodes
+        if x is not None:
+            score *= np.sqrt(FeatureMatrix(x, n).row_squares())[graph.indices]
+        several = num_kept(graph.num_edges, removed) >= _MIN_PER_TARGET * np.count_nonzero(graph.degree)
+        return EdgeSelection(keep_best(graph, score, removed, rng, per_target=bool(several)))
 
     def stages(self, task: TrainingTask) -> Iterator[Stage]:
         """One training of a model that prunes itself."""
