@@ -115,6 +115,21 @@ class TestTheLibrary:
         run = api.train(DATA, "gcn", edge_sparsity=0.5, **paper_form("gcn"), **SETTINGS)
         assert both.entries[1].record["id"] == run.id
 
+    def test_kinds_and_their_controls(self):
+        """Rows for random and smallest entries of each kind, at the cost of the largest."""
+        found = uf.compare(
+            DATA, methods="unifews:entries=edge,unifews,random", edge_sparsity=0.5, controls=True, width=8, epochs=2, seeds=1
+        )
+        kinds = ["unifews:entries=edge", "unifews"]
+        controls = ["unifews:entries=edge,choice=random", "unifews:entries=edge,choice=smallest"]
+        controls += ["unifews:choice=random", "unifews:choice=smallest"]
+        assert [entry.method for entry in found.entries] == [*kinds, "random", *controls]
+        macs = {entry.method: entry.record["trace"]["edge_sparsity"] for entry in found.entries}
+        assert macs["unifews"] == macs["unifews:choice=random"] == macs["unifews:choice=smallest"]
+        run = api.train(DATA, "gcn", entries="edge", choice="random", edge_sparsity=0.5, width=8, epochs=2, seeds=1)
+        assert found.entries[3].record["id"] == run.id
+        assert len({entry.record["id"] for entry in found.entries}) == len(found.entries)
+
     def test_weights_go_by_methods_that_can(self):
         both = uf.compare(DATA, edge_sparsity=0, weight_sparsity=0.5, **SETTINGS)
         assert "dspar" not in {entry.method for entry in both.entries}
@@ -240,6 +255,12 @@ class TestMistakes:
             ),
             (["--model", "sage", "--methods", "glt"], "method 'glt' works on"),
             (["--methods", "dspar", "--weight-sparsity", 0.5], "'dspar' removes no weights"),
+            (["--model", "appnp", "--controls"], "controls need a model whose layers propagate"),
+            (["--methods", "random", "--controls"], "which is not among the methods"),
+            (["--methods", "unifews:entries=block", "--controls"], "has no effect with"),
+            (["--methods", "unifews:entries=unitt"], "Did you mean 'unit'?"),
+            (["--methods", "unifews:chioce=random"], "Did you mean 'choice'?"),
+            (["--methods", "unifews:choice=rndom"], "Did you mean 'random'?"),
             (["--edge-sparsity", ".5,1.5"], "got 1.5"),
             (["--edge-sparsity", "half"], "'half'"),
             (["--edge-sparsity", ""], "--edge-sparsity"),

@@ -257,7 +257,7 @@ def test_each_relation_loses_its_own_share():
     [
         ({"choice": "bigest"}, "largest"),
         ({"scope": "node"}, "target"),
-        ({"entries": "unit", "choice": "random"}, "entries='edge'"),
+        ({"entries": "block", "choice": "random"}, "'edge', 'unit', 'node'"),
         ({"edge_sparsity": None, "edge_threshold": 1.0, "scope": "target"}, "edge_sparsity"),
     ],
 )

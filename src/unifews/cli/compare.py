@@ -52,6 +52,9 @@ def compare(
         flag("--methods", panel=PRUNING, metavar="NAMES", help="Such as unifews,random,dspar; or all for the model."),
     ] = "all",
     paper_form: PaperForm = False,
+    controls: Annotated[
+        bool, flag("--controls", panel=PRUNING, help="Also Unifews with random and with the smallest entries, at equal cost.")
+    ] = False,
     seeds: Seeds = 3,
     ledger: Ledger = Path("runs"),
     jobs: Jobs = 1,
@@ -83,6 +86,7 @@ def compare(
             methods,
             edge_sparsity=sparsities,
             paper_form=paper_form,
+            controls=controls,
             seeds=seeds,
             ledger=ledger,
             jobs=1 if jobs is None else jobs,

@@ -7,13 +7,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from os import PathLike
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, get_args
 
 from unifews.core.checks import check_sparsity
 from unifews.datasets.dataset import Dataset
 from unifews.errors import InputError, UnifewsError, unknown_name
 from unifews.experiments.runner import Outcome, Progress, Record, run_cells
 from unifews.methods import registry
+from unifews.nn.config import Choice
 from unifews.training.ledger import Ledger
 from unifews.training.spec import DECOUPLED, MODELS, TrainSpec, method_settings
 from unifews.training.spec import paper_form as settings_of_paper
@@ -82,6 +83,7 @@ def compare(
     edge_sparsity: float | Sequence[float] = SPARSITIES,
     weight_sparsity: float | None = None,
     paper_form: bool = False,
+    controls: bool = False,
     seeds: int = SEEDS,
     ledger: Ledger | str | PathLike[str] | None = None,
     jobs: int = 1,
@@ -98,6 +100,8 @@ def compare(
         edge_sparsity: one or several values.
         weight_sparsity: weight sparsity of methods that prune weights.
         paper_form: also run Unifews in the paper's form: entire edges, nested.
+        controls: also run Unifews with random and with the smallest entries, as many at the same cost, of models whose layers
+            propagate; what is left of a difference to "unifews" is what its choice is worth.
         seeds: number of seeds.
         ledger: file (or folder) of records: recorded runs are not trained again, and an interrupted call continues.
         jobs: number of trainings at a time.
@@ -114,6 +118,8 @@ def compare(
     spec = TrainSpec.of({"dataset": "", **base}).unpruned()
     sparsities = _sparsities(edge_sparsity, weight_sparsity)
     lines = [(name, _own(name)) for name in _names(model, methods, bool(weight_sparsity))]
+    if controls:
+        lines += _controls(spec, [name for name, _ in lines])
     if paper_form:
         lines.append((PAPER_FORM, {"method": TrainSpec.method, **settings_of_paper(model)}))
     planned: list[tuple[str, float | None, Record]]
@@ -154,6 +160,22 @@ def _names(model: str, methods: str | Sequence[Any], weights: bool) -> list[str]
         if len(own) > 1:
             TrainSpec.of({"dataset": "", "model": model, **({} if "max_error" in own else {"edge_sparsity": 0.5}), **own})
     return found
+
+
+def _controls(spec: TrainSpec, names: list[str]) -> list[tuple[str, Record]]:
+    """A random and a smallest choice for each kind of entries that Unifews is run with."""
+    if not spec.is_layered:
+        raise InputError(f"controls need a model whose layers propagate; {spec.model} propagates its features once.")
+    ours = [name for name in names if _own(name)["method"] == TrainSpec.method and "choice" not in _own(name)]
+    if not ours:
+        raise InputError(f"controls are of {TrainSpec.method!r}, which is not among the methods; add it, or leave them out.")
+    found = []
+    for name in ours:
+        for choice in get_args(Choice)[1:]:
+            text = f"{name}{',' if ':' in name else ':'}choice={choice}"
+            TrainSpec.of({"dataset": "", "model": spec.model, "edge_sparsity": 0.5, **_own(text)})
+            found.append((text, _own(text)))
+    return [(text, own) for text, own in found if text not in names]
 
 
 def _all_names(model: str, weights: bool) -> list[str]:

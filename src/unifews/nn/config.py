@@ -14,6 +14,8 @@ from unifews.errors import InputError
 LayerEntries = Literal["edge", "unit", "block", "feature", "node"]
 ENTRY_NAMES: list[str] = list(get_args(LayerEntries))
 """Values of the option `entries`; `unifews.nn.entries.entry_kind` adds those of other kinds."""
+WITH_CONTROLS = ("edge", "unit", "node")
+"""Kinds whose entries may be chosen at random, or the smallest, as a control."""
 Share = Literal["macs", "layers"]
 Choice = Literal["largest", "random", "smallest"]
 Scope = Literal["auto", "graph", "target"]
@@ -42,7 +44,7 @@ class PruningConfig:
     )
     choice: Choice = option(
         "largest",
-        "which edges are kept; random and smallest ones are controls of the same cost",
+        "which entries are kept; random and smallest ones are controls of the same cost (entries unit, node, edge)",
         group="Pruning",
     )
     scope: Scope = option("auto", "edges are compared within the graph or within each target", group="Pruning", rare=True)
@@ -74,9 +76,11 @@ class PruningConfig:
     def __post_init__(self) -> None:
         validate(self)
         _ = self.amounts
-        if self.entries != "edge" and (self.choice, self.scope) != ("largest", "auto"):
-            name = "choice" if self.choice != "largest" else "scope"
-            raise InputError(f"{name}={getattr(self, name)!r} needs entries='edge'; entries is {self.entries!r}.")
+        if self.entries != "edge" and self.scope != "auto":
+            raise InputError(f"scope={self.scope!r} needs entries='edge'; entries is {self.entries!r}.")
+        if self.choice != "largest" and self.entries not in WITH_CONTROLS:
+            names = ", ".join(map(repr, WITH_CONTROLS))
+            raise InputError(f"choice={self.choice!r} needs entries to be one of {names}; entries is {self.entries!r}.")
         if self.scope == "target" and self.edge_threshold is not None:
             raise InputError("a threshold compares all edges, not those of a target; give edge_sparsity, or leave scope out.")
 

@@ -166,6 +166,12 @@ class LayerEdges:
         none = torch.zeros(self.adjacency.num_nodes, dtype=square.dtype, device=square.device)
         return none.index_add(0, self.adjacency.indices.long(), square)
 
+    @cached_property
+    def has_loop(self) -> Tensor:
+        """1 for nodes with a self-loop, else 0; float [n]."""
+        assert self.loop is not None
+        return (self.loop.detach() != 0).to(self.loop.dtype)
+
     @property
     def whole(self) -> int:
         """Number of edges of the graph, removed ones included."""

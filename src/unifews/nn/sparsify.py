@@ -62,7 +62,8 @@ def sparsify(
         entries: what is pruned: ``"edge"`` edges of the graph, chosen once by degrees; layers run on the others as if there
             were no more (docs/adr/0029). Or, decided in every training pass by the size of messages, ``"node"`` a whole edge,
             as in the paper, ``"block"`` 16 columns of an edge, ``"feature"`` one, ``"unit"`` a column along all edges.
-        choice: edges kept by ``entries="edge"``: the ``"largest"``, or as controls as many ``"random"`` or ``"smallest"`` ones.
+        choice: what is kept: the ``"largest"`` entries, or as controls as many ``"random"`` or ``"smallest"`` ones, at the same
+            cost. For ``entries`` "unit", "node" and "edge".
         scope: edges are compared within the ``"graph"`` or within each ``"target"`` (`unifews.nn.thinning.EdgeRule`).
         choice_seed: of ``choice="random"``.
         budget: ``"macs"`` prunes wide layers most; ``"layers"`` removes the same fraction in each, as in the paper.

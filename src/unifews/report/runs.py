@@ -126,6 +126,8 @@ def label_of(record: Record) -> str:
         parts and not max_error and all(spec.get(name, PAPER[name]) == PAPER[name] for name in ("entries", "basis", "inherit"))
     ):
         parts.insert(0, "paper's form")
+    if spec.get("choice", "largest") != "largest":
+        parts.append(f"{spec['choice']} {spec['entries']} entries")
     if spec.get("node_lock"):
         parts.append("node lock")
     return ", ".join(parts) or "unpruned"
@@ -154,7 +156,8 @@ def baseline_of(record: Record, records: Sequence[Record]) -> Record | None:
 
 
 _OF_PRUNING = {
-    *("method", "entries", "basis", "rank", "inherit", "head", "budget", "absolute", "node_lock", "settle"),
+    *("method", "entries", "choice", "scope", "renormalize", "basis", "rank", "inherit", "head", "budget", "absolute"),
+    *("node_lock", "settle"),
     *BY_ERROR,
 }
 

@@ -108,6 +108,7 @@ def _attend(to: Tracer, conv: Attending, given: Arguments, op: str, values: list
         raise InputError(f"{conv.path} is called with edge features or return_attention_weights, which a frozen model lacks.")
     form, kept = pruned(conv)
     settings = {**form, "heads": conv.heads, "slope": float(conv.negative_slope), "loops": bool(conv.add_self_loops)}
+    settings["renormalize"] = conv.renormalizes
     out = to.add(op, values, settings, {**arrays, **kept})
     if not conv.concat:
         out = to.add("mean_heads", [out], {"heads": conv.heads})
@@ -131,7 +132,7 @@ def diffuse(
     form, kept = pruned(conv, product)
     weighted = given.get("edge_weight") is not None
     arrays = kept if bias is None else {**kept, "bias": bias}
-    settings = {**how, "weighted": weighted, "relu": False, "renormalize": conv.renormalizes and how["loops"] is not None}
+    settings = {**how, "weighted": weighted, "relu": False, "renormalize": conv.renormalizes}
     return to.add("diffuse", [x], {**settings, **form}, arrays)
 
 

@@ -164,7 +164,7 @@ def diffuse(step: Step, y: Tensor, edges: LayerEdges, *, known: bool) -> tuple[T
     used = None
     receivers = edges.adjacency.num_nodes
     if known:
-        out = renormalized(step, products.diffuse(y, edges, columns_of(step)), y)
+        out = renormalized(step, products.diffuse(y, edges, columns_of(step)), y, edges)
     elif step.settings["form"] == "edges":
         used = edges.factor * row_sizes(y)[edges.adjacency.indices.long()] >= _delta(step)
         out = products.diffuse(y, only(edges, used), None)
@@ -175,13 +175,17 @@ def diffuse(step: Step, y: Tensor, edges: LayerEdges, *, known: bool) -> tuple[T
     return add_bias_and_relu(step, out), used
 
 
-def renormalized(step: Step, out: Tensor, y: Tensor) -> Tensor:
-    """`out` with y itself in the columns that are not sent, where the step renormalises them; `y` starts with the same rows."""
-    if step.settings["renormalize"]:
+def renormalized(step: Step, out: Tensor, y: Tensor, edges: LayerEdges, here: slice = slice(None)) -> Tensor:
+    """`out` with y itself in the columns that are not sent, at nodes with a self-loop, where the step renormalises them.
+
+    `here`: the receivers whose rows `out` has; `y` starts with the same rows.
+    """
+    if step.settings["renormalize"] and edges.loop is not None:
         flags = step.tensor("columns")
         assert flags is not None
-        others = (~flags).nonzero().flatten()
-        out[:, others] = y[: len(out), others]
+        others, there = (~flags).nonzero().flatten(), edges.has_loop[here]
+        own = y[: len(out), others]
+        out[:, others] = own if bool(there.all()) else there[:, None] * own
     return out
 
 
@@ -245,9 +249,11 @@ def attend(
     if known and keep is None:
         columns = columns_of(step)
         if columns is None or not len(columns) or len(columns) == rows.width or rows.lanes is None:
-            return _gathered(rows, alpha, own, edges, columns), None
-        sub = _lanes(count, rows.channels, tuple(columns.tolist()))
-        return attention.head_diffuse(rows.x, alpha, own, rows.lanes, sub, edges.adjacency), None
+            out = _gathered(rows, alpha, own, edges, columns)
+        else:
+            sub = _lanes(count, rows.channels, tuple(columns.tolist()))
+            out = attention.head_diffuse(rows.x, alpha, own, rows.lanes, sub, edges.adjacency)
+        return renormalized(step, out, left, edges), None
     used = None
     if how["form"] == "edges":
         if not known:

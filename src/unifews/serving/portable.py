@@ -76,11 +76,7 @@ class PortableProgram(nn.Module):
             edges = _diffusion(step, edge_index, edge_weight, given[0])
             factor = edges.weight if there is None else edges.weight * there
             out, used = _sum_messages(step, given[0], factor, edges, columns)
-            loop = edges.loop[:, None]
-            if step.settings["renormalize"] and columns is not None:
-                sent = torch.zeros_like(given[0][0]).scatter(0, columns, 1.0)
-                loop = sent * loop + (1 - sent)
-            out = out + loop * given[0]
+            out = out + _own_factors(step, edges.loop[:, None], edges, given[0], columns) * given[0]
             return bias_and_relu(out, self._array(number, "bias"), step.settings["relu"]), used
         edges = _split(edge_index, None, given[0], 1.0 if step.settings["loops"] else None, step.settings["flow"])
         edges = edges if there is None else EdgeEnds(edges.sender, edges.receiver, edges.weight * there, edges.loop)
@@ -109,7 +105,8 @@ class PortableProgram(nn.Module):
             own = torch.nn.functional.leaky_relu(sent + received, slope)
         alpha, own = _softmax(scores, own, edges)
         out, used = _sum_messages(step, given[0], alpha, edges, columns)
-        return out + (own[:, :, None] * left).flatten(1), used
+        spread = own.repeat_interleave(left.shape[2], dim=1)
+        return out + _own_factors(step, spread, edges, given[0], columns) * given[0], used
 
 
 def classifier(program: Program) -> Program:
@@ -201,6 +198,14 @@ def _sum_messages(
         wide = keep if form == "feature" else keep.repeat_interleave(BLOCK, dim=1)[:, : y.shape[1]]
         message = message * wide.to(y.dtype)
     return _scatter_add(torch.zeros_like(y), edges.receiver, message), used
+
+
+def _own_factors(step: Step, own: Tensor, edges: EdgeEnds, y: Tensor, columns: Tensor | None) -> Tensor:
+    """The factors of self-loops [n, width]: `own`, or where the step renormalises, 1 in columns that are not sent."""
+    if not step.settings["renormalize"] or columns is None:
+        return own
+    sent = torch.zeros_like(y[0]).scatter(0, columns, 1.0)
+    return sent * own + (1 - sent) * (edges.loop != 0).to(y.dtype)[:, None]
 
 
 def _messages(y: Tensor, factor: Tensor, sender: Tensor, columns: Tensor | None) -> Tensor:

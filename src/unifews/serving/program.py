@@ -274,7 +274,7 @@ _PRUNED: dict[str, Check] = {
     "nodes": _is_count,
     "inherit": _is_flag,
 }
-_ATTENDING: dict[str, Check] = {**_PRUNED, "heads": _is_count, "slope": _is_number, "loops": _is_flag}
+_ATTENDING: dict[str, Check] = {**_PRUNED, "heads": _is_count, "slope": _is_number, "loops": _is_flag, "renormalize": _is_flag}
 _DIFFUSING: dict[str, Check] = {
     **{"norm": _one_of(*get_args(Norm)), "loops": _or_none(_is_number), "weighted_loops": _or_none(_is_number)},
     **{"weighted": _is_flag, "relu": _is_flag, "renormalize": _is_flag, **_PRUNED},

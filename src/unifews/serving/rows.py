@@ -173,7 +173,7 @@ class StreamedSum:
         y = self._own(first, last)
         out = torch.empty_like(y) if out is None else out
         self._sent.diffuse(self._edges, slice(first, last), y, out)
-        graph_steps.renormalized(self._step, out, y)
+        graph_steps.renormalized(self._step, out, y, self._edges, slice(first, last))
         return graph_steps.add_bias_and_relu(self._step, out)
 
     def _own(self, first: int, last: int) -> Tensor:

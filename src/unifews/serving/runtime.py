@@ -256,7 +256,7 @@ class ProgramRun:
             out = torch.zeros(len(around), made.weight.shape[0])
         else:
             y = made.weight.times(own.contiguous(), None, relu=False)
-            out = renormalized(step, y * loop[:, None], y)
+            out = renormalized(step, y * loop[:, None], y, edges)
         if len(columns):
             out[:, columns] += made.weight.rows(columns.numpy()).times(around.contiguous(), None, relu=False)
         return add_bias_and_relu(step, out)

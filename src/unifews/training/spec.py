@@ -283,7 +283,9 @@ class LayeredSpec(TrainSpec):
 
     task: Literal["nodes", "links"] = option("nodes", "classify nodes, or predict held-out edges (links)", group="Model")
     entries: LayerEntries = same_option(PruningConfig, "entries")
-    choice: Choice = same_option(PruningConfig, "choice", needs="edge_sparsity|edge_threshold & entries=edge")
+    choice: Choice = same_option(
+        PruningConfig, "choice", needs="edge_sparsity|edge_threshold & entries=unit|entries=node|entries=edge"
+    )
     scope: Scope = same_option(PruningConfig, "scope", needs="edge_sparsity & entries=edge")
     inherit: bool = same_option(PruningConfig, "inherit", needs="edge_sparsity|edge_threshold")
     budget: Share = same_option(PruningConfig, "budget")
@@ -374,12 +376,22 @@ def method_settings(method: Any) -> tuple[Any, Values]:
     if name != TrainSpec.method:
         return method, {}
     card = registry.resolve(name).card
-    known = {found.name: found for kind in (LayeredSpec, DecoupledSpec) for found in options_of(kind)}
-    known = {setting: known[setting] for setting in (*card.once, *card.layers)}
+    once, layered = ({found.name: found for found in options_of(kind)} for kind in (DecoupledSpec, LayeredSpec))
+    known = {setting: [kind[setting] for kind in (once, layered) if setting in kind] for setting in (*card.once, *card.layers)}
     for setting in given:
         if setting not in known:
             raise unknown_name(f"setting of {name!r}", setting, known)
-    return name, {setting: known[setting].parse(value) for setting, value in given.items()}
+    return name, {setting: _parsed(known[setting], value) for setting, value in given.items()}
+
+
+def _parsed(options: list[Option], value: str) -> Any:
+    """A value written as text that one of the kinds of models has; which of them, is checked with the model."""
+    for one in options[:-1]:
+        try:
+            return one.parse(value)
+        except InputError:
+            continue
+    return options[-1].parse(value)
 
 
 # ------------------------------------------------------------------------------------------------- who has which setting

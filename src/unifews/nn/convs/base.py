@@ -258,7 +258,8 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
 
     @property
     def is_normalized(self) -> bool:
-        """Whether T is normalised by degrees with self-loops, so that a column that is not sent can be renormalised."""
+        """Whether the factors into a node, its self-loop included, are normalised, by degrees or by a softmax, so that a column
+        of which only the self-loop is left can be normalised by that."""
         return False
 
     @property

@@ -22,7 +22,8 @@ from unifews.nn.products.attention import AttentionProduct, HeadRows
 class Attending(ByMessages):
     """out[u] = Σ_v α[u,v]·x[v] + α[u,u]·x[u]; a message is α·x[v], of all heads.
 
-    Scores and softmax run over all edges; only the messages are pruned, without renormalisation. An edge that a layer removes
+    Scores and softmax run over all edges; only the messages are pruned. A column that is not sent is x[u] (`renormalize`); with
+    other `entries` α is not renormalised. An edge that a layer removes
     (`entries` other than "unit") does not exist for the next layer, whose softmax runs over the others. Attention dropout is
     applied after the decision. With edge features, with different sets of senders and receivers, and with
     `return_attention_weights`, the messages of the layer's own code are pruned instead.
@@ -31,6 +32,8 @@ class Attending(ByMessages):
     @classmethod
     def supports(cls, conv: MessagePassing) -> bool:
         return sums(conv)
+
+    is_normalized = True
 
     @property
     def width(self) -> int:

@@ -110,7 +110,7 @@ class WidenedProduct(Product):
 
     def _renormalized(self, out: Tensor, columns: Tensor) -> Tensor:
         assert self.edges.loop is not None
-        share = (1 - self.edges.loop)[:, None]
+        share = (self.edges.has_loop - self.edges.loop)[:, None]
         rest = cached(self.x, self.edges, "rest", lambda: share * self.x)[0]
         return out.index_add_(1, columns, self._linear(rest, self.weight[columns]))
 

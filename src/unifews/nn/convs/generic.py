@@ -10,18 +10,25 @@ from functools import cache, wraps
 from typing import Any
 
 from torch import Tensor
-from torch_geometric.nn import MessagePassing
+from torch_geometric.nn import APPNP, MessagePassing, MixHopConv, SGConv, SSGConv, SuperGATConv
 
 from unifews.errors import InputError, ShapeError
 from unifews.nn.convs.base import PrunedConv
 from unifews.nn.convs.checks import is_pair
 from unifews.nn.convs.messages import ByMessages
 
+_NORMALIZED = (APPNP, MixHopConv, SGConv, SSGConv, SuperGATConv)
+"""Layers of messages factor · x[v] whose factors are normalised, by degrees or by a softmax, if they add self-loops."""
+
 
 class PrunedGeneric(ByMessages):
     """Base class of pruned layers without a fused path, combined with the layer's own class."""
 
     fused = False
+
+    @property
+    def is_normalized(self) -> bool:
+        return self.stands_for in _NORMALIZED and self.add_self_loops and getattr(self, "normalize", True)
 
     def notes(self) -> tuple[str, ...]:
         kind, pruning = self.stands_for.__name__, self.session.pruning

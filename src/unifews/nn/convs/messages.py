@@ -120,7 +120,9 @@ class ByMessages(PrunedConv):
             return messages
         edges = self._known_run.edges
         assert edges is not None
-        pruned = self._prune(rows.reshape(len(rows), -1), edges)
+        adds_loops = self.renormalizes and self.add_self_loops  # one at every node
+        operand = kwargs["x_j"].movedim(self.node_dim, 0).reshape(len(rows), -1) if adds_loops else None
+        pruned = self._prune(rows.reshape(len(rows), -1), edges, operand)
         return pruned.view_as(rows).movedim(0, self.node_dim)
 
     def aggregate(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -152,12 +154,12 @@ class ByMessages(PrunedConv):
         """Whether an argument of `propagate` has a row per node: PyG passes those of both ends to `message`."""
         return any(f"{name}_{end}" in self._user_args for end in "ij")
 
-    def _prune(self, flat: Tensor, edges: LayerEdges) -> Tensor:
+    def _prune(self, flat: Tensor, edges: LayerEdges, operand: Tensor | None) -> Tensor:
         """Messages [m, width] with pruned values set to zero. Rows are in the caller's order, self-loops included."""
         began, run = perf_counter(), self._known_run
         self.set_width(flat.shape[1])
         alive = self.session.inherited_edges(self, edges.adjacency, run.given)
-        product = MessageProduct(flat, edges, alive)
+        product = MessageProduct(flat, edges, alive, operand)
         out = self.multiply(product, began)
         run.dropped = product.dropped if self.aggr not in _SUMMING else None
         return out

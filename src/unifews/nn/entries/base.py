@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import torch
 from torch import Tensor
 
-from unifews.nn.config import ENTRY_NAMES, water_level
+from unifews.nn.config import ENTRY_NAMES, Choice, water_level
 from unifews.nn.products import Product, Selection
 
 if TYPE_CHECKING:
@@ -51,6 +53,14 @@ class EntryKind(ABC):
         pruning, widths = session.pruning, [layer.width for layer in session.convs]
         sparsity = pruning.edge_sparsity or 0.0
         return [(1 - sparsity) * w for w in widths] if pruning.budget == "layers" else water_level(widths, sparsity)
+
+
+def ranked(size: Tensor, choice: Choice, noise: Callable[[], Tensor]) -> Tensor:
+    """Values whose largest are kept: the magnitudes, or of a control their negatives or a fixed random number of each entry;
+    -inf for removed entries (negative magnitudes)."""
+    if choice == "largest":
+        return size
+    return torch.where(size < 0, -torch.inf, -size if choice == "smallest" else noise())
 
 
 K = TypeVar("K", bound=type[EntryKind])

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from unifews.core.entry import survives
-from unifews.errors import GraphError
+from unifews.errors import GraphError, InputError
 from unifews.nn.config import nested_share
 from unifews.nn.edges import LayerEdges
-from unifews.nn.entries.base import EntryKind, entry_kind
+from unifews.nn.entries.base import EntryKind, entry_kind, ranked
 from unifews.nn.entries.joint import joint_mean, joint_rows, joint_sum
 from unifews.nn.linear import largest
 from unifews.nn.products import Product, Selection
+from unifews.nn.thinning import edge_noise
 
 if TYPE_CHECKING:
     from unifews.nn.convs.base import PrunedConv
@@ -61,10 +62,12 @@ class EdgeEntries(EntryKind):
             size = torch.where(product.alive, size, -1.0)
         if session.phase == "monotone" and bool(conv.decided):
             size = torch.where(known_edges(conv, edges), size, -1.0)
+        rank = ranked(size, pruning.choice, lambda: edge_noise(_ends(edges), pruning.choice_seed).to(size))
+        every, mine = joint_rows(session.comm, rank) if pruning.edge_sparsity is not None else (rank, slice(None))
         if pruning.edge_sparsity is not None:
-            every, mine = joint_rows(session.comm, size)
+            there = (every >= 0) if pruning.choice == "largest" else every > -math.inf
             share, whole = session.share(conv) / max(conv.width, 1), joint_sum(session.comm, edges.whole)
-            keep = largest(every, min(round(share * whole), int((every >= 0).sum()))) if len(every) else every >= 0
+            keep = largest(every, min(round(share * whole), int(there.sum()))) if len(every) else there
             delta = float(every[keep].min()) if bool(keep.any()) else math.inf
             keep = keep[mine]
         else:
@@ -72,10 +75,16 @@ class EdgeEntries(EntryKind):
             scale = 1.0 if pruning.absolute else joint_mean(session.comm, product.mean_values(size))
             delta = pruning.edge_threshold * scale
             keep = survives(None, size, delta, zeros=True) & (size >= 0)
+            keep = keep if pruning.choice == "largest" else largest(rank, int(keep.sum()))
         store_edges(conv, edges, keep, delta)
         return keep
 
     def frozen(self, conv: PrunedConv, call: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        if conv.session.pruning.choice != "largest":  # on another graph, a frozen model compares magnitudes
+            raise InputError(
+                f"a frozen model keeps the largest messages, and these are the {conv.session.pruning.choice} ones, a control; "
+                f"evaluate the model itself."
+            )
         square = max(int(conv.nodes), 1) ** 2
         removed = conv.removed[conv.removed // square == call] - call * square
         return {"form": "edges", "nodes": int(conv.nodes)}, {"removed": removed.unique()}  # type: ignore[no-untyped-call]
@@ -118,6 +127,11 @@ def _keys(conv: PrunedConv, edges: LayerEdges) -> Tensor:
     if (conv.call + 1) * n * n > 2**63:
         raise GraphError(f"{conv.path} computes more than {conv.call} products on {n:,} nodes; use entries='unit'.")
     return edges.adjacency.keys + conv.call * n * n
+
+
+def _ends(edges: LayerEdges) -> Tensor:
+    """Senders and receivers, int64 [2, m]."""
+    return torch.stack([edges.adjacency.indices.long(), edges.adjacency.receivers])
 
 
 def _removed_elsewhere(conv: PrunedConv, edges: LayerEdges) -> Tensor:

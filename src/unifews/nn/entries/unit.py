@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import torch
 from torch import Tensor
 
 from unifews.core.entry import survives
 from unifews.nn.config import whole_columns
-from unifews.nn.entries.base import EntryKind, entry_kind
+from unifews.nn.entries.base import EntryKind, entry_kind, ranked
 from unifews.nn.entries.joint import joint_norms
 from unifews.nn.linear import PrunedWeight, largest
 from unifews.nn.products import Product, Selection
@@ -60,14 +61,18 @@ class UnitEntries(EntryKind):
         before = conv.columns if session.phase == "monotone" and len(conv.columns) == len(size) else None
         if before is not None:
             size = torch.where(before, size, -1.0)
+        rank = ranked(size, pruning.choice, lambda: _noise(conv, len(size)).to(size))
         if pruning.edge_sparsity is not None:
             count = min(round(session.share(conv)), len(size))
-            there = bool(conv.decided) and len(conv.columns) == len(size)
-            keep = largest(torch.where(conv.columns, size * session.hysteresis, size) if there else size, count)
+            if bool(conv.decided) and len(conv.columns) == len(size) and pruning.choice != "random":
+                factor = session.hysteresis if pruning.choice == "largest" else 1 / session.hysteresis
+                rank = torch.where(conv.columns, rank * factor, rank)
+            keep = largest(rank, count)
         else:
             assert pruning.edge_threshold is not None
             scale = 1.0 if pruning.absolute else float(size.clamp(min=0).mean())
             keep = survives(None, size, pruning.edge_threshold * scale, zeros=True)
+            keep = keep if pruning.choice == "largest" else largest(rank, int(keep.sum()))
         if before is not None:
             keep &= before
         conv.columns, conv.chosen = keep, int(keep.sum())
@@ -76,3 +81,9 @@ class UnitEntries(EntryKind):
 
     def frozen(self, conv: PrunedConv, call: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return {"form": "columns"}, {"columns": conv.columns_of(call)}
+
+
+def _noise(conv: PrunedConv, width: int) -> Tensor:
+    """A number of each column, the same in every pass, by the layer, its product and the seed."""
+    seed = crc32(f"{conv.session.pruning.choice_seed} {conv.path} {conv.call}".encode())
+    return torch.rand(width, generator=torch.Generator().manual_seed(seed))

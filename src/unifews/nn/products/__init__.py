@@ -25,7 +25,7 @@ class Selection:
     columns: Tensor | None = None
     """int64: these columns, along every edge."""
     renormalize: bool = False
-    """The other columns, of which only the self-loops are left, are normalised by these: T[u,u] = 1."""
+    """The other columns, of which only the self-loops are left, are normalised by these: T[u,u] = 1, or α[u,u] = 1."""
     edges: Tensor | None = None
     """bool [m]: these edges, in all columns."""
     delta: float | None = None
@@ -96,9 +96,9 @@ class Product(ABC):
     def _in_columns(self, columns: Tensor | None) -> Tensor:
         """Over all edges, in these columns; None = all."""
 
+    @abstractmethod
     def _renormalized(self, out: Tensor, columns: Tensor) -> Tensor:
         """`out` with the factor 1 for self-loops in these columns."""
-        raise NotImplementedError
 
     @abstractmethod
     def _along(self, keep: Tensor) -> Tensor:

@@ -66,6 +66,15 @@ class HeadRows:
             x = self.x if self.lanes is None else attention.take_columns(self.x, self.lanes.places, self.lanes.slots)
             return x.view(-1, self.heads, self.channels)
 
+    def columns(self, columns: Tensor) -> Tensor:
+        """These columns of ``[n, heads·channels]``."""
+        if self.lanes is None:
+            return self.x[:, columns]
+        slots = self.lanes.places[columns]
+        back = torch.full((self.x.shape[1],), -1, dtype=torch.int32)
+        back[slots.long()] = torch.arange(len(columns), dtype=torch.int32)
+        return attention.take_columns(self.x, slots, back)
+
     def dots(self, *att: Tensor) -> list[Tensor]:
         """⟨x[u,h], att[h]⟩ of every node and head, [n, heads], for each att [heads, channels]."""
         if self.lanes is None:
@@ -128,6 +137,11 @@ class AttentionProduct(Product):
 
     def _in_columns(self, columns: Tensor | None) -> Tensor:
         return gather(self.x, self.alpha, self.own, self.edges.adjacency, columns=columns)
+
+    def _renormalized(self, out: Tensor, columns: Tensor) -> Tensor:
+        """Without attention dropout, which would remove the only term."""
+        own, there = self.x.columns(columns), self.edges.has_loop
+        return out.index_copy(1, columns, own if bool(there.all()) else there[:, None] * own)
 
     def _along(self, keep: Tensor) -> Tensor:
         adjacency, at = self.edges.adjacency, None if bool(keep.all()) else keep.nonzero().flatten()

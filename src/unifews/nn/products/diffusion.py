@@ -54,7 +54,7 @@ class DiffusionProduct(Product):
 
     def _renormalized(self, out: Tensor, columns: Tensor) -> Tensor:
         assert self.edges.loop is not None
-        return out.index_add(1, columns, (1 - self.edges.loop)[:, None] * self.y[:, columns])
+        return out.index_add(1, columns, (self.edges.has_loop - self.edges.loop)[:, None] * self.y[:, columns])
 
     def _along(self, keep: Tensor) -> Tensor:
         return diffused(self.y, self.edges if bool(keep.all()) else self.edges.only(keep))

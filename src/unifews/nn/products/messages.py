@@ -22,6 +22,8 @@ class MessageProduct(Product):
     edges: LayerEdges
     """`number`: the row of each edge."""
     alive: Tensor | None
+    operand: Tensor | None = None
+    """x[v] of messages factor · x[v], [rows, width], of layers that add self-loops and normalise their factors."""
     dropped: Tensor | None = field(default=None, init=False)
     """bool [rows]: the messages of edges that a selection by edges leaves out, for sums in which a zero is not neutral."""
 
@@ -34,6 +36,11 @@ class MessageProduct(Product):
         """The messages between different nodes, [m, width]."""
         return self.rows.detach()[self.edges.number]
 
+    @property
+    def _is_loop(self) -> Tensor:
+        """bool [rows]: the messages of a node to itself."""
+        return torch.ones(len(self.rows), dtype=torch.bool, device=self.rows.device).index_fill(0, self.edges.number, False)
+
     def column_sizes(self) -> Tensor:
         size: Tensor = self._sent.norm(dim=0)
         return size
@@ -43,8 +50,7 @@ class MessageProduct(Product):
         return size
 
     def mean_values(self, size: Tensor) -> Tensor:
-        loops = torch.ones(len(self.rows), dtype=torch.bool, device=size.device).index_fill(0, self.edges.number, False)
-        return torch.cat([size[size >= 0], self.rows.detach()[loops].norm(dim=1)])
+        return torch.cat([size[size >= 0], self.rows.detach()[self._is_loop].norm(dim=1)])
 
     def entry_sizes(self, lanes: int) -> Tensor:
         padded = block_norms(self._sent, lanes)
@@ -55,6 +61,12 @@ class MessageProduct(Product):
             return self.rows
         keep = torch.zeros(self.width, dtype=torch.bool, device=self.rows.device).index_fill(0, columns, True)
         return self._masked(keep.expand(len(self._sent), -1))
+
+    def _renormalized(self, out: Tensor, columns: Tensor) -> Tensor:
+        if self.operand is None:
+            return out
+        others = torch.zeros(self.width, dtype=torch.bool, device=out.device).index_fill(0, columns, True)
+        return torch.where(self._is_loop[:, None] & others, self.operand, out)
 
     def _along(self, keep: Tensor) -> Tensor:
         none = torch.zeros(len(self.rows), dtype=torch.bool, device=keep.device)
