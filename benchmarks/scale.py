@@ -3,6 +3,7 @@
 python benchmarks/scale.py grow --folder DIR                      # 15 M and 150 M edges, f = 32, 20 hops at .9, 12 GB
 python benchmarks/scale.py grow --folder DIR --edges 1.5e9        # 50 M nodes: about an hour, 60 GB of disk
 python benchmarks/scale.py error --folder DIR --memory 8GB        # --max-error .05 against unpruned; --edges, --features
+                                                                  # (unpruned has --unpruned-memory: it needs more)
 python benchmarks/scale.py memory --folder DIR                    # products size: a third of the memory against all of it
 python benchmarks/scale.py kill --folder DIR                      # killed at random moments: the same bytes each time
 python benchmarks/scale.py workers --folder DIR                   # partitioned over 2 and 4 processes: bytes sent
@@ -20,6 +21,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
@@ -126,23 +128,27 @@ def grow(folder: Path, sizes: list[int], memory: str, scheme: str) -> list[dict[
     return rows
 
 
-def error(folder: Path, sizes: list[int], features: int, limit: str, trials: int) -> list[dict[str, Any]]:
-    """`--max-error .05` against all hops unpruned, in turns; time for each of the 20 hops' edges and columns."""
+def error(folder: Path, sizes: list[int], features: int, limits: tuple[str, str], trials: int) -> list[dict[str, Any]]:
+    """`--max-error .05` against all hops unpruned, in turns; time for each of the 20 hops' edges and columns.
+
+    `limits` of memory: that of unpruned hops, and that of `--max-error`.
+    """
     table, rows = (
         Table("edges", "columns", "what", "seconds", "lowest - highest", "times", "peak", "ns/edge/column, hop"),
         [],
     )
     for edges in sizes:
         place, out = graph(folder, edges // DEGREE, edges, features), folder / "p.npy"
-        ways: dict[str, tuple[str, ...]] = {"unpruned": (), "max error .05": ("--max-error=.05",)}
+        unpruned, by_error = (f"--memory={limit}" for limit in limits)
+        ways: dict[str, tuple[str, ...]] = {"unpruned": (unpruned,), "max error .05": (by_error, "--max-error=.05")}
         runs: dict[str, list[Run]] = {name: [] for name in ways}
         for _ in range(trials):
             for name, options in ways.items():
-                how = f"--memory={limit}", f"--hops={HOPS}", "--overwrite", *options
+                how = f"--hops={HOPS}", "--overwrite", *options
                 runs[name].append(propagate(place, out, *how))
         out.unlink()
         whole = float(np.median([run.seconds for run in runs["unpruned"]]))
-        for name, each in runs.items():
+        for (name, each), limit in zip(runs.items(), limits, strict=True):
             seconds, peak = [run.seconds for run in each], max(run.peak for run in each)
             hops = sum(hop["macs"] > 0 for hop in each[0].report["hops"])
             nanoseconds = 1e9 * float(np.median([run.hops for run in each])) / (edges * features * max(hops, 1))
@@ -152,7 +158,13 @@ def error(folder: Path, sizes: list[int], features: int, limit: str, trials: int
                 | {"hops": hops, "times": times, "ns_per_edge_and_column": nanoseconds}
             )
             spread = f"{min(seconds):.1f} - {max(seconds):.1f}"
-            shown = f"{np.median(seconds):.1f}", spread, f"{times:.1f}x", gigabytes(peak), f"{nanoseconds:.3f} ({hops} hops)"
+            shown = (
+                f"{np.median(seconds):.1f}",
+                spread,
+                f"{times:.1f}x",
+                f"{gigabytes(peak)} of {limit}",
+                f"{nanoseconds:.3f} ({hops} hops)",
+            )
             table.add_row(f"{edges:,}", str(features), name, *shown)
     CONSOLE.print(table)
     return rows
@@ -210,17 +222,19 @@ def kill(folder: Path, edges: int, kills: int) -> list[dict[str, Any]]:
 
 
 def workers(folder: Path, size: tuple[int, int, int], counts: tuple[int, ...], partition: str) -> list[dict[str, Any]]:
-    """Bytes sent by so many processes that share the nodes, pruned and unpruned."""
+    """Bytes sent by so many processes that share the nodes: with entries removed, with `--max-error`, and of unpruned hops."""
     place, out, rows = graph(folder, *size), folder / "p.npy", []
-    table = Table("workers", "sent at .9", "unpruned", "share", "seconds")
-    for count in counts:
+    table = Table("workers", "what", "sent", "unpruned", "share", "seconds")
+    for count, (name, option) in product(
+        counts, {".9 removed": "--edge-sparsity=.9", "max error .05": "--max-error=.05"}.items()
+    ):
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", *UNIFEWS[1:]]
-        how = f"--partition={partition}", f"--hops={HOPS}", "--edge-sparsity=.9", "--overwrite", "--json"
+        how = f"--partition={partition}", f"--hops={HOPS}", option, "--overwrite", "--json"
         run = process([*launch, "propagate", str(place), f"--out={out}", *how])
         traffic = run.report["traffic"]
-        rows.append({"workers": count, "seconds": run.seconds, **{key: traffic[key] for key in TRAFFIC}})
+        rows.append({"workers": count, "what": name, "seconds": run.seconds, **{key: traffic[key] for key in TRAFFIC}})
         sent, unpruned = gigabytes(traffic["sent_bytes"]), gigabytes(traffic["unpruned_bytes"])
-        table.add_row(str(count), sent, unpruned, f"{traffic['share']:.3f}", f"{run.seconds:.0f}")
+        table.add_row(str(count), name, sent, unpruned, f"{traffic['share']:.3f}", f"{run.seconds:.0f}")
     out.unlink()
     CONSOLE.print(table)
     return rows
@@ -237,6 +251,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--edges", default="15e6,150e6")
     parser.add_argument("--memory", default="12GB")
+    parser.add_argument("--unpruned-memory", default="12GB", help="of the error part: unpruned hops need more")
     parser.add_argument("--features", type=int, default=32, help="columns of the error part")
     parser.add_argument("--scheme", default="appnp")
     parser.add_argument("--trials", type=int, default=3)
@@ -250,7 +265,7 @@ def main() -> None:
     if options.part == "grow":
         rows = grow(options.folder, sizes, options.memory, options.scheme)
     elif options.part == "error":
-        rows = error(options.folder, sizes, options.features, options.memory, options.trials)
+        rows = error(options.folder, sizes, options.features, (options.unpruned_memory, options.memory), options.trials)
     elif options.part == "memory":
         rows = memory(options.folder, size, options.trials)
     elif options.part == "kill":

@@ -23,6 +23,7 @@ WAYS = {  # the features, the last step of the second worker, and the call
     "columns": ("x.npy", 4, dict(PRUNED, partition="columns")),
     "nodes": ("x.npy", 4, dict(PRUNED, partition="nodes")),
     "error": ("wide.npy", 2, dict(max_error=0.05)),
+    "error nodes": ("wide.npy", 2, dict(max_error=0.05, partition="nodes")),
 }
 
 

@@ -43,6 +43,7 @@ CASES = {
     "nodes input": ("plain", dict(FIVE, threshold=0.01, basis="input", partition="nodes")),
     "nodes anyhow": ("plain", dict(FIVE, edge_sparsity=0.8, partition="parts.npy")),
     "nodes wide": ("wide", dict(FIVE, edge_sparsity=0.8, partition="nodes")),
+    "nodes error": ("wide", dict(max_error=0.05, threads=1, partition="nodes")),
     "nodes growing": ("plain", dict(scheme=Appnp(skip="identity+loop"), hops=60, threshold=0.5, threads=1, partition="nodes")),
     "nodes growing unpruned": ("plain", dict(scheme=Sgc(skip="identity+loop"), hops=60, threads=1, partition="nodes")),
 }
@@ -57,8 +58,8 @@ MISTAKES = {
     "no part": lambda rank: dict(partition=np.zeros(700, dtype=int)),
     "other part": lambda rank: dict(partition=np.arange(700) % 3),
     "sparse": lambda rank: dict(entries="node"),
-    "error by nodes": lambda rank: dict(max_error=0.05, hops=20, partition="nodes"),
     "error in groups": lambda rank: dict(max_error=0.05, hops=20, groups=2),
+    "error by nodes in groups": lambda rank: dict(max_error=0.05, hops=20, groups=2, partition="nodes"),
     "error of one tile": lambda rank: dict(max_error=0.05, hops=20),
     "error of a filter": lambda rank: dict(
         x=np.load("wide.npy"), hops=None, scheme=HeatKernel(4000.0), max_error=1e-6, threads=1

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +22,9 @@ from unifews.core.diffusion import Diffusion
 from unifews.errors import FileFormatError, InputError
 from unifews.kernels.formats import FORMATS
 from unifews.propagation import api, features, lanczos, planner
+from unifews.propagation.lanczos import Goal
 from unifews.storage import journal
+from unifews.storage.pages import room
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("estimates_on_any_size")]
 
@@ -101,6 +104,22 @@ def test_the_result_is_that_of_memory(folder, name):
     assert plans[0].held >= max(got.plan.hops) and not plans[0].outside
     same(got, propagate(**how))
     assert sorted(file.name for file in folder.iterdir()) == ["graph", "p.npy", "x.npy"]
+
+
+@pytest.mark.parametrize("features, tiles", [(32, [32]), (128, [48, 48, 32])])
+def test_a_billion_edges_in_eight_gigabytes(features, tiles):
+    """50 M nodes and 1.5 B edges, planned without them: one iterate in memory, all else in mapped files."""
+    n, m = 50_000_000, 1_500_000_000
+    edges = SimpleNamespace(num_nodes=n, num_edges=m, weight=None, indices=SimpleNamespace(itemsize=4))
+    op = SimpleNamespace(graph=edges, diffusion=SimpleNamespace(graph=edges), hops=20, accumulate=True, grows=False)
+    matrix = SimpleNamespace(n=n, f=features, dense=np.empty((1, features), dtype=np.float32))
+    config = SimpleNamespace(entries="block", inherit=False)
+    task = SimpleNamespace(op=op, features=matrix, config=config, carries=False, by_feature=False, budget_on=lambda width: None)
+    plan = planner.make_tiles(planner.TileRequirements(task, Goal(0.05)), limit=8 * 10**9, taken=300 * 10**6)
+    assert [shape.width for shape in plan.groups] == tiles and plan.outside
+    assert 96 * n < plan.memory <= 8e9 - room(8e9) - 3e8
+    with pytest.raises(InputError, match=r"Give 5\.\d GB or more"):
+        planner.make_tiles(planner.TileRequirements(task, Goal(0.05)), limit=5 * 10**9, taken=300 * 10**6)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -27,13 +27,15 @@ from unifews.propagation.config import REMOVED, BasisName, ErrorNorm, Precision,
 from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.folder import FORM, FileTarget, FolderStore
 from unifews.propagation.halo import PartitionOperator, PartitionView
-from unifews.propagation.lanczos import Goal, tile_shapes
+from unifews.propagation.lanczos import Goal, series_of, tile_shapes
 from unifews.propagation.operator import HopOperator
 from unifews.propagation.outofcore import Arrangement, into_file
 from unifews.propagation.planner import least_groups
 from unifews.propagation.result import Propagated
+from unifews.propagation.symmetric import SymmetricOperator
 from unifews.propagation.task import PropagationTask
 from unifews.propagation.tile_files import TileFiles
+from unifews.propagation.tile_parts import PartitionedRows, PartRows
 from unifews.propagation.tiles import Shape, cut
 from unifews.propagation.view import View
 from unifews.resources import Progress
@@ -82,8 +84,9 @@ def propagate(
             whole). Or the worker of each node, an array [n] or a ``.npy`` file of one.
         groups: with columns, how many groups they are cut into, default: one per worker. Each group has a threshold of
             its own where a sparsity is asked for, so it is on the groups, not on the workers, that the result depends.
-        max_error: with columns only: workers take turns at tiles of up to 128 columns, and the result is that of
-            `unifews.propagate`, to the bit.
+        max_error: with columns, workers take turns at tiles of up to 128 columns, and the result is that of
+            `unifews.propagate`, to the bit. With nodes, rows are sent in the format they are stored in, and sums over rows are
+            added up in another order, so the result differs from that by rounding, at most a twentieth of the allowed error.
         overwrite, restart: replace `out`; start over instead of resuming.
         checkpoint_every_hop: so that a lost worker costs at most one hop.
 
@@ -127,14 +130,8 @@ def _arrangement(
     task: PropagationTask, comm: Communicator, partition: str | PathLike[str] | NDArray[Any], groups: int | None
 ) -> tuple[Arrangement, dict[str, Any]]:
     """What is distributed, and the same as JSON."""
-    if task.is_by_error:
-        if not (isinstance(partition, str) and partition == "columns"):
-            raise InputError(
-                "max_error needs sums over all nodes at every hop, which workers that share the nodes do not exchange; write "
-                "partition='columns' (--partition columns), or edge_sparsity= instead of max_error=."
-            )
-        if groups is not None:
-            raise InputError("`groups` has no effect with max_error, whose result does not depend on them; leave it out.")
+    if task.is_by_error and groups is not None:
+        raise InputError("`groups` has no effect with max_error, whose result does not depend on them; leave it out.")
     if groups is not None and not (isinstance(partition, str) and partition == "columns"):
         raise InputError("`groups` applies to partition='columns' only; leave it out when nodes are partitioned.")
     if groups is not None and (not isinstance(groups, int) or isinstance(groups, bool) or groups < 1):
@@ -202,7 +199,13 @@ class ByNodes(Arrangement):
 
     def groups(self, store: FolderStore) -> list[Shape]:
         task, width = self.task, self.task.features.f
-        shapes = cut(width, least_groups(task, width, task.budget_on(width)))
+        return self._parts(store, cut(width, least_groups(task, width, task.budget_on(width))))
+
+    def tiles(self, store: FolderStore, goal: Goal) -> tuple[list[Shape], TileFiles | None]:
+        features = self.task.features
+        return self._parts(store, tile_shapes(features.f, features.n)), None
+
+    def _parts(self, store: FolderStore, shapes: list[Shape]) -> list[Shape]:
         with self.comm.agreed():
             owners = self._owners()
         _record(store, shapes)
@@ -232,6 +235,9 @@ class ByNodes(Arrangement):
         self.part = Part.of(op.graph, self.owners, self.comm)
         diffusion = Diffusion(self.part.graph, op.diffusion.r)
         return PartitionView(self.task.features, basis, PartitionOperator(diffusion, op.scheme, op.hops, op.threads, self.part))
+
+    def symmetric(self, view: View, files: TileFiles | None) -> tuple[SymmetricOperator, FeatureMatrix]:
+        return PartitionedRows.of(view.op, series_of(view.op)), PartRows(self.task.features, self.part)
 
     def pieces(self) -> list[tuple[int, int]]:
         step, owned = max(1, self.task.features.chunks()[0][1]), self.part.owned

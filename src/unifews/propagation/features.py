@@ -39,10 +39,8 @@ class FeatureMatrix:
         self._slab: tuple[tuple[int, int], Floats] = (-1, -1), np.empty((0, 0), dtype=np.float32)
         self.exponent = 0
         """The caller's values are the ones given out here times 2^exponent."""
-        if peak and not 2.0**-40 < peak < 2.0**40:
-            # Squares of such values leave float32, so they are moved to around 1, exactly.
-            # Dense ones when they are read: they may be larger than memory.
-            self.exponent = math.frexp(peak)[1]
+        if exponent_of(peak):  # dense values are scaled when they are read: they may be larger than memory
+            self.exponent = exponent_of(peak)
             if self.sparse is not None:
                 self.sparse = self.sparse.copy()
                 self.sparse.data = self._scaled(self.sparse.data)
@@ -153,6 +151,11 @@ class FeatureMatrix:
             flat = self.rows(first, last).ravel()
             total += float(np.dot(flat, flat))
         return total
+
+
+def exponent_of(peak: float) -> int:
+    """Values whose squares leave float32 are moved to around 1, exactly: by this power of two."""
+    return math.frexp(peak)[1] if peak and not 2.0**-40 < peak < 2.0**40 else 0
 
 
 def sparse_times(matrix: Any, v: Floats, threads: int) -> Floats:

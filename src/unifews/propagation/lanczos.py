@@ -200,6 +200,7 @@ def column_sums(op: SymmetricOperator, features: FeatureMatrix) -> Doubles:
             native.column_sums(
                 x=features.rows(first, last), factor=factor[part], square=square[part], sums=sums, threads=op.hop.threads
             )
+    sums = op.reduced(sums)
     rest = sums[1] - np.square(sums[0]) / max(op.total, 1.0)
     close = np.flatnonzero((rest < _CLOSE * sums[1]) | (sums[1] < _TINY))  # float32 does not tell whether anything is left
     if len(close) and op.total:
@@ -214,10 +215,11 @@ def _exact_sums(op: SymmetricOperator, features: FeatureMatrix, columns: NDArray
     for first, last in features.chunks():
         q = source[first:last, None] * features.rows(first, last)[:, columns]
         whole += weight[first:last] @ q
+    whole = op.reduced(whole)
     for first, last in features.chunks():
         q = source[first:last, None] * features.rows(first, last)[:, columns]
         rest += weight[first:last] @ np.square(q - whole / op.total)
-    return np.stack([whole, rest + np.square(whole) / op.total])
+    return np.stack([whole, op.reduced(rest) + np.square(whole) / op.total])
 
 
 def propagate_tile(
@@ -225,14 +227,14 @@ def propagate_tile(
 ) -> list[TileResult]:
     """Propagate the columns of a tile into `values`, in the first format that takes them, in narrower tiles if it is wide."""
     format, wider = goal.formats[0], goal.formats[1:]
-    parts = parts_of(shape, format, features.n)
+    parts = parts_of(shape, format, op.nodes)
     ran = recurrence = None
     if wider and format.typical > goal.room * goal.tolerance:
         parts, goal = [shape], replace(goal, formats=wider)
     elif len(parts) == 1:
         recurrence = Recurrence(op, features, shape, sums)
         lost = recurrence.start(format)
-        if not wider or _rms(lost[: shape.width]) <= goal.room * goal.tolerance:
+        if not wider or op.decided(_rms(lost[: shape.width]) <= goal.room * goal.tolerance):
             ran = _hops(recurrence, goal, bool(wider))
         if ran is None:
             recurrence.release()
@@ -277,7 +279,7 @@ def _again(
     part = op.files.allocate(features.n, len(columns)) if op.files else aligned(features.n, len(columns))
     for first, last in features.chunks():
         part[first:last] = features.rows(first, last)[:, columns]
-    some = FeatureMatrix(part, features.n)
+    some = op.matrix(part)
     result = op.files.allocate(features.n, len(columns)) if op.files else aligned(features.n, len(columns))
     done = propagate_tile(op, some, cut(len(columns))[0], column_sums(op, some), goal, result)
     for first, last in some.chunks():
@@ -303,23 +305,24 @@ def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy
         shift = recurrence.next_shift()
         if len(seconds) < least:
             continue
-        accuracy = recurrence.estimate(tolerance)
-        least = len(seconds) + _until(accuracy, tolerance) if not goal.degree else least
+        accuracy = recurrence.estimate(tolerance).shared(op)
+        least = len(seconds) + op.decided(_until(accuracy, tolerance)) if not goal.degree else least
         poor = accuracy.active & (accuracy.rounding > _WORST * _POOR * tolerance) & can_widen
         if can_widen and goal.norm == "columns":
             good = accuracy.rounding[accuracy.active & ~poor]
             is_far = _rms(good) > _FAR * _rms(recurrence.lost[accuracy.active & ~poor])
             limit = (_CAUTIOUS[1] if is_far else _ROUNDED) * tolerance
-            if poor.sum() > _AGAIN * accuracy.active.sum() or _rms(good) > limit:
+            if op.decided(poor.sum() > _AGAIN * accuracy.active.sum() or _rms(good) > limit):
                 return None
         errors, norms = accuracy.errors[~poor], recurrence.norms(accuracy.found)[:, ~poor]  # the others reach ε by themselves
         worst = errors.max(initial=0.0) if goal.norm == "columns" else 0.0
         total = overall(errors, norms, goal.norm)
-        if (total <= tolerance and worst <= _WORST * tolerance) or len(seconds) >= most:
+        met = op.decided(total <= tolerance and worst <= _WORST * tolerance)
+        if met or len(seconds) >= most:
             if len(seconds) >= most < op.hop.hops and not goal.degree:
                 raise NotReached(total)
             return accuracy, poor, seconds
-        if not can_widen and not goal.degree and _is_rounded(accuracy, tolerance):
+        if not can_widen and not goal.degree and op.decided(_is_rounded(accuracy, tolerance)):
             return accuracy, poor, seconds
 
 

@@ -31,13 +31,14 @@ from unifews.kernels.buffers import nothing_cached
 from unifews.propagation import planner, tolerance
 from unifews.propagation.assembly import accuracy_of_dict, accuracy_to_dict, make_trace, trace_of_dict, trace_to_dict
 from unifews.propagation.basis import Basis
-from unifews.propagation.driver import RunResult, Schedule, run
-from unifews.propagation.features import Floats
+from unifews.propagation.driver import Schedule, run
+from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.folder import FORM, RESULT, FileTarget, FolderStore, LaidOutView
-from unifews.propagation.lanczos import Goal
+from unifews.propagation.lanczos import Goal, series_of
 from unifews.propagation.planner import Plan, Requirements, TileRequirements
 from unifews.propagation.result import EstimatedError, Propagated, rotate_back
 from unifews.propagation.store import GroupResult, level, remaining
+from unifews.propagation.symmetric import SymmetricOperator
 from unifews.propagation.task import PropagationTask
 from unifews.propagation.tile_files import TileFiles, run_tiles
 from unifews.propagation.tiles import Shape, scaled
@@ -72,6 +73,10 @@ class Arrangement(ABC):
 
     def view(self, store: FolderStore, basis: Basis, groups: list[Shape]) -> View:
         return View(self.task.features, basis, self.task.op)
+
+    def symmetric(self, view: View, files: TileFiles | None) -> tuple[SymmetricOperator, FeatureMatrix]:
+        """The operator and the features of a view, as tiles take them."""
+        return SymmetricOperator.of(view.op, series_of(view.op), files), view.features
 
     def pieces(self) -> list[tuple[int, int]]:
         """Rows of the coordinates here that this worker writes to the result, some at a time."""
@@ -160,6 +165,8 @@ def _run(way: Arrangement, store: FolderStore, report: Progress) -> None:
     with way.comm.agreed():
         ahead = tolerance.expected(task)
         reason, goal = tolerance.against(task, ahead), tolerance.goal_of(task, ahead)
+    reason, room = way.comm.all_gather([reason, goal.room])[0]  # machines may compute differently
+    goal = replace(goal, room=room)
     reason = reason or store.get("unpruned") or _propagate_tiles(way, store, goal, report, began)
     if reason is not None:
         way.task = tolerance.unpruned(task)
@@ -170,19 +177,24 @@ def _propagate_tiles(way: Arrangement, store: FolderStore, goal: Goal, report: P
     """With `max_error`; returns why the hops of the scheme are to be run instead, if they are."""
     task, comm = way.task, way.comm
     shapes, files = way.tiles(store, goal)
-    steps = len(shapes[comm.rank :: comm.size]) + 2
+    steps = len(shapes[comm.rank :: comm.size] if way.by_columns else shapes) + 2
     store.kind = "tiles"
     view = way.view(store, Basis(None, None), shapes)
     report(1, steps)
     laid = view.laid if isinstance(view, LaidOutView) else {}
-    run = run_tiles(task, goal, shapes, store, comm, laid, files, lambda done, _: report(1 + done, steps))
+    run = run_tiles(
+        *way.symmetric(view, files), goal, shapes, store, comm, laid, files, lambda done, _: report(1 + done, steps)
+    )
     with comm.agreed(), store.journal.reading() if store.journal else nullcontext():
         reason = tolerance.missed(task, run.outcome) if run.error is None else tolerance.unreached(task, run.error)
+    reasons: list[str | None] = comm.all_gather(reason)
+    reason = reasons[0]
     if reason is not None:
         store.forget(unpruned=reason)
         return reason
     exponent = _write(way, store, view, shapes, run.groups)
-    _record(store, exponent, *tolerance.record(task, run.outcome, began, run.workers))
+    trace, accuracy = tolerance.record(task, run.outcome, began, run.workers)
+    _record(store, exponent, replace(trace, traffic=_traffic(run.groups, comm.size)), accuracy)
     report(steps, steps)
     return None
 
@@ -217,7 +229,7 @@ def _propagate(
         groups=len(groups) if schedule.budget else 1,
         exponent=exponent,
         extra_macs=task.features.n * f * f if task.rotates else 0,
-        traffic=_traffic(outcome, comm.size),
+        traffic=_traffic(outcome.groups, comm.size),
     )
     _record(store, exponent, *(annotate(trace) if annotate else (trace,)))
     report(steps, steps)
@@ -243,8 +255,8 @@ def _write(way: Arrangement, store: FolderStore, view: View, groups: list[Shape]
     return exponent
 
 
-def _traffic(outcome: RunResult, workers: int) -> Traffic | None:
-    by_group = [each.traffic for each in outcome.groups if each.traffic]
+def _traffic(groups: list[GroupResult], workers: int) -> Traffic | None:
+    by_group = [each.traffic for each in groups if each.traffic]
     if not by_group:
         return None
     sent, unpruned = (tuple(map(sum, zip_longest(*kind, fillvalue=0))) for kind in zip(*by_group, strict=True))

@@ -87,6 +87,12 @@ class Accuracy:
     def errors(self) -> Doubles:
         return np.where(self.active, np.hypot(self.found.truncation, self.rounding), 0.0)
 
+    def shared(self, op: SymmetricOperator) -> Accuracy:
+        """That of the first worker; which columns are active all know."""
+        found = self.found
+        coefficients, norm, truncation = (op.shared(each) for each in (found.coefficients, found.norm, found.truncation))
+        return Accuracy(Estimate(coefficients, norm, truncation), op.shared(self.rounding), self.active)
+
 
 class Recurrence:
     """The recurrences of one tile of columns."""
@@ -116,7 +122,7 @@ class Recurrence:
         stored, mapped = self._output(format, 0)
         sums = np.zeros((_SUMS, self.padded))
         mean, scale = _floats(self.mean), _floats(self.scale)
-        nodes = np.flatnonzero(op.weight)[:: max(1, self.features.n // _SAMPLE)].copy()  # not a view of all of them
+        nodes = np.flatnonzero(op.weight)[:: max(1, op.nodes // _SAMPLE)].copy()  # not a view of all of them
         some = np.zeros((len(nodes), self.padded))
         for first, rows, column in self._rows():
             inside = (nodes >= first) & (nodes < first + len(rows))
@@ -138,7 +144,8 @@ class Recurrence:
                 sums=sums,
                 threads=op.hop.threads,
             )
-        if len(nodes):
+        sums = op.reduced(sums)
+        if op.total:
             part = StoredRows(stored.rows[nodes], stored.steps[nodes] if stored.steps.size else stored.steps)
             exact = (op.hop.diffusion.source[nodes, None] * some - self.mean) * self.scale
             self.alike = op.alike(format.decode(part, shape.blocks) - exact, nodes)
@@ -184,6 +191,7 @@ class Recurrence:
         size = np.abs(mix) * lengths
         read = [at for at in range(k + 1) if at == k or size[at].max() > _UNREAD * state.format.typical]
         unread = np.delete(size, read, axis=0).sum(axis=0)
+        op.refresh(k, state.format, state.stored[-1], shape.blocks)
         out, mapped = self._output(state.format, k + 1)
         sums = np.zeros((_SUMS, self.padded))
         edges = op.hop.edges
@@ -209,11 +217,11 @@ class Recurrence:
         )
         arithmetic = _ARITHMETIC * np.sqrt(np.square(inverse * lengths[-1]) + np.square(size).sum(axis=0))
         self._append(out, mapped)
-        self._measured(shift, sums, inverse, np.square(arithmetic) + np.square(unread))
+        self._measured(shift, op.reduced(sums), inverse, np.square(arithmetic) + np.square(unread))
 
     def _output(self, format: RowFormat, number: int) -> tuple[StoredRows, bool]:
         """Where iterate `number` is written, row after row, and whether that is a file."""
-        op, n, blocks = self.op, self.features.n, self.shape.blocks
+        op, n, blocks = self.op, len(self.op.weight), self.shape.blocks
         mapped = op.files.iterate(number, format, n, blocks) if op.files is not None else None
         return (op.buffers.take(format, n, blocks), False) if mapped is None else (mapped, True)
 
@@ -226,7 +234,7 @@ class Recurrence:
             if last in state.mapped:
                 copy, state.stored[last] = state.stored[last], state.mapped[last]
             else:
-                copy = self.op.buffers.take(state.format, self.features.n, self.shape.blocks)
+                copy = self.op.buffers.take(state.format, len(self.op.weight), self.shape.blocks)
             np.copyto(copy.rows, out.rows)
             np.copyto(copy.steps, out.steps)
             state.mapped[last + 1] = out
@@ -328,14 +336,13 @@ class Recurrence:
         running = state.live & (self.scale > 0)
         mean = float(last[running].mean()) if running.any() else 0.0
         reach = 0.25 * np.square(state.b[-1]) / np.maximum(np.abs(state.epsilon), 1e-30)
-        return last + np.clip(mean - last, -reach, reach)
+        return self.op.shared(last + np.clip(mean - last, -reach, reach))
 
     def norms(self, found: Estimate) -> Doubles:
         """Of each column of f(S) X in the caller's norm: without the stationary part, and with it; [2, width]."""
         width, op = self.shape.width, self.op
         rest = found.norm * (np.sqrt(self._start_square()) * _inverse(self.scale))[:width]
-        total = float((op.weight if op.own is None else op.own).sum(dtype=np.float64))
-        settled = self.mean[:width] * (op.stationary or 0.0) * np.sqrt(total)
+        settled = self.mean[:width] * (op.stationary or 0.0) * np.sqrt(op.own_total)
         return np.stack([rest, np.hypot(rest, settled)])
 
     def finish(self, coefficients: Doubles, result: Floats, first: int = 0) -> None:

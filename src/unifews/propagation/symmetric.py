@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from unifews.core.schemes import Skip, response_of
 from unifews.kernels.formats import RowFormat, StoredRows
+from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.operator import HopOperator
 from unifews.propagation.spectral import Doubles, Series
 from unifews.propagation.tiles import Floats
@@ -86,9 +87,44 @@ class SymmetricOperator:
         f = response_of(hop.scheme, hop.hops)
         return cls(hop, series, weight.astype(np.float32), own, None if at is None else float(f(np.array(at))), files)
 
+    # What workers that each have some of the rows do together (`tile_parts`); here one process has all rows.
+
+    def reduced(self, sums: Doubles) -> Doubles:
+        """Sums over rows, added up over all workers, in place."""
+        return sums
+
+    def shared(self, values: Doubles) -> Doubles:
+        """The first worker's values: those of another machine may differ in the last bit."""
+        return values
+
+    def decided(self, choice: int) -> int:
+        """The first worker's choice."""
+        return choice
+
+    def refresh(self, number: int, format: RowFormat, stored: StoredRows, blocks: int) -> None:
+        """Before hop `number`: bring copies of other workers' rows up to date."""
+
+    def matrix(self, values: Floats) -> FeatureMatrix:
+        """Rows of a feature matrix."""
+        return FeatureMatrix(values, len(values))
+
+    def traffic(self, width: int) -> tuple[list[int], list[int]] | None:
+        """Bytes sent at each hop of a tile of so many columns, and by all hops unpruned; None: there is one worker."""
+        return None
+
+    @property
+    def nodes(self) -> int:
+        """Of the graph, on whatever worker."""
+        return self.hop.graph.num_nodes
+
     @cached_property
     def total(self) -> float:
-        return float(self.weight.sum(dtype=np.float64))
+        return float(self.reduced(np.array([self.weight.sum(dtype=np.float64)]))[0])
+
+    @cached_property
+    def own_total(self) -> float:
+        """The same of the caller's norm."""
+        return self.total if self.own is None else float(self.reduced(np.array([self.own.sum(dtype=np.float64)]))[0])
 
     def alike(self, error: Doubles, nodes: NDArray[np.int64]) -> Doubles:
         """The share of ‖error‖² in one vector that is not zero anywhere, for errors [nodes, columns] of a sample of the rows.
@@ -96,16 +132,18 @@ class SymmetricOperator:
         At least what independent errors have; more where many rows have the same value, and so the same error.
         """
         weight, some = self.weight.astype(np.float64), self.weight[nodes].astype(np.float64)
-        square = some @ np.square(error)
-        along = np.square(some @ error) - np.square(some) @ np.square(error)  # without what is random
-        whole = some.sum() * square
-        share = np.clip(along / np.where(whole > 0, whole, 1.0), 0.0, 1.0)
-        return np.asarray(np.minimum(share + np.square(weight).sum() / self.total**2, 1.0))
+        scalars = np.array([some.sum(), np.square(weight).sum()])
+        sums = np.concatenate([some @ np.square(error), some @ error, np.square(some) @ np.square(error), scalars])
+        *parts, (sampled, squares) = np.split(self.reduced(sums), np.cumsum([error.shape[1]] * 3))
+        square, along, random = parts
+        whole = sampled * square
+        share = np.clip((np.square(along) - random) / np.where(whole > 0, whole, 1.0), 0.0, 1.0)
+        return np.asarray(np.minimum(share + squares / self.total**2, 1.0))
 
     @cached_property
     def leading(self) -> float:
         """The squared norm of the stationary vector in the caller's norm, over that in the inner product."""
-        return 1.0 if self.own is None or not self.total else float(self.own.sum(dtype=np.float64)) / self.total
+        return self.own_total / self.total if self.total else 1.0
 
     @cached_property
     def factors(self) -> tuple[Floats, Floats]:

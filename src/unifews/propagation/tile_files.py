@@ -8,6 +8,7 @@ memory-mapped files; the one that a hop has written is then copied to memory, wh
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,9 @@ from unifews.propagation.lanczos import (
     column_sums,
     fill_isolated,
     propagate_tile,
-    series_of,
 )
 from unifews.propagation.store import GroupResult
 from unifews.propagation.symmetric import SymmetricOperator
-from unifews.propagation.task import PropagationTask
 from unifews.propagation.tiles import Shape
 from unifews.storage import state_files
 from unifews.storage.pages import MappedPages
@@ -59,9 +58,9 @@ class TileColumns(FeatureMatrix):
 
     def __init__(self, whole: FeatureMatrix, shape: Shape, layout: Path | None) -> None:
         """`layout`: a file that has them, float32 [n, blocks · 16]."""
-        assert whole.dense is not None
         self.is_torch, self.device, self.sparse = False, None, None
-        self.dense = whole.dense[:, shape.column : shape.column + shape.width]
+        self._columns = slice(shape.column, shape.column + shape.width)
+        self.dense = None if whole.dense is None else whole.dense[:, self._columns]
         self.n, self.f, self.exponent = whole.n, shape.width, whole.exponent
         self._whole, self._shape, self._layout = whole, shape, layout
 
@@ -70,9 +69,12 @@ class TileColumns(FeatureMatrix):
 
     def rows(self, first: int, last: int) -> Floats:
         if self._layout is None:
-            return super().rows(first, last)
+            return super().rows(first, last) if self.dense is not None else self._whole.rows(first, last)[:, self._columns]
         laid = state_files.rows(self._layout, first, last, self._shape.padded)
         return np.ascontiguousarray(laid[:, : self.f])
+
+    def some(self, rows: NDArray[Any]) -> Floats:
+        return super().some(rows) if self.dense is not None else self._whole.some(rows)[:, self._columns]
 
 
 class TileFiles:
@@ -120,6 +122,8 @@ class TileFiles:
 
 def sums_of(store: FolderStore, op: SymmetricOperator, features: FeatureMatrix) -> NDArray[np.float64]:
     """Σ weight·q and Σ weight·q² of all columns [2, f], by the first worker, once, for all."""
+    if store.rows_comm.size > 1:
+        return column_sums(op, features)
     sums, file = np.empty((2, features.f)), store.folder / "sums"
     with store.comm.agreed():
         if store.journal:
@@ -134,7 +138,8 @@ def sums_of(store: FolderStore, op: SymmetricOperator, features: FeatureMatrix) 
 
 
 def run_tiles(
-    task: PropagationTask,
+    op: SymmetricOperator,
+    features: FeatureMatrix,
     goal: Goal,
     shapes: list[Shape],
     store: FolderStore,
@@ -143,15 +148,18 @@ def run_tiles(
     files: TileFiles | None,
     report: Callable[[int, int], None],
 ) -> TileRun:
-    """Propagate the tiles that the store does not have yet; workers take turns. `laid`: files of columns, by the first."""
-    op, features = SymmetricOperator.of(task.op, series_of(task.op), files), task.features
+    """Propagate the tiles that the store does not have yet; workers take turns, or each has its rows of all of them.
+
+    `laid`: files of columns, by the first.
+    """
     sums = sums_of(store, op, features)
-    store.release(task.op)
+    store.release(op.hop)
     op.release()
-    mine = list(range(len(shapes)))[comm.rank :: comm.size]
+    has_all_columns = store.rows_comm.size > 1
+    mine = list(range(len(shapes))) if has_all_columns else list(range(len(shapes)))[comm.rank :: comm.size]
     done: dict[int, GroupResult] = {}
     unreached: dict[int, float] = {}
-    with comm.agreed():
+    with nullcontext() if has_all_columns else comm.agreed():
         for turn, number in enumerate(mine):
             shape = shapes[number]
             with store.group([shape]) as place:
@@ -170,13 +178,15 @@ def run_tiles(
                         unreached[number] = error.args[0]
                         break
                     fill_isolated(op, columns, values)
-                    found = place.keep(values, lambda peak, crc: _result(results, shape, peak, crc))  # noqa: B023
+                    traffic = op.traffic(shape.width)
+                    found = place.keep(values, lambda peak, crc: _result(results, shape, peak, crc, traffic))  # noqa: B023
                     report(turn + 1, len(mine))
             done[number] = found
     gathered: list[Any] = comm.all_gather([{n: each.to_dict() for n, each in done.items()}, unreached])
     failed = {int(number): error for _, errors in gathered for number, error in errors.items()}
     shares = [{int(number): GroupResult.of_dict(each) for number, each in worker.items()} for worker, _ in gathered]
-    groups = [group for _, group in sorted((item for share in shares for item in share.items()), key=lambda item: item[0])]
+    all_groups = {number: group for share in shares for number, group in share.items()}
+    groups = [all_groups[number] for number in sorted(all_groups)]
     outcomes = [_outcome(list(share.values())) for share in shares]
     return TileRun(groups, outcomes, failed[min(failed)] if failed else None)
 
@@ -185,6 +195,8 @@ def _outcome(groups: list[GroupResult]) -> Outcome:
     return Outcome([TileResult.of_dict(tile) for group in groups for tile in group.tiles or []])
 
 
-def _result(tiles: list[TileResult], shape: Shape, peak: float, crc: int) -> GroupResult:
+def _result(
+    tiles: list[TileResult], shape: Shape, peak: float, crc: int, traffic: tuple[list[int], list[int]] | None
+) -> GroupResult:
     placed = [TileResult.of_dict(tile.to_dict(), shape.column) for tile in tiles]
-    return GroupResult([], 0, peak=peak, crc=crc, tiles=[tile.to_dict() for tile in placed])
+    return GroupResult([], 0, traffic=traffic, peak=peak, crc=crc, tiles=[tile.to_dict() for tile in placed])
