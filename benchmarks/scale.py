@@ -48,6 +48,8 @@ class Run:
     peak: int
     """Bytes of resident memory, pages of mapped files included."""
     report: dict[str, Any]
+    cpu: float = 0.0
+    """Seconds of all threads, which a busy machine changes less than those of the clock."""
 
     @property
     def hops(self) -> float:
@@ -69,7 +71,7 @@ def process(arguments: list[str]) -> Run:
         child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         raise SystemExit(f"{' '.join(arguments)}\n{error}")
-    return Run(perf_counter() - began, usage.ru_maxrss * 1024, json.loads(out))
+    return Run(perf_counter() - began, usage.ru_maxrss * 1024, json.loads(out), usage.ru_utime + usage.ru_stime)
 
 
 def graph(folder: Path, nodes: int, edges: int, features: int) -> Path:
@@ -134,7 +136,9 @@ def error(folder: Path, sizes: list[int], features: int, limits: tuple[str, str]
     `limits` of memory: that of unpruned hops, and that of `--max-error`.
     """
     table, rows = (
-        Table("edges", "columns", "what", "seconds", "lowest - highest", "times", "peak", "ns/edge/column, hop"),
+        Table(
+            "edges", "columns", "what", "seconds", "lowest - highest", "times", "CPU s", "times", "peak", "ns/edge/column, hop"
+        ),
         [],
     )
     for edges in sizes:
@@ -147,21 +151,25 @@ def error(folder: Path, sizes: list[int], features: int, limits: tuple[str, str]
                 how = f"--hops={HOPS}", "--overwrite", *options
                 runs[name].append(propagate(place, out, *how))
         out.unlink()
-        whole = float(np.median([run.seconds for run in runs["unpruned"]]))
+        whole, whole_cpu = (float(np.median([getattr(run, of) for run in runs["unpruned"]])) for of in ("seconds", "cpu"))
         for (name, each), limit in zip(runs.items(), limits, strict=True):
             seconds, peak = [run.seconds for run in each], max(run.peak for run in each)
             hops = sum(hop["macs"] > 0 for hop in each[0].report["hops"])
             nanoseconds = 1e9 * float(np.median([run.hops for run in each])) / (edges * features * max(hops, 1))
+            cpu = float(np.median([run.cpu for run in each]))
             times = whole / float(np.median(seconds))
             rows.append(
                 {"edges": edges, "features": features, "what": name, "seconds": seconds, "peak": peak, "limit": limit}
                 | {"hops": hops, "times": times, "ns_per_edge_and_column": nanoseconds}
+                | {"cpu": cpu, "cpu_ns_per_edge_and_column": 1e9 * cpu / (edges * features * max(hops, 1))}
             )
             spread = f"{min(seconds):.1f} - {max(seconds):.1f}"
             shown = (
                 f"{np.median(seconds):.1f}",
                 spread,
                 f"{times:.1f}x",
+                f"{cpu:.1f}",
+                f"{whole_cpu / cpu:.1f}x",
                 f"{gigabytes(peak)} of {limit}",
                 f"{nanoseconds:.3f} ({hops} hops)",
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from unifews.errors import FileFormatError, InputError
 from unifews.kernels.formats import FORMATS
 from unifews.propagation import api, features, lanczos, planner
 from unifews.propagation.lanczos import Goal
+from unifews.resources import format_bytes, parse_bytes
 from unifews.storage import journal
 from unifews.storage.pages import room
 
@@ -118,8 +120,16 @@ def test_a_billion_edges_in_eight_gigabytes(features, tiles):
     plan = planner.make_tiles(planner.TileRequirements(task, Goal(0.05)), limit=8 * 10**9, taken=300 * 10**6)
     assert [shape.width for shape in plan.groups] == tiles and plan.outside
     assert 96 * n < plan.memory <= 8e9 - room(8e9) - 3e8
-    with pytest.raises(InputError, match=r"Give 5\.\d GB or more"):
+    with pytest.raises(InputError, match=r"Give (5\.\d GB) or more") as refused:
         planner.make_tiles(planner.TileRequirements(task, Goal(0.05)), limit=5 * 10**9, taken=300 * 10**6)
+    amount = re.findall(r"Give (.*?) or more", str(refused.value))[0]  # what the message asks for is enough
+    planner.make_tiles(planner.TileRequirements(task, Goal(0.05)), parse_bytes(amount, "memory"), taken=300 * 10**6)
+
+
+@pytest.mark.parametrize("memory", [4_321, 99_000, 930_000, 931_000, 943_000_000, 9_090_000_000, 987_654_321_000])
+def test_the_memory_asked_for_is_enough_as_it_is_shown(memory):
+    shown = parse_bytes(format_bytes(planner.enough(memory)), "memory")
+    assert memory + room(shown) <= shown <= max(1.25 * memory + 100, 1100)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,8 +169,13 @@ class Plan:
 
 
 def enough(memory: int) -> float:
-    """A limit that leaves so many bytes beside the room of mapped pages, and some for rounding."""
-    return 1.02 * memory / (1 - room(1e9) / 1e9)
+    """A limit that leaves so many bytes beside the room of mapped pages, and is enough as `format_bytes` shows it."""
+    needed = 1.02 * memory / (1 - room(1e9) / 1e9)
+    unit = 1000.0
+    while needed >= 999 * unit:
+        unit *= 1000
+    step = unit / 10 if needed < 9.9 * unit else unit
+    return math.ceil(needed / step) * step
 
 
 def make(needs: Requirements, limit: int, taken: int) -> Plan:
