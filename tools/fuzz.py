@@ -18,9 +18,19 @@ from formats import FORMATS
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--format", default="all", choices=["all", *FORMATS])
-    parser.add_argument("--count", type=int, default=1000, help="mutations of each format (default: 1000)")
+    parser.add_argument(
+        "--count",
+        type=int,
+        default=1000,
+        help="mutations of each format (default: 1000)",
+    )
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--failures", type=int, default=20, help="failures to print of each format (default: 20)")
+    parser.add_argument(
+        "--failures",
+        type=int,
+        default=20,
+        help="failures to print of each format (default: 20)",
+    )
     given = parser.parse_args()
     print(f"{'format':<24}{'tries':>8}" + "".join(f"{name:>8}" for name in OUTCOMES))
     failures = []
