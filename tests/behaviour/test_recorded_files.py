@@ -12,7 +12,8 @@ from calls import DATA, WIDTH, directed, edges
 import unifews as uf
 from unifews.report.exhibits import read_exhibit
 from unifews.training.ledger import Ledger
-from unifews.training.spec import TrainSpec, read_toml
+from unifews.training.run_files import read_toml
+from unifews.training.spec import TrainSpec
 
 FILES = Path(__file__).with_name("files")
 X = torch.from_numpy(DATA.x)

@@ -108,7 +108,7 @@ class TestGraph:
 
     def test_edges_that_do_not_fit(self):
         text("far.csv", ["0,1", "1,8"])
-        wrong(ShapeError, "far.csv does not fit the 8 rows of x.npy", "8", edges="far.csv")
+        wrong(ShapeError, "x.npy has 8 rows, but far.csv has 9 nodes", edges="far.csv")
         np.savez("small.npz", indptr=np.array([0, 1, 2, 3]), indices=np.array([1, 0, 1]))
         wrong(ShapeError, "x.npy has 8 rows, but small.npz has 3 nodes", "transposed", edges="small.npz")
         wrong(ShapeError, "num_nodes is 9", num_nodes=9)

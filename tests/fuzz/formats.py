@@ -234,13 +234,14 @@ def _features():
 
 def _run_file():
     def write(place):
-        from unifews.training.spec import TrainSpec, write_toml
+        from unifews.training.run_files import write_toml
+        from unifews.training.spec import TrainSpec
 
         spec = TrainSpec.of({"dataset": "cora", "edge_sparsity": 0.9, "weight_sparsity": 0.5, "seeds": 3})
         (place / "run.toml").write_text(write_toml(spec))
 
     def read(place):
-        from unifews.training.spec import read_toml
+        from unifews.training.run_files import read_toml
 
         return digest(json.dumps(read_toml(place / "run.toml"), default=str))
 

@@ -79,7 +79,7 @@ def test_so_is_a_training_step(model, graph):
     ours, theirs = step(uf.accelerate(model), *graph), step(model, *graph)
     largest = max(float(value.norm()) for value in theirs.values())
     for name, value in theirs.items():  # what a norm makes zero is rounding in both
-        assert float((ours[name] - value).norm()) < 3e-6 * float(value.norm()) + 1e-7 * largest, name
+        assert float((ours[name] - value).norm()) < 3e-6 * float(value.norm()) + 3e-7 * largest, name
 
 
 def test_checkpoints_are_those_of_pyg(model, graph, tmp_path):
@@ -169,3 +169,10 @@ def test_it_is_compressed_as_it_is(graph):
     fast = uf.compress(model, *graph)
     with torch.no_grad():
         torch.testing.assert_close(fast(*graph), model(*graph), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["replace_functions", "inplace"])
+@pytest.mark.parametrize("call", [uf.accelerate, uf.sparsify])
+def test_a_switch_is_true_or_false(call, name):
+    with pytest.raises(InputError, match=rf"`{name}` must be True or False; got 'no'\.$"):
+        call(pyg.GCN(20, 32, 2, 7), **{name: "no"})

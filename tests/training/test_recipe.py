@@ -32,6 +32,7 @@ def test_the_papers_recipe():
         ("patience", -1),
         *((name, value) for name in ("dropout", "lr", "weight_decay") for value in (-0.1, math.nan, math.inf, "1", True)),
         *(("dropout", value) for value in (1, 1.0, 50)),
+        ("lr", 0),
     ],
 )
 def test_numbers_that_cannot_work(name, value):
@@ -101,5 +102,5 @@ def test_masks_regrow_in_the_first_half_and_only_shrink_after_it():
 
 @pytest.mark.parametrize("name", ["lr", "weight_decay"])
 def test_rates_beyond_any_use_are_refused_before_they_overflow(name):
-    with pytest.raises(InputError, match=rf"`{name}` must be a number in \[0, 1e\+38\); got 1e\+99"):
+    with pytest.raises(InputError, match=rf"`{name}` must be a number in [\[(]0, 1e\+38\); got 1e\+99"):
         Recipe(**{name: 1e99})

@@ -14,7 +14,8 @@ from unifews.errors import FileFormatError, InputError, MissingFileError, Unknow
 from unifews.methods import registry
 from unifews.training import spec
 from unifews.training.recipe import Recipe
-from unifews.training.spec import PAPER, DecoupledSpec, LayeredSpec, TrainSpec, paper_form, read_toml, write_toml
+from unifews.training.run_files import read_toml, write_toml
+from unifews.training.spec import PAPER, DecoupledSpec, LayeredSpec, TrainSpec, paper_form
 
 DATA = small()
 OTHER = dict(

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -135,14 +136,17 @@ def _message(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
+_NOT_A_NUMBER = re.compile("(int|float)_")  # types of pydantic's errors
+_EXTRA = re.compile(r"unexpected extra arguments?(?:\(s\))? \((.*)\)$")
 _VALUE = r"('[^']*'(?: or '[^']*')*|[\w.+-]*\w|)"  # of a setting in a message: quoted, plain or left open
 
 
 def in_flags(message: str, params: Iterable[Any]) -> str:
     """An error message of the library with its settings, `name`, name=value or a_name, as the flags of a command."""
     options = {param.name: param for param in params if param.param_type_name == "option"}
-    if "edge_threshold" in options:
-        options.setdefault("threshold", options["edge_threshold"])  # its name in `propagate`
+    for name, flag in (("threshold", "edge_threshold"), ("method", "methods")):  # of `propagate`, and of `compare`
+        if flag in options:
+            options.setdefault(name, options[flag])
     for name, param in options.items():
         positive = max(param.opts, key=len)
         message = message.replace(f"`{name}`", positive)
@@ -163,9 +167,25 @@ def _with_value(flag: str, found: re.Match[str]) -> str:
 
 
 def _usage(error: Any) -> str:
+    """What typer raises for a mistyped command line, as one sentence in the form of the library's own errors."""
     message = " ".join(str(error.format_message()).split()).rstrip(".")
+    found = _NOT_A_NUMBER.match(_reason(error).get("type", ""))
+    if found:
+        kind = "an integer" if found[1] == "int" else "a number"
+        message = f"{max(error.param.opts, key=len)} must be {kind}; got {str(_reason(error)['input'])!r}"
+    elif hasattr(error, "option_name") and hasattr(error, "possibilities"):
+        near = get_close_matches(error.option_name, error.possibilities or (), n=1, cutoff=0.7)
+        message = f"no such option: {error.option_name}" + "".join(f". Did you mean {name}?" for name in near)
+    elif extra := _EXTRA.search(message):
+        message = f"unexpected argument {extra[1]}"
     command = error.ctx.command_path if getattr(error, "ctx", None) is not None else "unifews"
     return f"{message[:1].lower()}{message[1:]} (see {command} --help)."
+
+
+def _reason(error: Any) -> dict[str, Any]:
+    """What pydantic, which typer converts values with, found wrong: its type and its input."""
+    cause: Any = error.__cause__
+    return cause.errors()[0] if hasattr(cause, "errors") and hasattr(error, "param") else {}
 
 
 def help_if_alone(context: typer.Context) -> None:

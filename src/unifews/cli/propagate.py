@@ -29,7 +29,7 @@ from unifews.cli.options import (
 )
 from unifews.cli.train import train_options
 from unifews.errors import InputError, unknown_name
-from unifews.resources import launched
+from unifews.resources import launched, parse_bytes
 
 if TYPE_CHECKING:
     from unifews.core.config import Option
@@ -116,10 +116,9 @@ def propagate(
             _check_flags(amounts, config, coordinates, memory, undirected)
             if (checkpoint_every_hop or restart) and not files:
                 raise InputError("--restart and --checkpoint-every-hop need --memory, or workers started by torchrun.")
-            # An interrupted call may have moved its result in place already.
             targets = [out, out.with_suffix(".basis.npy")] if coordinates else [out]
             for target in targets:
-                replaces = overwrite or (files and folder_of(out).exists())
+                replaces = overwrite or (files and folder_of(out).exists())  # an interrupted call may have moved it there
                 console.check_output(target, (".npy",), overwrite=replaces, inputs=(graph, features or graph))
             g, x = _load(graph, features, undirected, memory is not None)
         if files:
@@ -128,20 +127,26 @@ def propagate(
             how |= {"memory": memory, "plan": lambda plan: console.note(f"plan: {plan}.")}
         with console.progress("propagating") as progress, resumable(out) if files else nullcontext():
             how |= {"progress": progress if workers.is_first else None}
-            result = _run(workers.group is not None, (g, x, chosen, hops, r), amounts, given, how)
+            result = _run(workers.group is not None, (g, x, chosen, hops, r), features or graph, amounts, given, how)
         if workers.is_first:
             shape = [int(side) for side in result.embedding.shape] if files else _write(result, targets, overwrite)
             _report(graph, g, scheme, result, shape, targets, as_json)
 
 
-def _run(distributed: bool, task: tuple[Any, ...], amounts: Amounts, given: console.Json, how: console.Json) -> Propagated:
+def _run(
+    distributed: bool, task: tuple[Any, ...], source: Path, amounts: Amounts, given: console.Json, how: console.Json
+) -> Propagated:
     run: Callable[..., Propagated]
     if distributed:
         from unifews.propagation.distributed import propagate as run
     else:
         from unifews.propagation.api import propagate as run
     settings = {name: value for name, value in given.items() if name != "edge_threshold"}
-    return run(*task, threshold=amounts.edge_threshold, **settings, **how)
+    try:
+        return run(*task, threshold=amounts.edge_threshold, **settings, **how)
+    except InputError as error:
+        error.args = (str(error).replace("`x`", str(source)),)  # the file that the user knows
+        raise
 
 
 # ------------------------------------------------------------------------------------------------------------- settings
@@ -199,6 +204,8 @@ def _check_flags(
     amounts: Amounts, config: PropagationConfig, coordinates: bool, memory: str | None, undirected: bool | None
 ) -> None:
     """Refuse combinations with flags that only the command has."""
+    if memory is not None:
+        parse_bytes(memory, "memory")
     if coordinates and amounts.max_error is not None:
         raise InputError(
             "--max-error propagates the features themselves; leave out --coordinates, or prune by --edge-sparsity."

@@ -102,7 +102,7 @@ class RunCache:
         """Write the run file, before training: whatever interrupts the run, its settings are known."""
         from unifews.datasets.registry import find
         from unifews.storage.atomic import atomic_file
-        from unifews.training.spec import write_toml
+        from unifews.training.run_files import write_toml
 
         # An absolute path finds the dataset from any folder.
         dataset = self.source if find(self.source) else str(Path(self.source).expanduser().resolve())

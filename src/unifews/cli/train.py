@@ -119,7 +119,7 @@ def _settings(dataset: str | None, run_file: Path | None, given: console.Json, a
     """The settings of the run file, replaced by those of the command line; checked before anything is loaded."""
     from unifews.core.config import check_needs
     from unifews.propagation.config import BY_ERROR
-    from unifews.training.spec import read_toml
+    from unifews.training.run_files import read_toml
 
     if dataset is not None and dataset.endswith(".toml"):
         raise InputError(f"{dataset} is a run file; give it with --run-file {dataset}.")

@@ -331,5 +331,12 @@ def check_threshold(name: str, value: float) -> float:
     return float(value)
 
 
+def check_flags(**given: Any) -> None:
+    """Refuse values of switches that are neither True nor False: ``"no"`` would count as True."""
+    for name, value in given.items():
+        if not isinstance(value, bool | np.bool_):
+            raise InputError(f"`{name}` must be True or False; got {value!r}.", setting=name)
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float | np.floating | np.integer) and not isinstance(value, bool)

@@ -358,7 +358,10 @@ def from_text(config: type[Config], text: str) -> Config:
             raise InputError(f"{name!r} has no settings; got {setting}={value}.")
         if setting not in known:
             raise unknown_name(f"setting of {name!r}", setting, known)
-    return config(**{setting: known[setting].parse(value) for setting, value in given.items()})
+    try:
+        return config(**{setting: known[setting].parse(value) for setting, value in given.items()})
+    except InputError as error:
+        raise InputError(f"in {text!r}, {error}") from error
 
 
 def to_text(name: str, config: Any, *, full: bool = False) -> str:

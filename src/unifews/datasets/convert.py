@@ -14,9 +14,9 @@ from unifews.core.graph import Graph
 from unifews.datasets.dataset import Dataset
 from unifews.datasets.folder import check_replaceable, fill, open_dataset, save_dataset
 from unifews.datasets.ogb import is_ogb, raw_edges
-from unifews.datasets.user_files import assemble, does_not_fit, read_dataset, read_features, read_identified, split_files
+from unifews.datasets.user_files import assemble, read_dataset, read_features, read_identified, split_files
 from unifews.deprecation import renamed_arguments
-from unifews.errors import GraphError, InputError, MissingFileError
+from unifews.errors import GraphError, InputError, MissingFileError, ShapeError
 from unifews.io.convert import build_graph, build_numbered, check_ids_given, convert_files, is_compressed, move_ids
 from unifews.io.edge_lists import TABLES, kind_of
 from unifews.io.external_sort import added
@@ -143,7 +143,7 @@ def _build(
         try:
             built = build_graph(journal, files, x.shape[0], undirected, memory, progress)
         except GraphError as error:
-            raise does_not_fit(files[0], x.shape[0], str(x_file), error) from error
+            raise ShapeError(f"{files[0]} does not fit the {x.shape[0]:,} rows of {x_file}: {error}") from error
     folder.mkdir(exist_ok=True)
     if built.exists():
         built.rename(folder / "graph")

@@ -79,8 +79,8 @@ def _at_path(name: str | PathLike[str], places: DataFolders, progress: StageProg
         return read_npz(path)
     if path.exists():
         raise FileFormatError(
-            f"{path} has no known extension of a dataset; expected a folder written by save_dataset, or .npz. Make one of your "
-            f"files with read_dataset, or with unifews data convert."
+            f"{path} is not a dataset: expected a dataset folder or .npz. unifews data convert makes one from your files "
+            f"(read_dataset in Python)."
         )
     if isinstance(name, str) and len(path.parts) == 1:
         raise unknown_name("dataset", name, registry.RECORDS)

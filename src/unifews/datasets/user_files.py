@@ -109,10 +109,8 @@ def read_fitting_graph(path: Path, shape: tuple[int, int], owner: str) -> Graph:
     n = shape[0]
     try:
         graph = read_graph(path, num_nodes=n)
-    except GraphError as error:
-        if is_edge_list(path):
-            raise does_not_fit(path, n, owner, error) from error
-        graph = read_graph(path)  # an archive of edges between more nodes; an error of its own is raised again
+    except GraphError:  # edges between more nodes, or an error of its own, which is raised again
+        graph = read_graph(path)
     return check_fit(graph, path, shape, owner)
 
 
@@ -130,11 +128,6 @@ def check_there(path: Path) -> None:
     if not path.exists():
         check_finished(path, "graph")
         raise MissingFileError(f"there is no graph {path}.")
-
-
-def does_not_fit(path: Path, n: int, owner: str, error: GraphError) -> ShapeError:
-    """The error for edges between other nodes than a matrix has rows."""
-    return ShapeError(f"{path} does not fit the {n:,} rows of {owner}: {error}")
 
 
 def is_edge_list(path: Path) -> bool:

@@ -105,8 +105,8 @@ def _as_nodes(ends: NDArray[Any], first: int, where: str) -> NDArray[np.int64]:
         bad = ends > np.iinfo(np.int64).max if ends.dtype == np.uint64 else np.zeros(0, dtype=bool)
     else:
         raise InputError(
-            f"the nodes of {where} are {ends.dtype.name} values; nodes are numbered from 0. For identifiers, pass "
-            f"ids=True (data convert --ids)."
+            f"the nodes of {where} are {ends.dtype.name} values; nodes are numbered from 0. For identifiers, "
+            f"run unifews data convert --ids (ids=True in Python)."
         )
     if bad.any():
         i = int(bad.argmax())
@@ -154,8 +154,8 @@ def _line_by_line(block: Block, layout: Layout) -> EdgeList:
                 limit = ", below 2^63" if fields[column].lstrip("+-").isdigit() else ""
                 raise layout.error(
                     number,
-                    f"names node {fields[column]!r}, and nodes are numbered from 0{limit}. For identifiers, pass ids=True "
-                    f"(data convert --ids)",
+                    f"names node {fields[column]!r}, and nodes are numbered from 0{limit}. For identifiers, run "
+                    f"unifews data convert --ids (ids=True in Python)",
                 )
             nodes.append(node)
         ends.append(nodes)

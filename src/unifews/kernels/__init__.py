@@ -93,7 +93,7 @@ def threads_to_use(threads: int | None) -> int:
             return 1
         return _limit.get() or _threads_of_environment() or min(cores(), MAX_THREADS)
     if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
-        raise InputError(f"`threads` is an integer of at least 1, or None for all cores; got {threads!r}.")
+        raise InputError(f"`threads` must be an integer of at least 1 (default: all cores); got {threads!r}.")
     return _not_too_many(int(threads), "`threads`", "leave it out for all of them")
 
 

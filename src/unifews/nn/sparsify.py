@@ -11,6 +11,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn import Linear as Dense
 from torch_geometric.nn import MessagePassing
 
+from unifews.core.checks import check_flags
 from unifews.errors import InputError, unknown_name
 from unifews.nn.acceleration import AcceleratedLayer, AccelerationReport
 from unifews.nn.config import Choice, LayerEntries, Phase, PruningConfig, Scope, Share
@@ -107,6 +108,7 @@ def sparsify(
 
 def _sparsify(model: M, pruning: PruningConfig, inplace: bool, replace_functions: bool) -> M:
     _check_model(model, pruning)
+    check_flags(inplace=inplace, replace_functions=replace_functions)
     if pruning.thins:
         layers = ((path, module) for path, module in model.named_modules() if isinstance(module, MessagePassing))
         check_thinnable({path or type(module).__name__: type(module) for path, module in layers})
@@ -151,6 +153,7 @@ def accelerate(model: M, *, replace_functions: bool = True, inplace: bool = Fals
     messages: correct, but not faster. Half precision and ``torch.autocast`` on the CPU are rejected.
     """
     _check_model(model, PruningConfig())
+    check_flags(inplace=inplace, replace_functions=replace_functions)
     convs = [module for module in model.modules() if isinstance(module, MessagePassing)]
     if not any(_kernel(conv) for conv in convs):
         reasons = "; ".join(sorted({_no_kernel(conv) for conv in convs}))

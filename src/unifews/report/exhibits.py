@@ -24,7 +24,7 @@ def read_exhibit(path: Path) -> Exhibit:
     try:
         values = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path} is not JSON: {error}.") from error
+        raise FileFormatError(f"{path} is neither a ledger nor a result of unifews reproduce: it is not JSON.") from error
     if found := unreadable(values):
         raise FileFormatError(f"{path} {found}; write it again with unifews reproduce.")
     if not is_exhibit(values):

@@ -39,7 +39,7 @@ from unifews.serving.inputs import (
 from unifews.serving.model_copy import private_copy
 from unifews.serving.program import InvalidModel, Layer, Program, ProgramBuilder, StepValue
 
-_HERE = str(Path(__file__).parent)
+_HERE, _TORCH = (f"{Path(path).parent}/" for path in (__file__, torch.__file__))
 _IDENTITY_MODULES = (nn.Dropout, nn.AlphaDropout, nn.Identity)
 
 
@@ -292,7 +292,7 @@ def _writes(node: fx.Node) -> bool:
 def _place(node: fx.Node) -> str:
     """File and line of an operation in the user's code: the innermost frame that is not in torch or this package."""
     lines = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip().startswith("File ")]
-    lines = [line for line in lines if "site-packages/torch/" not in line and _HERE not in line]
+    lines = [line for line in lines if _TORCH not in line and _HERE not in line]
     if not lines:
         return ""
     parts = lines[-1].split(",")

@@ -53,6 +53,8 @@ class FolderFormat(NamedTuple):
         if meta is None and not folder.is_dir():
             kept = moved_aside(folder)
             found = f" Its last complete copy is {kept[0]}: rename that to {folder.name}." if kept else ""
+            if folder.exists():
+                raise FileFormatError(f"{folder} is a file; expected a {self.noun} folder, which {self.writer} writes.")
             raise MissingFileError(f"there is no {self.noun} folder {folder}.{found}")
         if meta is None:
             raise FileFormatError(

@@ -28,7 +28,7 @@ class Recipe:
         group="Training",
         metavar="N",
     )
-    lr: float = option(1e-3, "learning rate", ge=0, lt=_FLOAT32_LIMIT, group="Training", metavar="X")
+    lr: float = option(1e-3, "learning rate", gt=0, lt=_FLOAT32_LIMIT, group="Training", metavar="X")
     weight_decay: float = option(1e-5, "weight decay", ge=0, lt=_FLOAT32_LIMIT, group="Training", metavar="X")
     plateau: int = option(
         15, "epochs without a better validation score before the learning rate is halved", ge=1, group="Training", rare=True

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, asdict, dataclass, field, replace
 from functools import cached_property
-from os import PathLike
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from unifews import __version__
@@ -26,19 +23,17 @@ from unifews.core.config import (
     project,
     same_option,
     split_text,
-    to_toml,
     validate,
 )
 from unifews.core.entry import Amounts, Entries
 from unifews.core.schemes import Appnp, Scheme, Sgc
 from unifews.datasets.dataset import Dataset, SplitKind
-from unifews.errors import FileFormatError, InputError, MissingFileError, unknown_name
+from unifews.errors import InputError, unknown_name
 from unifews.methods import registry
 from unifews.nn import models
 from unifews.nn.config import Choice, LayerEntries, PruningConfig, Scope, Share
 from unifews.propagation import tolerance
 from unifews.propagation.config import BY_ERROR, ErrorNorm, Precision, PropagationConfig
-from unifews.storage.reading import reading
 from unifews.training.fingerprint import fingerprint
 from unifews.training.recipe import LINKS, Recipe, WeightPruning
 
@@ -439,31 +434,3 @@ def _why_unused(kind: type[TrainSpec], name: str, model: str, method: str, decou
         f"`{name}` concerns propagation once before training, and {model} propagates in every layer; leave it out, or take "
         f"model='appnp' or 'sgc'."
     )
-
-
-# ---------------------------------------------------------------------------------------------------------------- TOML
-
-
-def read_toml(path: str | PathLike[str]) -> Values:
-    """The settings of a run file, each of them checked; any may be left out, the dataset too."""
-    path = Path(path)
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError as error:
-        raise MissingFileError(f"there is no run file {path}.") from error
-    try:
-        settings = tomllib.loads(content.decode())
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError, UnicodeDecodeError, a number of 5,000 digits
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).rstrip(".")
-        raise FileFormatError(f"{path} is no run file: {reason}. Write lines such as  edge_sparsity = 0.9.") from error
-    try:
-        with reading(path, "the settings of a run"):
-            TrainSpec.of({"dataset": "", **settings})
-    except InputError as error:
-        raise InputError(f"in {path}, {error}", setting=error.setting) from error
-    return settings
-
-
-def write_toml(spec: TrainSpec) -> str:
-    """A run file that repeats the run: every setting that has a value, the recipe in a table."""
-    return to_toml(spec.to_dict())
