@@ -114,6 +114,7 @@ def test_the_readme_s_python_runs(tmp_path, monkeypatch):
     assert unifews.trace(names["model"]).weight_sparsity == pytest.approx(0.9, abs=0.005)  # as its loop asks for
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
 def test_the_readme_s_shell_runs(tmp_path):
     data = unifews.powerlaw(200, 2000, num_features=16, seed=31)

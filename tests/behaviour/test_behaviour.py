@@ -29,7 +29,10 @@ POINTS = 25.0
 
 
 FAST = [name for name in CALLS if not name.startswith(("train_", "command", "experiment_", "exported_"))]
-CASES = [(name, "base") for name in CALLS] + [(name, level) for level in native.levels() if level != "base" for name in FAST]
+SLOW = ("experiment_", "exported_")
+CASES = [pytest.param(name, "base", marks=[pytest.mark.slow] if name.startswith(SLOW) else []) for name in CALLS] + [
+    (name, level) for level in native.levels() if level != "base" for name in FAST
+]
 
 
 @pytest.fixture

@@ -197,6 +197,7 @@ class TestMistakes:
 
 
 class TestSaving:
+    @pytest.mark.slow
     @pytest.mark.parametrize("model", [["--model", "gcn"], ["--hops", 3]])
     def test_a_trained_model_predicts_again(self, model):
         printed = fine("train", "mine", *model, *HEAD, *PRUNED, "--no-baseline", "--save", "saved")
@@ -209,6 +210,7 @@ class TestSaving:
         test = DATA.split(seed["seed"]).test
         assert 100 * np.mean(np.load("p.npy")[test] == DATA.y[test]) == pytest.approx(seed["test"], abs=1.5)
 
+    @pytest.mark.slow
     def test_a_run_of_the_ledger_is_trained_again_for_its_model(self):
         fine("train", "mine", "--model", "gcn", *HEAD, *PRUNED)
         again = fine("train", "mine", "--model", "gcn", *HEAD, *PRUNED, "--save", "saved", "--json")

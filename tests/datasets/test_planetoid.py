@@ -91,6 +91,7 @@ FORGED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", [2, 4])
 @pytest.mark.parametrize("value", FORGED.values(), ids=FORGED)
 def test_forged_arrays_are_refused(value, protocol):

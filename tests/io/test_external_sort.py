@@ -79,6 +79,7 @@ def lists(draw):
     return n, edges, None if weight is None else weight.astype(np.float32)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(lists(), st.booleans(), st.sampled_from([3_000, 40_000, 10**7]), st.integers(1, 50), st.integers(1, 3))
 def test_the_bytes_are_those_of_memory(tmp_path_factory, case, undirected, share, chunk, threads):

@@ -206,6 +206,7 @@ def test_torch_func_and_flop_counting_pass_through():
     assert torch.equal(own(X, EDGES), h.relu() + (h > 0))
 
 
+@pytest.mark.slow
 def test_a_compiled_model_drops_too():
     model = torch.compile(uf.accelerate(gcn()), backend="eager").train()
     torch.manual_seed(2)

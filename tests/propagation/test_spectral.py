@@ -122,6 +122,7 @@ def test_all_continuations_begin_with_what_is_known(seed, m, size):
         assert np.array_equal(diagonal[:m, way], a) and np.array_equal(off_diagonal[:m, way], b)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(seed=SEEDS, nodes=st.integers(12, 40), name=st.sampled_from(["PageRank .02", "PageRank .5", "heat 1", "heat 20"]))
 def test_the_error_of_m_coefficients_is_about_what_is_estimated(seed, nodes, name):

@@ -122,6 +122,7 @@ def light(monkeypatch):
     monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "")
 
 
+@pytest.mark.slow
 def test_hundreds_of_damaged_ledgers_give_a_page_each(tmp_path, light):
     """Drawn by fixed seeds."""
     path, skipped = tmp_path / "ledger.jsonl", 0
@@ -135,6 +136,7 @@ def test_hundreds_of_damaged_ledgers_give_a_page_each(tmp_path, light):
     assert skipped > 150
 
 
+@pytest.mark.slow
 def test_whatever_a_record_lacks_or_has_instead(tmp_path, light):
     """Every value in turn, gone or another: such lines are shown or skipped, and the page of the others is made."""
     kinds = {tuple(key for key in place if isinstance(key, str)): place for place in places(PRUNED)}

@@ -99,6 +99,7 @@ def test_a_record_that_json_cannot_hold(tmp_path):
         uf.compress(trained("gcn"), x, edge_index, record=[1])
 
 
+@pytest.mark.slow
 def test_serving_imports_neither_pyg_nor_torchs_compiler(tmp_path):
     """Which take longer than a thousand predictions."""
     x, edge_index = graph()

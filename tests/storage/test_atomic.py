@@ -97,6 +97,7 @@ def killed(after=9, *, renames=False, while_writing=False):
     return subprocess.run([sys.executable, "-c", script], timeout=60).returncode
 
 
+@pytest.mark.slow
 def test_killed_between_two_renames_the_old_folder_is_put_back_by_the_next_reader(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     put("f", 1)
@@ -107,6 +108,7 @@ def test_killed_between_two_renames_the_old_folder_is_put_back_by_the_next_reade
     assert got("f") == 3 and names() == ["f"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overwrite", [True, False])
 def test_killed_between_two_renames_the_next_writer_knows_that_there_is_a_folder(tmp_path, monkeypatch, overwrite):
     monkeypatch.chdir(tmp_path)
@@ -122,6 +124,7 @@ def test_killed_between_two_renames_the_next_writer_knows_that_there_is_a_folder
     assert names() == ["f"]
 
 
+@pytest.mark.slow
 def test_where_it_cannot_be_put_back_the_error_names_the_copy(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     put("f", 1)
@@ -143,6 +146,7 @@ def test_graphs_and_datasets_are_put_back_too(tmp_path, monkeypatch):
         assert read(name) is not None and Path(name).is_dir() and not old.exists()
 
 
+@pytest.mark.slow
 def test_what_killed_writers_left_is_deleted_by_the_next(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     put("f", 1)
@@ -234,6 +238,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_two_writers_and_a_reader_never_see_a_gap(way):
     """One folder, replaced 300 times by two processes while this one reads it."""
     put("f", 0)

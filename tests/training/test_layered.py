@@ -39,6 +39,7 @@ def test_every_model_learns_unpruned_and_pruned(model):
         assert bool(run.trace.edge_sparsity) == bool(run.trace.weight_sparsity) == bool(settings)
 
 
+@pytest.mark.slow
 def test_thirty_two_layers_learn_too():
     run = uf.train(DATA, "gcnii", layers=32, **HOW | {"epochs": 40}, **BOTH, renormalize=False)
     assert run.accuracy.test > 60 and len(run.trace.hops) == 32
@@ -247,6 +248,7 @@ def test_hidden_edges_are_apart_and_pairs_without_one_have_none():
     assert pairs_of(LinkSplit.of(DATA.graph, 347).test) == parts[2] != pairs_of(LinkSplit.of(DATA.graph, 349).test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, BOTH, {"edge_sparsity": 0.5, "entries": "node"}], ids=["unpruned", "unit", "node"])
 def test_links_are_found(settings):
     run = uf.train(DATA, "gcn", task="links", seeds=2, dropout=0.2, **HOW | {"epochs": 30}, **settings)

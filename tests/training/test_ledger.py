@@ -48,6 +48,7 @@ def test_a_folder_or_a_file(tmp_path, given, file):
     assert (tmp_path / file).is_file()
 
 
+@pytest.mark.slow
 def test_processes_that_write_at_once_do_not_mix(tmp_path):
     """Lines of many pages, so that a write in two pieces would show."""
     path = tmp_path / "runs.jsonl"
@@ -257,6 +258,7 @@ def mine(book, name="a"):
     return make
 
 
+@pytest.mark.slow
 def test_a_run_that_another_process_is_at_is_waited_for_and_its_record_taken(tmp_path, other):
     book, waited = Ledger(tmp_path), []
 
@@ -268,6 +270,7 @@ def test_a_run_that_another_process_is_at_is_waited_for_and_its_record_taken(tmp
     assert book.records() == [record("a", by="other")] and not list(tmp_path.glob(".*.lock"))
 
 
+@pytest.mark.slow
 def test_who_does_not_wait_is_told_and_other_runs_are_free(tmp_path, other):
     book = Ledger(tmp_path)
     with pytest.raises(module.Busy, match="another process is training run a"):
@@ -275,6 +278,7 @@ def test_who_does_not_wait_is_told_and_other_runs_are_free(tmp_path, other):
     assert book.once("b", mine(book, "b"), wait=False) == record("b", by="me")
 
 
+@pytest.mark.slow
 def test_a_killed_process_lets_go_of_its_run(tmp_path, other):
     book = Ledger(tmp_path)
     other.kill()
@@ -295,6 +299,7 @@ def test_a_record_that_is_there_is_taken_unless_wanted_again(tmp_path):
     assert not list(tmp_path.glob(".*.lock"))
 
 
+@pytest.mark.slow
 def test_many_processes_do_every_run_once(tmp_path):
     script = (
         "import sys; from unifews.training.ledger import Ledger\n"

@@ -361,7 +361,8 @@ def from_text(config: type[Config], text: str) -> Config:
     try:
         return config(**{setting: known[setting].parse(value) for setting, value in given.items()})
     except InputError as error:
-        raise InputError(f"in {text!r}, {error}") from error
+        error.args = (f"in {text!r}, {error}",)
+        raise
 
 
 def to_text(name: str, config: Any, *, full: bool = False) -> str:

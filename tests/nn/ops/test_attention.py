@@ -107,6 +107,7 @@ def test_large_scores_stay_finite():
     assert bool(out.isfinite().all()) and float(alpha.max()) <= 1.0001 and float(mine.min()) >= 0
 
 
+@pytest.mark.slow
 def test_torch_accepts_the_operators():
     a, x, y, att, loop = problem(40, 200, 4, 8)
     lanes = attention.all_lanes(4, 8)
@@ -124,6 +125,7 @@ def test_torch_accepts_the_operators():
         torch.library.opcheck(operator.default, arguments, test_utils=checks)
 
 
+@pytest.mark.slow
 def test_compiled_and_counted():
     a, x, y, att, loop = problem(40, 200, 4, 8)
     lanes = attention.all_lanes(4, 8)

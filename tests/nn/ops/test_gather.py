@@ -86,6 +86,7 @@ def test_gather_kept_uses_and_differentiates_the_same_entries(shape, level):
     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_torch_accepts_the_operators():
     edge_index, x, weight = problem(40, 200, 24)
     a = Adjacency.build(edge_index, len(x))
@@ -97,6 +98,7 @@ def test_torch_accepts_the_operators():
     torch.library.opcheck(torch.ops.unifews.edge_dots.default, (x.detach(), x.detach(), a.start, a.end, a.indices))
 
 
+@pytest.mark.slow
 def test_compiled_and_counted():
     edge_index, x, _ = problem(40, 200, 24)
     a = Adjacency.build(edge_index, len(x))

@@ -97,6 +97,7 @@ def test_a_pattern_is_cached_until_the_mask_is_written_to():
     assert len(Pattern.of(keep).at) == int(keep.sum()) != len(first.at)
 
 
+@pytest.mark.slow
 def test_as_torch_wants_operators(always):
     torch.manual_seed(401)
     x, weight = torch.randn(40, 9, requires_grad=True), torch.randn(6, 9) * (torch.rand(6, 9) < 0.4)
