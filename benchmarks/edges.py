@@ -6,8 +6,8 @@
 
 A PyG model of two layers passed to `uf.sparsify`: Adam .01, weight decay 5e-4, dropout .5, 200 epochs; 50/25/25 split by seed.
 A case is `unpruned`, or an entry kind and an edge sparsity, `weight` and a weight sparsity, or both (`unit .5 + weight .9`),
-followed by a choice (`largest`, `random`, `smallest`) or `as-is` (without renormalisation). `narrow .5 .9` is an unpruned model
-that is so much narrower that it needs as many multiply-adds as one of these sparsities.
+followed by a choice (`random`, `smallest`), `as-is` (without renormalisation) or `hysteresis 1` (columns chosen anew in every
+pass). `narrow .5 .9` is an unpruned model that is so much narrower that it needs as many multiply-adds.
 
 Per case: validation accuracy at the best evaluated epoch (every fifth), test accuracy there, mean ± standard deviation over
 seeds; validation accuracy at the best epoch up to 50 and up to 100, and at epochs 50 and 100 themselves; CPU seconds of all
@@ -115,8 +115,10 @@ def _settings(case: str, seed: int) -> dict[str, Any]:
     for word, value in zip(words, [*words[1:], ""], strict=True):
         if word == "weight":
             how["weight_sparsity"] = float(value)
-        elif word in ("largest", "random", "smallest"):
+        elif word in ("random", "smallest"):
             how |= {"choice": word, "choice_seed": seed}
+        elif word == "hysteresis":
+            how["hysteresis"] = float(value)
         elif word == "as-is":
             how["renormalize"] = False
         elif word.isalpha() and word != "unpruned":

@@ -495,7 +495,7 @@ def test_hysteresis_is_for_models_with_batchnorm_and_can_be_left_out():
     plain = nn.Sequential(GCNConv(20, 32))
     normed = nn.Sequential(GCNConv(20, 32), nn.BatchNorm1d(32))
     for model, how, stays in ((plain, {}, False), (normed, {}, True), (normed, {"hysteresis": 1.0}, False)):
-        model = uf.sparsify(model, edge_sparsity=0.8, entries="unit", **how).train()
+        model = uf.sparsify(model, edge_sparsity=0.8, entries="unit", renormalize=False, **how).train()
         model[0](x, edge_index)
         kept = model[0].columns.clone()
         with torch.no_grad():
@@ -506,6 +506,38 @@ def test_hysteresis_is_for_models_with_batchnorm_and_can_be_left_out():
             model[0].lin.weight[~kept] *= 10
         model[0](x, edge_index)
         assert not bool((model[0].columns & kept).any())
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_renormalised_columns_are_chosen_once_or_by_the_hysteresis_given(norm):
+    x, edge_index = graph()
+    for how, stays, goes in (({}, True, False), ({"hysteresis": 4.0}, True, True), ({"hysteresis": 1.0}, False, True)):
+        layers = [GCNConv(20, 32), *([nn.BatchNorm1d(32)] if norm else [])]
+        model = uf.sparsify(nn.Sequential(*layers), edge_sparsity=0.8, **how).train()
+        model[0](x, edge_index)
+        kept = model[0].columns.clone()
+        for factor, same in ((3, stays), (10, not goes)):
+            with torch.no_grad():
+                model[0].lin.weight[~kept] *= factor
+            model[0](x, edge_index)
+            assert torch.equal(model[0].columns, kept) == same
+
+
+def test_chosen_columns_survive_saving_and_come_from_a_trained_model(tmp_path):
+    """The first pass of a model that is pruned after its training chooses by its weights; a loaded one chooses no more."""
+    x, edge_index = graph()
+    conv = GCNConv(20, 32)
+    with torch.no_grad():
+        conv.lin.weight[:6] *= 100
+    model = uf.sparsify(conv, edge_sparsity=0.7).train()
+    model(x, edge_index)
+    assert model.columns.nonzero().flatten().tolist()[:6] == list(range(6))
+    uf.save(model, tmp_path / "model")
+    again = uf.load(tmp_path / "model", into=GCNConv(20, 32)).train()
+    with torch.no_grad():
+        again.lin.weight[6:] *= 1000
+    again(x, edge_index)
+    assert torch.equal(again.columns, model.columns)
 
 
 def test_the_momentum_of_a_norm_is_raised_on_one_graph_only_and_given_back():

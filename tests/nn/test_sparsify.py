@@ -388,7 +388,8 @@ def test_schedules():
 def test_a_schedule_for_weights_alone(entries):
     """As the authors in the second half of the epochs: removed weights stay removed, edges are decided from scratch."""
     x, edge_index = graph()
-    model = uf.sparsify(net(GCNConv), edge_sparsity=0.5, weight_sparsity=0.6, entries=entries, ramp=1, feedback=False)
+    how = dict(edge_sparsity=0.5, weight_sparsity=0.6, ramp=1, feedback=False, hysteresis=1.0)
+    model = uf.sparsify(net(GCNConv), entries=entries, **how)
     train(model, x, edge_index)
     uf.set_schedule(model, "monotone-weights")
     first = model.first

@@ -55,8 +55,8 @@ class PruningConfig:
     inherit: bool = option(True, "entries removed at one hop or layer are removed at later ones too", group="Pruning")
     ramp: int = option(30, "training passes over which weight sparsity grows to its target", ge=1, group="Pruning")
     feedback: bool = option(True, "removed weights keep learning while they may come back", group="Pruning", rare=True)
-    hysteresis: float = option(
-        4.0, "a kept column is replaced only by one this many times as large", ge=1, group="Pruning", rare=True
+    hysteresis: float | None = option(
+        None, "a kept column is replaced only by one this many times as large", ge=1, group="Pruning", rare=True
     )
     norm_momentum: float | None = option(
         0.9,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from dataclasses import dataclass, field
 from threading import enumerate as threads_alive
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from unifews.nn.linear import PrunedWeight
 
 
+_HYSTERESIS = 4.0  # of columns before a BatchNorm (docs/adr/0024)
 _FAST_MOMENTUM = 0.5  # momentum above which running statistics follow the last few passes
 Graph = weakref.ref[Adjacency] | None
 _REGROW_EVERY = 1  # training passes from one weight decision to the next once the ramp is over (ADR-0012)
@@ -301,11 +303,15 @@ class Session:
     def hysteresis(self) -> float:
         """Factor by which the magnitude of another column must exceed that of a kept one to replace it.
 
-        Above 1 where a BatchNorm averages its statistics over many passes: those of a column that is sent in some of them fit
-        neither case.
+        Infinite where columns are renormalised: one that is sent in some passes and itself in others fits the weights after it
+        in neither (docs/adr/0031). Without that, above 1 where a BatchNorm averages its statistics over many passes, for the
+        same reason.
         """
+        wanted = self.pruning.hysteresis
+        if self.pruning.renormalize:
+            return math.inf if wanted is None else wanted
         slow = any(norm.momentum is None or norm.momentum < _FAST_MOMENTUM for norm in self.norms)
-        return self.pruning.hysteresis if slow else 1.0
+        return (_HYSTERESIS if wanted is None else wanted) if slow else 1.0
 
     def raise_momentum(self, norm: _BatchNorm, args: Any) -> None:
         """Hook: while passes run on one graph, running statistics follow the last passes instead of averaging over many."""

@@ -45,7 +45,7 @@ def sparsify(
     inherit: bool = True,
     ramp: int = 30,
     feedback: bool = True,
-    hysteresis: float = 4.0,
+    hysteresis: float | None = None,
     norm_momentum: float | None = 0.9,
     renormalize: bool = True,
     replace_functions: bool = True,
@@ -71,7 +71,8 @@ def sparsify(
         inherit: edges removed by a layer do not exist for the next one (`unifews.nn.inheritance`).
         ramp: training passes over which the fraction of removed weights grows to `weight_sparsity`.
         feedback: whether removed weights are still trained while they may be restored (docs/adr/0012).
-        hysteresis: a kept column is replaced only by one this many times as large, where BatchNorm averages over many passes.
+        hysteresis: a kept column is replaced only by one this many times as large. None: columns are chosen in the first pass
+            and kept; with ``renormalize=False`` 4 where a BatchNorm averages over many passes, else 1.
         norm_momentum: least momentum of BatchNorm while training on one graph; None leaves it unchanged.
         renormalize: with ``entries="unit"``, a column of GCNConv or GCN2Conv that is not sent is y, not T[u,u]·y: only the
             self-loop is left of its row of T, and normalised by that T[u,u] = 1.

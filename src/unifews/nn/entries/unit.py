@@ -42,7 +42,8 @@ class UnitEntries(EntryKind):
     def select(self, product: Product, conv: PrunedConv) -> Selection:
         every, first, last = conv.columns, conv.call * product.width, (conv.call + 1) * product.width
         chosen = every[first:last]
-        if conv.session.deciding or len(chosen) != product.width:
+        stale = conv.session.deciding and not self._settled(conv, chosen)
+        if stale or len(chosen) != product.width:
             conv.columns = chosen
             self.decide(product, conv)
             chosen = conv.columns
@@ -50,6 +51,13 @@ class UnitEntries(EntryKind):
                 conv.columns = torch.cat([every[:first], chosen, every[last:]])
                 conv.chosen = int(conv.columns.sum())
         return Selection(columns=chosen.nonzero().flatten(), renormalize=conv.renormalizes)
+
+    def _settled(self, conv: PrunedConv, chosen: Tensor) -> bool:
+        """Whether the columns of a product are chosen for good."""
+        session = conv.session
+        if session.pruning.edge_sparsity is None or not bool(conv.decided):
+            return False
+        return session.hysteresis == math.inf and int(chosen.sum()) == min(round(session.share(conv)), len(chosen))
 
     @torch.no_grad()
     def decide(self, product: Product, conv: PrunedConv) -> None:
@@ -64,9 +72,9 @@ class UnitEntries(EntryKind):
         rank = ranked(size, pruning.choice, lambda: _noise(conv, len(size)).to(size))
         if pruning.edge_sparsity is not None:
             count = min(round(session.share(conv)), len(size))
-            if bool(conv.decided) and len(conv.columns) == len(size) and pruning.choice != "random":
-                factor = session.hysteresis if pruning.choice == "largest" else 1 / session.hysteresis
-                rank = torch.where(conv.columns, rank * factor, rank)
+            factor = session.hysteresis
+            if bool(conv.decided) and len(conv.columns) == len(size) and pruning.choice != "random" and factor < math.inf:
+                rank = torch.where(conv.columns, rank * (factor if pruning.choice == "largest" else 1 / factor), rank)
             keep = largest(rank, count)
         else:
             assert pruning.edge_threshold is not None
