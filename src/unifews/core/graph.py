@@ -135,6 +135,8 @@ class Graph:
 
         One sort of 64-bit keys: 5 to 7 s for 140 M edges on two cores, 12 bytes each; six times that if weighted.
         """
+        if num_nodes is None and hasattr(edge_index, "sparse_size"):  # torch_geometric.EdgeIndex
+            num_nodes = max((side for side in edge_index.sparse_size() if side is not None), default=None)
         edges = as_edges(edge_index)
         n = count_nodes(edges, num_nodes)
         if edge_weight is None:
@@ -216,6 +218,43 @@ class Graph:
         return cls.from_csr(indptr, indices, value)
 
     @classmethod
+    def from_networkx(cls, graph: Any, weight: str | None = None) -> Graph:
+        """A graph from a networkx graph: node i is the i-th of `list(graph)`, and an undirected edge becomes two.
+
+        `weight` names the edge attribute that holds weights.
+        """
+        if not hasattr(graph, "is_directed") or not hasattr(graph, "adj"):
+            raise InputError(f"from_networkx takes a networkx graph, not {type(graph).__name__}.")
+        number = {node: place for place, node in enumerate(graph)}
+        ends = np.array([(number[u], number[v]) for u, v in graph.edges()], dtype=np.int64).reshape(-1, 2).T
+        values = None
+        if weight is not None:
+            given = [value for _, _, value in graph.edges(data=weight)]
+            if None in given:
+                raise GraphError(f"{given.count(None):,} edges have no attribute {weight!r}; set it, or leave out `weight`.")
+            values = np.array(given, dtype=np.float32)
+        if not graph.is_directed():
+            there = ends[0] != ends[1]
+            ends = np.concatenate([ends, ends[::-1, there]], axis=1)
+            values = None if values is None else np.concatenate([values, values[there]])
+        return cls.from_edge_index(ends, len(number), values)
+
+    @classmethod
+    def from_dgl(cls, graph: Any, weight: str | None = None) -> Graph:
+        """A graph from a homogeneous DGL graph; `weight` names the edge data that holds weights."""
+        if not hasattr(graph, "edges") or not hasattr(graph, "is_homogeneous"):
+            raise InputError(f"from_dgl takes a DGL graph, not {type(graph).__name__}.")
+        if not graph.is_homogeneous:
+            raise GraphError(
+                "this DGL graph has several types of nodes or edges; pass dgl.to_homogeneous(graph) or one relation."
+            )
+        if weight is not None and weight not in graph.edata:
+            raise GraphError(f"this DGL graph has no edge data {weight!r}; it has {', '.join(graph.edata) or 'none'}.")
+        source, target = graph.edges()
+        values = None if weight is None else graph.edata[weight]
+        return cls.from_edge_index(np.stack([np.asarray(source.cpu()), np.asarray(target.cpu())]), graph.num_nodes(), values)
+
+    @classmethod
     def open(cls, folder: str | PathLike[str], *, verify: bool | None = None) -> Graph:
         """The graph in a folder written by `save`, memory-mapped: opening costs no memory.
 
@@ -275,6 +314,43 @@ class Graph:
     def to_edge_index(self) -> NDArray[np.int64]:
         """The edges as int64 [2, m], sources in the first row, ordered by target and then by source."""
         return np.stack([self.indices.astype(np.int64), csr.targets(self.indptr)])
+
+    def to_pyg(self, x: Any = None, y: Any = None) -> Any:
+        """A torch_geometric `Data`, with `edge_weight` if the graph is weighted; features x and labels y become tensors."""
+        import torch
+        from torch_geometric.data import Data
+
+        data = Data(edge_index=torch.from_numpy(self.to_edge_index()), num_nodes=self.num_nodes)
+        if self.weight is not None:
+            data.edge_weight = torch.from_numpy(self.weight.copy())
+        for name, values in (("x", x), ("y", y)):
+            if values is not None:
+                data[name] = torch.as_tensor(values)
+        return data
+
+    def to_networkx(self) -> Any:
+        """A networkx `Graph`, or a `DiGraph` of a directed graph; weights as edge attribute ``"weight"``."""
+        import networkx
+
+        source, target = self.to_edge_index().tolist()
+        graph = networkx.Graph() if self.is_symmetric else networkx.DiGraph()
+        graph.add_nodes_from(range(self.num_nodes))
+        if self.weight is None:
+            graph.add_edges_from(zip(source, target, strict=True))
+        else:
+            graph.add_weighted_edges_from(zip(source, target, self.weight.tolist(), strict=True))
+        return graph
+
+    def to_dgl(self) -> Any:
+        """A DGL graph; weights as edge data ``"weight"``."""
+        import dgl
+        import torch
+
+        source, target = (torch.from_numpy(ends) for ends in self.to_edge_index())
+        graph = dgl.graph((source, target), num_nodes=self.num_nodes)
+        if self.weight is not None:
+            graph.edata["weight"] = torch.from_numpy(self.weight.copy())
+        return graph
 
     def transpose(self) -> Graph:
         """Every edge reversed. Costs one sort of the edges."""
