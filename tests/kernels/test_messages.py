@@ -125,7 +125,8 @@ def test_diffuse(level, seed, wide, weighted, some, loops):
     reference.pick_columns(y=y, columns=columns, blocks=blocks, table=plain_table)
     assert np.array_equal(table, plain_table)
     one, many, plain = (np.full_like(y, np.nan) for _ in range(3))
-    arguments = dict(**edges, blocks=blocks, columns=columns, table=table, y=y, loop=loop)
+    rest = rng.standard_normal(n).astype(np.float32) if columns is not None and rng.integers(2) else None
+    arguments = dict(**edges, blocks=blocks, columns=columns, table=table, y=y, loop=loop, rest=rest)
     native.diffuse(**arguments, out=one, threads=1)
     native.diffuse(**arguments, out=many, threads=3)
     reference.diffuse(**arguments, out=plain)

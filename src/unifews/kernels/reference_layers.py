@@ -92,18 +92,23 @@ def diffuse(
     table: Floats,
     y: Floats,
     loop: Floats | None,
+    rest: Floats | None,
     out: Floats,
     threads: int = 1,
 ) -> None:
-    """out[u] = loop[u] · y[u], and in `columns` (None: all) also Σ_e w_e · table[v]; table [n, blocks · 16]."""
+    """out[u] = loop[u] · y[u], and in `columns` (None: all) also Σ_e w_e · table[v]; table [n, blocks · 16].
+
+    With `rest`, out[u] = rest[u] · y[u] in the other columns.
+    """
     width = y.shape[1]
     where = np.arange(width) if columns is None else columns
     for u in range(len(start)):
         total = np.zeros(table.shape[1], dtype=np.float32)
         for v, w, _ in edges_into(u, start, end, indices, weight):
             total += w * table[v]
-        out[u] = 0 if loop is None else loop[u] * y[u]
-        out[u, where] += total[: len(where)]
+        own = 0 if loop is None else loop[u] * y[u]
+        out[u] = own if rest is None else rest[u] * y[u]
+        out[u, where] = (own + np.zeros(width))[where] + total[: len(where)]
 
 
 def pick_columns(y: Floats, columns: Longs | None, blocks: int, table: Floats, threads: int = 1) -> None:

@@ -164,7 +164,7 @@ def diffuse(step: Step, y: Tensor, edges: LayerEdges, *, known: bool) -> tuple[T
     used = None
     receivers = edges.adjacency.num_nodes
     if known:
-        out = renormalized(step, products.diffuse(y, edges, columns_of(step)), y, edges)
+        out = products.diffuse(y, edges, columns_of(step), rest_of(step, edges))
     elif step.settings["form"] == "edges":
         used = edges.factor * row_sizes(y)[edges.adjacency.indices.long()] >= _delta(step)
         out = products.diffuse(y, only(edges, used), None)
@@ -173,6 +173,11 @@ def diffuse(step: Step, y: Tensor, edges: LayerEdges, *, known: bool) -> tuple[T
         if edges.loop is not None:
             out = torch.addcmul(out, edges.loop[:, None], y[:receivers])
     return add_bias_and_relu(step, out), used
+
+
+def rest_of(step: Step, edges: LayerEdges) -> Tensor | None:
+    """[receivers]: the factor of y[u] in columns that are not sent, where the step renormalises them: 1 with a self-loop."""
+    return edges.has_loop if step.settings["renormalize"] and edges.loop is not None else None
 
 
 def renormalized(step: Step, out: Tensor, y: Tensor, edges: LayerEdges, here: slice = slice(None)) -> Tensor:

@@ -192,22 +192,29 @@ class SentColumns(NamedTuple):
         call_kernel(native.pick_columns, dict(table=table), y=y, columns=chosen, blocks=blocks)
         return cls(table, chosen, blocks)
 
-    def diffuse(self, edges: LayerEdges, here: slice, y: Tensor, out: Tensor) -> None:
-        """out = loop · y + the sum over neighbours, for the receivers `here`, whose own rows are y."""
+    def diffuse(self, edges: LayerEdges, here: slice, y: Tensor, out: Tensor, rest: Tensor | None = None) -> None:
+        """out = loop · y + the sum over neighbours, for the receivers `here`, whose own rows are y; with `rest`,
+        rest · y in the columns that are not sent."""
         loop = edges.loop
         tables = dict(
-            blocks=self.blocks, columns=self.columns, table=self.table, y=y, loop=None if loop is None else loop[here]
+            blocks=self.blocks,
+            columns=self.columns,
+            table=self.table,
+            y=y,
+            loop=None if loop is None else loop[here],
+            rest=None if rest is None or self.columns is None else rest[here],
         )
         call_kernel(native.diffuse, dict(out=out), **_lists(edges.adjacency, here), weight=edges.weight, **tables)
 
 
-def diffuse(y: Tensor, edges: LayerEdges, columns: Tensor | None) -> Tensor:
-    """T y of the receivers in new memory, with the sum over neighbours in these columns only."""
+def diffuse(y: Tensor, edges: LayerEdges, columns: Tensor | None, rest: Tensor | None = None) -> Tensor:
+    """T y of the receivers in new memory, with the sum over neighbours in these columns only; in the others rest · y."""
     receivers, y = edges.adjacency.num_nodes, y.contiguous()
     if columns is not None and not len(columns):
-        return torch.zeros(receivers, y.shape[1]) if edges.loop is None else edges.loop[:, None] * y[:receivers]
+        own = edges.loop if rest is None else rest
+        return torch.zeros(receivers, y.shape[1]) if own is None else own[:, None] * y[:receivers]
     out = torch.empty(receivers, y.shape[1])
-    SentColumns.of(y, columns).diffuse(edges, slice(None), y[:receivers], out)
+    SentColumns.of(y, columns).diffuse(edges, slice(None), y[:receivers], out, rest)
     return out
 
 

@@ -165,15 +165,14 @@ class StreamedSum:
 
     def __init__(self, step: Step, y: Tensor, edges: LayerEdges) -> None:
         self._step, self._edges = step, edges
-        self._y = y.contiguous()
+        self._y, self._rest = y.contiguous(), graph_steps.rest_of(step, edges)
         self._sent = SentColumns.of(self._y, graph_steps.columns_of(step))
 
     def rows(self, first: int, last: int, out: Tensor | None = None) -> Tensor:
         """The step's result for these rows."""
         y = self._own(first, last)
         out = torch.empty_like(y) if out is None else out
-        self._sent.diffuse(self._edges, slice(first, last), y, out)
-        graph_steps.renormalized(self._step, out, y, self._edges, slice(first, last))
+        self._sent.diffuse(self._edges, slice(first, last), y, out, self._rest)
         return graph_steps.add_bias_and_relu(self._step, out)
 
     def _own(self, first: int, last: int) -> Tensor:
@@ -185,7 +184,7 @@ class StreamedSumOfLinear(StreamedSum):
 
     def __init__(self, step: Step, made: Step, x: Tensor, edges: LayerEdges) -> None:
         self._step, self._made, self._x, self._edges = step, made, x, edges
-        columns = graph_steps.columns_of(step)
+        columns, self._rest = graph_steps.columns_of(step), graph_steps.rest_of(step, edges)
         assert columns is not None
         blocks = -(-len(columns) // LANES)
         width, bias = blocks * LANES, made.tensor("bias")

@@ -93,7 +93,8 @@ def test_torch_accepts_the_operators():
     both = (a.start, a.end, a.indices, a.back_start, a.back_end, a.back_indices, a.back_order, a.forward_order)
     torch.library.opcheck(torch.ops.unifews.gather.default, (x, weight, *both))
     columns, loop = torch.tensor([3, 0, 17]), torch.rand(40)
-    torch.library.opcheck(torch.ops.unifews.diffuse.default, (x, columns, weight.detach(), loop, *both))
+    for rest in (None, torch.rand(40)):
+        torch.library.opcheck(torch.ops.unifews.diffuse.default, (x, columns, weight.detach(), loop, rest, *both))
     torch.library.opcheck(torch.ops.unifews.gather_kept.default, (x, weight.detach(), torch.rand(40), *both))
     torch.library.opcheck(torch.ops.unifews.edge_dots.default, (x.detach(), x.detach(), a.start, a.end, a.indices))
 

@@ -30,7 +30,7 @@ inline void sum_row(const Edges& e, int64_t u, const float* x, int64_t stride, i
 // The position of the last edge: what is fetched ahead stays within the list.
 inline int64_t last_edge(const Edges& e) { return e.n ? std::max<int64_t>(e.end[e.n - 1] - 1, 0) : 0; }
 
-// out = loop[u] · y[u], and in the columns of the table also what the neighbours send. `sum` is room for d.blocks blocks.
+// out = loop[u] · y[u], and in the columns of the table also what the neighbours send; in the others rest[u] · y[u] where that is given. `sum` is room for d.blocks blocks.
 template <class Index, bool kWeighted>
 inline void diffuse_row(const Diffuse& d, int64_t u, int64_t last, float* sum, float* out) {
   const int64_t stride = int64_t(d.blocks) * kLanes;
@@ -46,6 +46,12 @@ inline void diffuse_row(const Diffuse& d, int64_t u, int64_t last, float* sum, f
   const float own = d.loop ? d.loop[u] : 0.0f;
   if (!d.columns) {
     for (int64_t j = 0; j < d.width; j++) out[j] = own * y[j] + sum[j];
+    return;
+  }
+  if (d.rest) {
+    const float rest = d.rest[u];
+    for (int64_t j = 0; j < d.width; j++) out[j] = rest * y[j];
+    for (int64_t k = 0; k < d.count; k++) out[d.columns[k]] = own * y[d.columns[k]] + sum[k];
     return;
   }
   if (d.loop)

@@ -143,6 +143,7 @@ struct Diffuse {
   const float* table;      // [n][blocks][16] what is sent
   const float* y;          // [n][width]
   const float* loop;       // [n], or nullptr: 0
+  const float* rest;       // [n] the factor of y[u] in columns that are not sent, or nullptr: loop
   float* out;              // [n][width]
   int threads;
 };

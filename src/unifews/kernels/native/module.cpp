@@ -292,16 +292,16 @@ NB_MODULE(_native, m) {
   m.def(
       "diffuse",
       [](Input<int64_t> start, Input<int64_t> end, Indices indices, Maybe<Input<float>> weight, int blocks,
-         Maybe<Input<int64_t>> columns, Input<float> table, Input<float> y, Maybe<Input<float>> loop, Array<float> out,
-         int threads) {
+         Maybe<Input<int64_t>> columns, Input<float> table, Input<float> y, Maybe<Input<float>> loop,
+         Maybe<Input<float>> rest, Array<float> out, int threads) {
         const int64_t width = int64_t(y.shape(1));
         const Diffuse d{edges(start, end, indices, weight), width, blocks, columns ? int64_t(columns->shape(0)) : width,
-                        data(columns), table.data(), y.data(), data(loop), out.data(), threads};
+                        data(columns), table.data(), y.data(), data(loop), data(rest), out.data(), threads};
         nb::gil_scoped_release free;
         current.messages().diffuse(d);
       },
       "start"_a, "end"_a, "indices"_a, "weight"_a.none(), "blocks"_a, "columns"_a.none(), "table"_a, "y"_a,
-      "loop"_a.none(), "out"_a, "threads"_a);
+      "loop"_a.none(), "rest"_a.none(), "out"_a, "threads"_a);
 
   m.def(
       "pick_columns",

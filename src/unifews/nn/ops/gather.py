@@ -1,7 +1,7 @@
 """The products of a layer as torch operators: compiled kernels forward and backward, no message per edge in memory.
 
     unifews::gather        y[u] = Σ_e w_e · x[v] over the edges e = (v → u)
-    unifews::diffuse       loop[u] · y[u] + Σ_e w_e · y[v], the sum in some of the columns only
+    unifews::diffuse       loop[u] · y[u] + Σ_e w_e · y[v], the sum in some of the columns only, rest[u] · y[u] in the others
     unifews::gather_kept   `gather` over the entries (e, block of 16 columns) with |w_e| · ‖x[v, block]‖ ≥ cut[u]
     unifews::edge_dots     ⟨x[v], g[u]⟩ for every edge: the gradient of w
     unifews::sparse_rows   sparse features times weights; its gradient needs no reversed edges
@@ -12,11 +12,13 @@ a constant for the gradient.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from unifews.errors import InputError
 from unifews.kernels import LANES, native
@@ -24,6 +26,7 @@ from unifews.nn.edges import Adjacency
 from unifews.nn.ops import call_kernel
 from unifews.nn.ops.memory import empty
 
+_reordered = WeakTensorKeyDictionary()
 _SLACK = 8  # floats past the end of an array of magnitudes that a vector load may read
 
 
@@ -44,19 +47,38 @@ def gather_kept(x: Tensor, adjacency: Adjacency, cut: Tensor, weight: Tensor | N
 
 
 def diffuse(
-    y: Tensor, adjacency: Adjacency, weight: Tensor | None, loop: Tensor | None, columns: Tensor | None = None
+    y: Tensor,
+    adjacency: Adjacency,
+    weight: Tensor | None,
+    loop: Tensor | None,
+    columns: Tensor | None = None,
+    rest: Tensor | None = None,
 ) -> Tensor:
-    """T y = loop · y + `gather` of these columns (int64; None: all), [n, f], in one pass over y and its result."""
+    """T y = loop · y + `gather` of these columns (int64; None: all), [n, f], in one pass over y and its result.
+
+    `rest` [n]: the factor of y in the other columns; None: loop.
+    """
     _check(y)
-    if any(value is not None and value.requires_grad for value in (weight, loop)):
+    if any(value is not None and value.requires_grad for value in (weight, loop, rest)):
         raise InputError("`diffuse` has no gradient for edge weights; use `gather`.")
-    out: Tensor = torch.ops.unifews.diffuse(y, columns, weight, loop, *_both(adjacency))
+    out: Tensor = torch.ops.unifews.diffuse(y, columns, weight, loop, rest, *_both(adjacency))
     return out
 
 
 def _check(x: Tensor) -> None:
     if x.dtype != torch.float32 or x.device.type != "cpu":
         raise InputError(f"the kernels need float32 on the CPU; x is {x.dtype} on {x.device}; convert it.")
+
+
+def reordered(weight: Tensor | None, order: Tensor) -> Tensor | None:
+    """weight[order], for the reversed lists; cached while the factors of a graph, which no pass changes, live."""
+    if weight is None or weight.requires_grad or weight.is_inference() or type(weight) is not Tensor:
+        return None if weight is None else weight[order]
+    found = _reordered.get(weight)  # type: ignore[no-untyped-call]
+    if found is None or found[0] != weight._version or found[1]() is not order:
+        found = _reordered[weight] = weight._version, weakref.ref(order), weight[order]
+    made: Tensor = found[2]
+    return made
 
 
 def _both(a: Adjacency) -> tuple[Tensor, ...]:
@@ -101,9 +123,17 @@ def _gather_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, start, end, indices, back_start, back_end, back_indices, back_order, forward_order = ctx.saved_tensors
     to_x = to_weight = None
     if ctx.needs_input_grad[0]:
-        back_weight = None if weight is None else weight[back_order]
         to_x = torch.ops.unifews.gather(
-            grad, back_weight, back_start, back_end, back_indices, start, end, indices, forward_order, back_order
+            grad,
+            reordered(weight, back_order),
+            back_start,
+            back_end,
+            back_indices,
+            start,
+            end,
+            indices,
+            forward_order,
+            back_order,
         )
     if ctx.needs_input_grad[1]:
         to_weight = torch.ops.unifews.edge_dots(x, grad, start, end, indices)
@@ -195,6 +225,7 @@ def _diffuse(
     columns: Tensor | None,
     weight: Tensor | None,
     loop: Tensor | None,
+    rest: Tensor | None,
     start: Tensor,
     end: Tensor,
     indices: Tensor,
@@ -213,7 +244,7 @@ def _diffuse(
         call_kernel(native.pick_columns, dict(table=table), y=y, columns=picked, blocks=blocks)
     out = empty(*y.shape)
     layout = dict(start=start, end=end, indices=indices, weight=weight, blocks=blocks, columns=picked, table=table, y=y)
-    call_kernel(native.diffuse, dict(out=out), **layout, loop=loop)
+    call_kernel(native.diffuse, dict(out=out), **layout, loop=loop, rest=None if columns is None else rest)
     return out
 
 
@@ -227,14 +258,11 @@ def _diffuse_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _diffuse_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    columns, weight, loop, start, end, indices, back_start, back_end, back_indices, back_order, forward_order = (
-        ctx.saved_tensors
-    )
-    back_weight = None if weight is None else weight[back_order]
-    to_y = torch.ops.unifews.diffuse(
-        grad, columns, back_weight, loop, back_start, back_end, back_indices, start, end, indices, forward_order, back_order
-    )
-    return to_y, *[None] * 11
+    columns, weight, loop, rest, *structure = ctx.saved_tensors
+    start, end, indices, back_start, back_end, back_indices, back_order, forward_order = structure
+    back = (back_start, back_end, back_indices, start, end, indices, forward_order, back_order)
+    to_y = torch.ops.unifews.diffuse(grad, columns, reordered(weight, back_order), loop, rest, *back)
+    return to_y, *[None] * 12
 
 
 _diffuse.register_autograd(_diffuse_backward, setup_context=_diffuse_context)
@@ -291,8 +319,7 @@ def _kept_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tenso
 
 def _kept_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, cut, back_start, back_end, back_indices, back_order = ctx.saved_tensors
-    back_weight = None if weight is None else weight[back_order]
-    to_x = torch.ops.unifews.scatter_kept(grad, x, back_weight, cut, back_start, back_end, back_indices)
+    to_x = torch.ops.unifews.scatter_kept(grad, x, reordered(weight, back_order), cut, back_start, back_end, back_indices)
     return to_x, *[None] * 10
 
 
@@ -371,7 +398,7 @@ def _columns_flops(grad: Any, values: Any, *rest: Any, **extra: Any) -> int:
 
 @register_flop_formula(torch.ops.unifews.diffuse)  # type: ignore[untyped-decorator]
 def _diffuse_flops(
-    y: Any, columns: Any, weight: Any, loop: Any, start: Any, end: Any, indices: Any, *rest: Any, **extra: Any
+    y: Any, columns: Any, weight: Any, loop: Any, own: Any, start: Any, end: Any, indices: Any, *rest: Any, **extra: Any
 ) -> int:
     """A multiply and an add per edge and column that is sent."""
     return 2 * int(indices[0]) * int(y[1] if columns is None else columns[0])

@@ -87,9 +87,10 @@ class Product(ABC):
             return Multiplied(self._along(kept.edges), used, used * self.width)
         count = self.width if kept.columns is None else len(kept.columns)
         used = self.edges.count if count or kept.columns is None else 0
-        out = self._in_columns(kept.columns)
         if kept.renormalize and kept.columns is not None and count < self.width and self.edges.loop is not None:
-            out = self._renormalized(out, unsent(kept.columns, self.width))
+            out = self._in_columns_renormalized(kept.columns)
+        else:
+            out = self._in_columns(kept.columns)
         return Multiplied(out, used, self.edges.count * count)
 
     @abstractmethod
@@ -97,8 +98,8 @@ class Product(ABC):
         """Over all edges, in these columns; None = all."""
 
     @abstractmethod
-    def _renormalized(self, out: Tensor, columns: Tensor) -> Tensor:
-        """`out` with the factor 1 for self-loops in these columns."""
+    def _in_columns_renormalized(self, columns: Tensor) -> Tensor:
+        """`_in_columns` with the factor 1 for self-loops in the other columns."""
 
     @abstractmethod
     def _along(self, keep: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from unifews.nn.edges import Adjacency, LayerEdges
 from unifews.nn.ops import attention
 from unifews.nn.ops.attention import Lanes, all_lanes
 from unifews.nn.ops.linear import times
-from unifews.nn.products import Multiplied, Product
+from unifews.nn.products import Multiplied, Product, unsent
 
 _MAX_SAMPLE = 1 << 21  # entries for a quantile
 _CHUNK = 1 << 24  # message values in memory at a time on the portable path
@@ -138,10 +138,11 @@ class AttentionProduct(Product):
     def _in_columns(self, columns: Tensor | None) -> Tensor:
         return gather(self.x, self.alpha, self.own, self.edges.adjacency, columns=columns)
 
-    def _renormalized(self, out: Tensor, columns: Tensor) -> Tensor:
+    def _in_columns_renormalized(self, columns: Tensor) -> Tensor:
         """Without attention dropout, which would remove the only term."""
-        own, there = self.x.columns(columns), self.edges.has_loop
-        return out.index_copy(1, columns, own if bool(there.all()) else there[:, None] * own)
+        out, others = self._in_columns(columns), unsent(columns, self.width)
+        own, there = self.x.columns(others), self.edges.has_loop
+        return out.index_copy(1, others, own if bool(there.all()) else there[:, None] * own)
 
     def _along(self, keep: Tensor) -> Tensor:
         adjacency, at = self.edges.adjacency, None if bool(keep.all()) else keep.nonzero().flatten()

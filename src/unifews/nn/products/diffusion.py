@@ -52,9 +52,9 @@ class DiffusionProduct(Product):
     def _in_columns(self, columns: Tensor | None) -> Tensor:
         return diffused(self.y, self.edges, columns)
 
-    def _renormalized(self, out: Tensor, columns: Tensor) -> Tensor:
+    def _in_columns_renormalized(self, columns: Tensor) -> Tensor:
         assert self.edges.loop is not None
-        return out.index_add(1, columns, (self.edges.has_loop - self.edges.loop)[:, None] * self.y[:, columns])
+        return diffused(self.y, self.edges, columns, self.edges.has_loop)
 
     def _along(self, keep: Tensor) -> Tensor:
         return diffused(self.y, self.edges if bool(keep.all()) else self.edges.only(keep))
@@ -73,18 +73,27 @@ def block_norms(y: Tensor, lanes: int) -> Tensor:
     return rows.norm(dim=2) if lanes > 1 else rows[:, :, 0].abs()
 
 
-def diffused(y: Tensor, edges: LayerEdges, columns: Tensor | None = None) -> Tensor:
-    """T y, [n, width]: Σ_{v≠u} T[u,v]·y[v] in these columns (None: all) + T[u,u]·y[u] in all."""
+def diffused(y: Tensor, edges: LayerEdges, columns: Tensor | None = None, rest: Tensor | None = None) -> Tensor:
+    """T y, [n, width]: Σ_{v≠u} T[u,v]·y[v] in these columns (None: all) + T[u,u]·y[u] in all.
+
+    `rest` [n]: the factor of y[u] in the other columns; None: T[u,u].
+    """
     if columns is not None and len(columns) == y.shape[1]:
         columns = None
-    if _has_kernels(y) and not edges.learnt and (columns is None or len(columns)):
-        return gather.diffuse(y, edges.adjacency, edges.weight, edges.loop, columns)
+    learnt = edges.learnt or (rest is not None and rest.requires_grad)
+    if _has_kernels(y) and not learnt and (columns is None or len(columns)):
+        return gather.diffuse(y, edges.adjacency, edges.weight, edges.loop, columns, rest)
     if columns is None:
         sent = off_diagonal(y, edges)
     else:
         sent = torch.zeros_like(y)
         sent = sent.index_copy(1, columns, off_diagonal(y[:, columns], edges)) if len(columns) else sent
-    return sent if edges.loop is None else sent + edges.loop[:, None] * y
+    if edges.loop is None:
+        return sent
+    own = edges.loop[:, None] * y
+    if rest is not None and columns is not None:
+        own = (rest[:, None] * y).index_copy(1, columns, own[:, columns])
+    return sent + own
 
 
 def off_diagonal(y: Tensor, edges: LayerEdges) -> Tensor:

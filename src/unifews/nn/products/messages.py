@@ -62,10 +62,11 @@ class MessageProduct(Product):
         keep = torch.zeros(self.width, dtype=torch.bool, device=self.rows.device).index_fill(0, columns, True)
         return self._masked(keep.expand(len(self._sent), -1))
 
-    def _renormalized(self, out: Tensor, columns: Tensor) -> Tensor:
+    def _in_columns_renormalized(self, columns: Tensor) -> Tensor:
+        out = self._in_columns(columns)
         if self.operand is None:
             return out
-        others = torch.zeros(self.width, dtype=torch.bool, device=out.device).index_fill(0, columns, True)
+        others = torch.ones(self.width, dtype=torch.bool, device=out.device).index_fill(0, columns, False)
         return torch.where(self._is_loop[:, None] & others, self.operand, out)
 
     def _along(self, keep: Tensor) -> Tensor:
