@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 _HYSTERESIS = 4.0  # of columns before a BatchNorm (docs/adr/0024)
 _FAST_MOMENTUM = 0.5  # momentum above which running statistics follow the last few passes
 Graph = weakref.ref[Adjacency] | None
-_REGROW_EVERY = 1  # training passes from one weight decision to the next once the ramp is over (ADR-0012)
+_REGROW_EVERY = 5  # training passes from one weight decision to the next once weights have settled, and
+_SETTLED = 2  # ramps after which they have (ADR-0012)
 _MAX_PASSES = 64  # number of stored passes above which those of ended threads are dropped
 
 
@@ -55,6 +56,18 @@ class Pass:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "graph": None, "thinned": {}}  # weak references cannot be copied or pickled
+
+
+@dataclass(frozen=True)
+class OptimizerStep:
+    """The passes since the parameters last changed."""
+
+    versions: list[int]
+    """Of the weights."""
+    first: int
+    """Number of the first pass."""
+    decides: bool
+    """Whether they decide on weights."""
 
 
 class Session:
@@ -86,6 +99,7 @@ class Session:
         """Notes on the model, added to every trace."""
         self._passes: dict[int, Pass] = {}  # by thread, since several threads may evaluate a model at once
         self._last: Pass | None = None
+        self._step: OptimizerStep | None = None
         self._trained: Pass | None = None  # the last training pass, which continues after an evaluation in between
         self._inside: set[int] = set()  # threads inside a call of the whole model
         self._depth: dict[PrunedConv, int] = {}
@@ -103,7 +117,7 @@ class Session:
         self.thinner = GraphThinner(EdgeRule.of(pruning)) if pruning.thins else None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_graphs": (None, None), "_passes": {}, "_inside": set()}
+        return {**vars(self), "_graphs": (None, None), "_passes": {}, "_inside": set(), "_step": None}
 
     @property
     def now(self) -> Pass | None:
@@ -260,11 +274,22 @@ class Session:
     def _decides_weights(self) -> bool:
         """Whether weights may be removed or restored in this training pass.
 
-        Where removed weights are trained, decisions need the dense gradient; once the ramp is over, they are taken, and that
-        gradient is computed, in every `_REGROW_EVERY`-th pass.
+        Where removed weights are trained, decisions need their gradient. It is dense in the passes that decide: all of the
+        first `_SETTLED` ramps, then every `_REGROW_EVERY`-th. The passes of one optimizer step, whose gradients add up, agree.
         """
-        after = self.passes - self.pruning.ramp
-        return after <= 0 or not self.pruning.feedback or after % _REGROW_EVERY == 0
+        if not self.pruning.feedback or self.phase != "regrow":
+            return True
+        last = self._step
+        versions = [0 if weight.matrix.is_inference() else weight.matrix._version for weight in self.weights]
+        if last is not None and last.versions == versions:
+            return last.decides
+        settled = self.pruning.ramp * _SETTLED
+        before = (
+            self.passes - 1 if last is None else min(last.first, self.passes - 1)
+        )  # after a state was loaded, it may be less
+        due = self.passes <= settled or (self.passes - settled) // _REGROW_EVERY > (before - settled) // _REGROW_EVERY
+        self._step = OptimizerStep(versions, self.passes, due)
+        return due
 
     def _decide_missing(self) -> None:
         """Before a pass that is not a training pass: let layers without a valid decision take one now.
