@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 from torch_geometric.nn import GCNConv, MessagePassing
 
 from unifews.errors import InputError
 from unifews.nn.convs.base import PrunedConv, cached, prunes
 from unifews.nn.convs.checks import check_edges, check_features, is_pair
 from unifews.nn.edges import LayerEdges, Norm
-from unifews.nn.ops.linear import times
+from unifews.nn.ops.linear import Mask, times
 from unifews.nn.products import Multiplied, Product
-from unifews.nn.products.diffusion import column_sizes, off_diagonal, sample_senders
+from unifews.nn.products.diffusion import column_sizes, diffused, sample_senders
+
+_splits = WeakTensorKeyDictionary()
 
 
 @prunes(GCNConv)
@@ -49,43 +53,50 @@ class PrunedGCNConv(PrunedConv, GCNConv):  # type: ignore[misc]
             p = self.diffuse_cached(x, edges)
             out: Tensor = self.lin.times(p, self.bias)
             return out
-        if self._widens(x, edges):
-            return self._widened(x, edges)
+        if self._sums_first(x, edges):
+            return self._summed_first(x, edges)
         out = self.diffuse(self.lin(x), edges, x)
         return out if self.bias is None else out.add_(self.bias)  # a new tensor, which no gradient needs
 
-    def _widens(self, x: Tensor, edges: LayerEdges) -> bool:
-        """Whether columns are sent of a product x Wᵀ that is wider than x."""
-        session = self.session
-        fits = x.layout == torch.strided and edges.loop is not None and not edges.learnt
-        return fits and session.pruning.prunes_edges and not session.kind.by_edge and x.shape[1] < self.lin.weight.shape[0]
+    def _sums_first(self, x: Tensor, edges: LayerEdges) -> bool:
+        """Whether T x is computed once for all passes: x is the same as in the pass before, and its weights are sparse."""
+        session, lin = self.session, self.lin
+        sends_columns = session.pruning.prunes_edges and not session.kind.by_edge and edges.loop is not None
+        if not sends_columns or edges.learnt or x.layout != torch.strided or x.device.type != "cpu":
+            return False
+        sparse = lin.is_pruned and not lin.feedback and lin.due is None and x.shape[1] <= len(lin.weight)
+        return cached(x, edges, "seen", lambda: x.new_zeros(0))[1] and sparse
 
-    def _widened(self, x: Tensor, edges: LayerEdges) -> Tensor:
-        """T (x Wᵀ) + b, of which only the columns that are sent are computed for all nodes."""
+    def _summed_first(self, x: Tensor, edges: LayerEdges) -> Tensor:
         began, weight = perf_counter(), self.lin.prepare(x)
-        return self.multiply(WidenedProduct(x, weight, self.bias, edges, sparse_weight=self.lin.is_pruned), began)
+        return self.multiply(SumFirst(x, weight, self.lin.keep, self.bias, edges), began)
 
 
 @dataclass(frozen=True, eq=False)
-class WidenedProduct(Product):
-    """(diag(loop) x) Wᵀ + b, plus the sum over neighbours of the columns of x Wᵀ that are sent, the only ones T is applied to.
+class SumFirst(Product):
+    """T (x Wᵀ) + b of an x that does not change between passes, for kinds that select columns only.
 
-    For kinds that select columns only.
+    A column that is sent is (T x) Wᵀ, any other one (diag(loop) x) Wᵀ, or x Wᵀ renormalised. Both operands are computed once:
+
+        [T x | x] [W ⊙ sent | W ⊙ ¬sent]ᵀ
+
+    is one product with a sparse matrix.
     """
 
     x: Tensor
     weight: Tensor
+    keep: Tensor
+    """bool, as W: its weights that are not zero."""
     bias: Tensor | None
     edges: LayerEdges
     alive: None = None
-    sparse_weight: bool = False
 
     @property
     def width(self) -> int:
         return len(self.weight)
 
     def column_sizes(self) -> Tensor:
-        return column_sizes(self._linear(sample_senders(self.x.detach()), self.weight.detach()), self.edges)
+        return column_sizes(times(sample_senders(self.x.detach()), self.weight.detach()), self.edges)
 
     def edge_sizes(self) -> Tensor:
         raise NotImplementedError("decisions by edge are taken on `DiffusionProduct`")
@@ -96,29 +107,37 @@ class WidenedProduct(Product):
     def entry_sizes(self, lanes: int) -> Tensor:
         return self.edge_sizes()
 
-    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return times(x, weight, bias, sparse_weight=self.sparse_weight)
-
     def _in_columns(self, columns: Tensor | None) -> Tensor:
         assert self.edges.loop is not None
         loop = self.edges.loop[:, None]
-        out = self._linear(cached(self.x, self.edges, "own", lambda: loop * self.x)[0], self.weight, self.bias)
-        columns = torch.arange(self.width) if columns is None else columns
-        if len(columns):
-            out = out.index_add_(1, columns, off_diagonal(self._linear(self.x, self.weight[columns]), self.edges))
-        return out
+        return self._of("loops", lambda: loop * self.x, columns)
 
-    def _renormalized(self, out: Tensor, columns: Tensor) -> Tensor:
-        assert self.edges.loop is not None
-        share = (self.edges.has_loop - self.edges.loop)[:, None]
-        rest = cached(self.x, self.edges, "rest", lambda: share * self.x)[0]
-        return out.index_add_(1, columns, self._linear(rest, self.weight[columns]))
+    def _in_columns_renormalized(self, columns: Tensor) -> Tensor:
+        there = self.edges.has_loop
+        return self._of("whole", lambda: self.x if bool(there.all()) else there[:, None] * self.x, columns)
+
+    def _of(self, name: str, make: Callable[[], Tensor], columns: Tensor | None) -> Tensor:
+        """The product in which `make` is the operand of the columns that are not sent."""
+        operand, _ = cached(self.x, self.edges, name, lambda: torch.cat([diffused(self.x, self.edges), make()], dim=1))
+        sent = torch.zeros(self.width, 1, dtype=torch.bool)
+        sent = ~sent if columns is None else sent.index_fill_(0, columns, True)
+        weight = torch.cat([self.weight * sent, self.weight * ~sent], dim=1)
+        return times(operand, weight, self.bias, sparse_weight=True, mask=Mask(_split(self.keep, sent), 1, sampled=True))
 
     def _along(self, keep: Tensor) -> Tensor:
         return self.edge_sizes()
 
     def _at_least(self, delta: float, lanes: int) -> Multiplied:
         raise NotImplementedError("decisions by edge are taken on `DiffusionProduct`")
+
+
+def _split(keep: Tensor, sent: Tensor) -> Tensor:
+    """bool [outputs, 2 · inputs]: keep at the outputs that are sent, beside keep at the others; cached, for its pattern."""
+    found = _splits.get(keep)  # type: ignore[no-untyped-call]
+    if found is None or found[0] != keep._version or not torch.equal(found[1], sent):
+        found = _splits[keep] = keep._version, sent, torch.cat([keep & sent, keep & ~sent], dim=1)
+    made: Tensor = found[2]
+    return made
 
 
 def sums(conv: MessagePassing) -> bool:
