@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from unifews.kernels import threads_to_use
+from unifews.kernels import LANES, threads_to_use
 
 _MIN_VALUES = 1 << 12  # below, a call costs more than it saves
+_SHARED_WORK = 1 << 19  # values below which one thread is done before others have started (some 100 µs)
 
 
 def takes_kernel(x: Tensor) -> bool:
@@ -76,4 +78,19 @@ def call_kernel(kernel: Callable[..., Any], outputs: Mapping[str, Tensor | None]
             inputs[name] = _array(value)
     for name, value in outputs.items():
         inputs[name] = value if value is None else value.numpy()
-    return kernel(**inputs, threads=threads_to_use(None))
+    return kernel(**inputs, threads=_threads(inputs))
+
+
+def _threads(inputs: Mapping[str, Any]) -> int:
+    """As many as torch uses (`torch.set_num_threads`), if they have enough to do; no result depends on their number."""
+    most = min(threads_to_use(None), torch.get_num_threads())
+    return most if most > 1 and _work(inputs) >= _SHARED_WORK else 1
+
+
+def _work(arrays: Mapping[str, Any]) -> int:
+    """About how many values a kernel reads, writes and multiplies: those of its arrays, and of lists each entry with a row."""
+    work = sum(int(value.size) for value in arrays.values() if isinstance(value, np.ndarray))
+    entries = arrays.get("indices")
+    if entries is not None:
+        work += len(entries) * (len(arrays["x"]) if "indptr" in arrays else LANES * int(arrays.get("blocks", 1)))
+    return work
