@@ -23,7 +23,7 @@ from unifews.serving.packed_arrays import Json
 from unifews.serving.products import Weight, sparse_rows
 from unifews.serving.program import Program
 from unifews.serving.runtime import BoundGraph, ProgramRun
-from unifews.serving.subgraph import Nodes, SubgraphPlanner
+from unifews.serving.subgraph import Nodes, SubgraphPlanner, hidden_layers
 
 _ALL_NODES_FROM = 0.25  # fraction of the nodes from which all nodes are computed
 
@@ -44,6 +44,8 @@ class FrozenModel:
         self._widths = program.widths
         self._threads: int | None = None
         self._bound: tuple[BoundGraph, SubgraphPlanner] | None = None
+        self._hidden: frozenset[int] = frozenset()
+        """Steps whose results `predict` stores for all nodes."""
         self._edges_cache: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
     # --------------------------------------------------------------------------------------------------------- properties
@@ -95,12 +97,30 @@ class FrozenModel:
         """
         return ProgramRun(self.program, self._bound_graph(x, edge_index, edge_weight), self._threads).all()
 
-    def bind(self, x: Any, edge_index: Any, edge_weight: Any = None) -> FrozenModel:
-        """Set the graph that `predict` works on; returns the model itself. `compress` binds the graph it is called with."""
+    def bind(self, x: Any, edge_index: Any, edge_weight: Any = None, *, cache: bool = True) -> FrozenModel:
+        """Set the graph that `predict` works on; returns the model itself. `compress` binds the graph it is called with.
+
+        Args:
+            x: features, as in a call.
+            edge_index: edges, as in a call.
+            edge_weight: weights, as in a call.
+            cache: let `predict` store the hidden values that the last layer reads, for all nodes: 4 bytes · nodes · their
+                columns (`hidden_bytes`). They are computed for all nodes once the neighbourhoods of earlier calls have cost as
+                much, and again after torch has written to x. Writes by NumPy are not noticed: bind again after them.
+        """
         bound = self._bound_graph(x, edge_index, edge_weight)
         planner = SubgraphPlanner(self.program, bound.edges, sparse=bound.x.layout != torch.strided)
         self._bound = bound, planner
+        self._hidden = hidden_layers(self.program, bound.edges) if cache else frozenset()
         return self
+
+    @property
+    def hidden_bytes(self) -> int:
+        """Memory of the hidden values that `predict` has stored."""
+        if self._bound is None:
+            return 0
+        known = self._bound[0].known
+        return sum(known[number].nbytes for number in self._hidden if number in known)
 
     def predict(self, nodes: Any = None) -> Tensor:
         """Scores [nodes, outputs] of some nodes of the bound graph, computed from their neighbourhoods only.
@@ -108,11 +128,13 @@ class FrozenModel:
         Args:
             nodes: a node number, several, or a boolean mask of all nodes; None = all nodes.
 
-        Equal to the rows of a call with the whole graph, up to rounding.
+        Equal to the rows of a call with the whole graph, up to rounding. Repeated calls read stored values of the hidden layers
+        (`bind`), and then cost one neighbourhood of the last layer.
         """
         if self._bound is None:
             raise InputError("this model is not bound to a graph; call bind(x, edge_index) first, or model(x, edge_index).")
         bound, planner = self._bound
+        bound.refresh()
         run = ProgramRun(self.program, bound, self._threads)
         if nodes is None:
             return run.all()
@@ -122,7 +144,12 @@ class FrozenModel:
         once, back = np.unique(chosen, return_inverse=True) if len(chosen) > 1 else (chosen, None)
         if len(once) > _ALL_NODES_FROM * bound.edges.num_nodes:
             return run.all()[torch.from_numpy(chosen)]
-        out = run.some(planner.plan(once, bound.known), once)
+        plan = planner.plan(once, bound.known)
+        bound.work += plan.work
+        if self._hidden and bound.work > planner.whole and not self._hidden <= bound.known.keys():
+            run.store_hidden(self._hidden)
+            plan = planner.plan(once, bound.known)
+        out = run.some(plan, once)
         return out if back is None else out[torch.from_numpy(back)]
 
     def thin(self, edge_index: Any, edge_weight: Any = None) -> tuple[Tensor, Tensor | None]:

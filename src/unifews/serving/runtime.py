@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,7 +37,7 @@ from unifews.serving.rows import (
     part_of,
     rows_at_a_time,
 )
-from unifews.serving.subgraph import Nodes, SubgraphPlan
+from unifews.serving.subgraph import Nodes, SubgraphPlan, upstream
 
 _ONE_THREAD = 1 << 24  # multiply-adds up to which starting other threads takes longer than it saves
 
@@ -68,7 +68,22 @@ class BoundGraph:
     def __init__(self, x: Tensor, edges: ProgramEdges) -> None:
         self.x, self.edges = x, edges
         self.known: dict[int, Tensor] = {}
-        """Results of the steps in `ALL_NODE_OPS`, by step number."""
+        """Results of steps for all nodes, by step number: those in `ALL_NODE_OPS`, and hidden layers that `predict` reads."""
+        self.work = 0
+        """Estimated multiply-adds of the calls of `predict` since x was last written to."""
+        self._version = self._current
+
+    @property
+    def _current(self) -> int:
+        """Version of x, which increases when torch writes to it."""
+        return 0 if self.x.is_inference() else self.x._version
+
+    def refresh(self) -> None:
+        """Discard what was computed from earlier values of x."""
+        if self._version != self._current:
+            self._version, self.work = self._current, 0
+            self.known.clear()
+            self.__dict__.pop("table", None)
 
     @cached_property
     def table(self) -> Tensor:
@@ -149,6 +164,20 @@ class ProgramRun:
             self._threads = 1
         return self._in_order(plan, nodes)
 
+    @torch.no_grad()
+    def store_hidden(self, numbers: Collection[int]) -> None:
+        """Compute these steps for all nodes and store their results in the bound graph."""
+        program, known = self._program, self._bound.known
+        needed = upstream(program, numbers)
+        with using_threads(self._threads):
+            values: dict[int, ValueRows] = {0: ValueRows(self._bound.x, None)}
+            for number in sorted(needed):
+                step = program.steps[number - 1]
+                values[number] = ValueRows(self._step(number, step, values, None, SubgraphPlan()), None)
+                later = {value for other in needed if other > number for value in program.steps[other - 1].inputs}
+                values = {value: rows for value, rows in values.items() if not value or value in later or value in numbers}
+            known.update({number: _dense(values[number].x) for number in numbers})
+
     def _in_order(self, plan: SubgraphPlan, nodes: Nodes | None = None) -> Tensor:
         with using_threads(self._threads):
             values: dict[int, ValueRows] = {0: ValueRows(self._bound.x, None)}
@@ -165,8 +194,8 @@ class ProgramRun:
             return values[len(self._program.steps)].at(nodes)
 
     def _step(self, number: int, step: Step, values: dict[int, ValueRows], rows: Nodes | None, plan: SubgraphPlan) -> Tensor:
-        if step.op in ALL_NODE_OPS:
-            known = self._bound.known
+        known = self._bound.known
+        if step.op in ALL_NODE_OPS or number in known:
             if number not in known:
                 given = [values[value].at(None) for value in step.inputs]
                 known[number] = self._layer(step, given) if step.op == "layer" else self._propagated(step, given[0])

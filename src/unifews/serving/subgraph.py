@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,7 +48,14 @@ class SubgraphPlanner:
         """`sparse`: whether the features are a sparse matrix."""
         self._program, self._edges, self._sparse = program, edges, sparse
         self._uses = program.uses
+        self.whole = 0
+        """Estimated multiply-adds for all nodes."""
         self._widths = program.widths
+        for number, step in enumerate(program.steps, start=1):
+            rows = edges.num_nodes
+            if step.op in GRAPH_OPS:
+                rows += edges.of_step(number).edges.count
+            self.whole += rows * (step.weight.kept if step.op == "linear" else self._widths[number])
 
     def plan(self, nodes: Nodes, known: Container[int] = ()) -> SubgraphPlan:
         """For these distinct nodes; `known`: steps whose results are already computed."""
@@ -68,9 +75,9 @@ class SubgraphPlanner:
             if decides:
                 later.append(rows)
             count = self._edges.num_nodes if rows is None else len(rows)
-            plan.work += count * (step.weight.kept if step.op == "linear" else self._widths[number])
             if number in known:
                 continue
+            plan.work += count * (step.weight.kept if step.op == "linear" else self._widths[number])
             if step.op in ALL_NODE_OPS or rows is None:
                 for value in step.inputs:
                     requested.add(value, None)
@@ -125,6 +132,36 @@ class SubgraphPlanner:
         sent = made.weight.shape[0] if columns is None else int(columns.sum())
         senders = min(count, self._edges.num_nodes) + len(rows)
         return count * inputs + 2 * len(rows) * weights < senders * weights + count * sent
+
+
+def upstream(program: Program, numbers: Iterable[int]) -> set[int]:
+    """These steps and all that they depend on."""
+    found: set[int] = set()
+    waiting = [number for number in numbers if number]
+    while waiting:
+        number = waiting.pop()
+        if number not in found:
+            found.add(number)
+            waiting += [value for value in program.steps[number - 1].inputs if value]
+    return found
+
+
+def hidden_layers(program: Program, edges: ProgramEdges) -> frozenset[int]:
+    """The steps whose results the last layer reads, and that depend on neighbours themselves; none if there is one layer.
+
+    With them stored for all nodes, some nodes cost one neighbourhood. Not where a layer inherits the edges that magnitudes of
+    another one keep.
+    """
+    steps = program.steps
+    sums = {number for number, step in enumerate(steps, start=1) if step.op in GRAPH_OPS}
+    if not sums or any(step.op in ALL_NODE_OPS for step in steps) or not all(edges.of_step(n).known for n in sums):
+        return frozenset()
+    feeds: set[int] = set()  # values that some sum over neighbours depends on
+    for number in sums:
+        feeds |= upstream(program, steps[number - 1].inputs)
+    last = [number for number in range(1, len(steps) + 1) if number not in feeds]
+    read = {value for number in last for value in steps[number - 1].inputs if value in feeds}
+    return frozenset(value for value in read if upstream(program, [value]) & sums)
 
 
 class _RequestedRows:
