@@ -9,6 +9,7 @@ gcn        GCN of 2 layers, width 512, on arxiv-sub, edge .8 and weight .9, besi
            normalisation cached: with a torch.sparse CSR matrix (MKL), and with edge_index
 head       the classifier of APPNP on arxiv-sub, 2 layers, width 512, weight .95, beside its dense weights in torch
 node       one node of arxiv-sub at a time with that GCN, beside its own full forward and PyG's
+sage       the same with an unpruned GraphSAGE, 3 x 256, of random weights: with and without stored hidden layers
 size       the file of that GCN, beside a dense safetensors file of the same model
 
 Contestants take turns. In `products` each gets new memory for its result at every call, as `torch.nn.functional.linear` does;
@@ -54,6 +55,7 @@ TARGETS = {  # times as fast, or a share of the size
     "head": 3.0,
     "node, ms": 5.0,
     "node": 20.0,
+    "sage, ms": 5.0,
     "size": 0.16,
 }
 
@@ -256,6 +258,29 @@ def single_nodes(bench: Bench) -> dict[str, Any]:
     return {"seconds": each, "full": whole}
 
 
+def stored_layers(bench: Bench) -> dict[str, Any]:
+    from torch_geometric.nn import GraphSAGE
+
+    x, edges, nodes = bench.x, bench.edge_index, np.random.default_rng(7).integers(0, bench.data.num_nodes, bench.options.nodes)
+    torch.manual_seed(0)
+    model = uf.compress(uf.accelerate(GraphSAGE(x.shape[1], 256, 3, bench.data.num_classes)).eval(), x, edges)
+    seconds: dict[str, list[float]] = {}
+    bench.console.print(f"[bold]sage[/], {len(nodes):,} nodes of {bench.data!r}, one at a time")
+    for name, cache in (("neighbourhoods", False), ("stored layers", True)):
+        model.bind(x, edges, cache=cache)
+        for node in np.resize(nodes, 50 if cache else 1):  # until layers are stored
+            model.predict(int(node))
+        found = seconds[name] = []
+        for node in nodes if cache else nodes[:20]:
+            began = perf_counter()
+            model.predict(int(node))
+            found.append(perf_counter() - began)
+        median = statistics.median(found) * 1e3
+        verdict = _verdict("sage, ms", median, below=True) if cache else ""
+        bench.console.print(f"  {name:20} median {median:8.2f} ms, {model.hidden_bytes / 2**20:,.0f} MiB{verdict}")
+    return {"seconds": seconds}
+
+
 def size(bench: Bench) -> dict[str, Any]:
     from safetensors.torch import save
 
@@ -275,6 +300,7 @@ ROWS: dict[str, Callable[[Bench], Any]] = {
     "gcn": whole_model,
     "head": head,
     "node": single_nodes,
+    "sage": stored_layers,
     "size": size,
 }
 

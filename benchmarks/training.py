@@ -3,6 +3,7 @@
 python benchmarks/training.py                          # GCN on the arxiv graph, 2 layers, hidden 256, full batch
 python benchmarks/training.py --models gat --trials 3  # GATv2, 8 heads: PyG's own needs about 15 GB
 python benchmarks/training.py --models plain-gcn,plain-sage              # PyG's ready models, 3 x 256, BatchNorm, dropout .5
+python benchmarks/training.py --models plain-gcn --cases "accelerated;edge .8, weight .95"   # some cases only
 python benchmarks/training.py --models plain-gcn --old OTHER/bin/python  # accelerated, beside another installed version
 
 PyG gets its best form: normalisation cached (edge_index), or done beforehand (torch.sparse CSR). Without the real graph
@@ -67,7 +68,8 @@ CASES |= {
     "plain-sage": PLAIN,
     "plain-gat": {name: how for name, how in PLAIN.items() if "CSR" not in name and "compile" not in name},
 }
-BASELINES = ("PyG, edge_index", "PyG, torch.sparse CSR")
+BASELINES = ("PyG, edge_index", "PyG, torch.sparse CSR", "unpruned", "accelerated")
+CYCLE = 5  # epochs of one measurement of a model with pruned weights, one of which trains the removed ones (ADR-0012)
 
 
 class Gcn(nn.Module):
@@ -143,8 +145,13 @@ def candidate(model: str, form: str, how: dict[str, Any] | None, x: Tensor, y: T
         optimizer.step()
         return float(loss.detach())
 
-    epoch.net = net  # type: ignore[attr-defined]
-    return epoch
+    def cycle() -> float:
+        return [epoch() for _ in range(CYCLE)][-1]
+
+    regrows = how is not None and "weight_sparsity" in how
+    run = cycle if regrows else epoch
+    run.net, run.epochs = net, CYCLE if regrows else 1  # type: ignore[attr-defined]
+    return run
 
 
 def memory(scale: str, model: str, case: str) -> int:
@@ -181,8 +188,10 @@ def seconds(scale: str, model: str, case: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="gcn", help=f"of {', '.join(CASES)}")
-    parser.add_argument("--trials", type=int, default=5)
-    parser.add_argument("--skip", default="", help="cases to leave out, for a machine with little memory")
+    parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--skip", default="", help="cases to leave out, separated by ; (for a machine with little memory)")
+    parser.add_argument("--cases", default="", help="cases to run, separated by ;; default: all but torch.compile")
+    parser.add_argument("--memory", action="store_true", help="also the peak memory of each case, in a process of its own")
     parser.add_argument("--json", default=None, help="also write the figures to this file")
     parser.add_argument("--memory-of", nargs=2, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--seconds-of", nargs=2, default=None, help=argparse.SUPPRESS)
@@ -202,15 +211,21 @@ def main() -> None:
         beside(options, console)
         return
     for model in options.models.split(","):
-        cases = {name: how for name, how in CASES[model].items() if name not in options.skip.split(";")}
-        peaks = {}
-        for name in cases:
+        skipped = options.skip.split(";") + ([] if options.cases else ["PyG, torch.compile"])
+        chosen = options.cases.split(";") if options.cases else CASES[model]
+        cases = {name: how for name, how in CASES[model].items() if name in chosen and name not in skipped}
+        if not cases:
+            parser.error(f"{model} has no case {options.cases!r}; it has {'; '.join(CASES[model])}.")
+        peaks: dict[str, int] = {}
+        for name in cases if options.memory else ():
             command = [sys.executable, __file__, "--scale", options.scale, "--memory-of", model, name]
             peaks[name] = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         label, x, y, edges = arxiv(options.scale)
         runs = {name: candidate(model, *how, x, y, edges) for name, how in cases.items()}
         interleave(runs, 2)  # warm
         times = interleave(runs, options.trials)
+        for name, run in runs.items():
+            times[name] = [value / run.epochs for value in times[name]]  # type: ignore[attr-defined]
         console.print(f"[bold]{model}[/] on {label}: one epoch, full batch, hidden {HIDDEN}")
         for name, run in runs.items():
             against = [
@@ -221,10 +236,11 @@ def main() -> None:
             ]
             seen = trace(run.net) if cases[name][0] == "index" and cases[name][1] else None  # type: ignore[attr-defined]
             kept = f", {seen.edge_sparsity:.1%} of edge and {seen.weight_sparsity:.1%} of weights removed" if seen else ""
-            console.print(f"  {name:<30} {summary(times[name])['median']:7.3f} s  {peaks[name] / 2**20:7,.0f} MiB{kept}")
-            for line in against if name not in BASELINES else []:
+            memory_of = f"  {peaks[name] / 2**20:7,.0f} MiB" if name in peaks else ""
+            console.print(f"  {name:<30} {summary(times[name])['median']:7.3f} s{memory_of}{kept}")
+            for line in against if not name.startswith("PyG") else []:
                 console.print(f"      {line}")
-            results.append({"model": model, "case": name, "seconds": times[name], "peak": peaks[name]})
+            results.append({"model": model, "case": name, "seconds": times[name], "peak": peaks.get(name)})
     if options.json:
         with open(options.json, "w") as file:  # noqa: PTH123
             json.dump(results, file)
