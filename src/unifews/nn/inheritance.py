@@ -37,7 +37,7 @@ def relation_of(model: nn.Module, path: str) -> Relation:
 
 
 @dataclass(frozen=True, eq=False)
-class _State:
+class _KeptEdges:
     """The edges kept before or after a layer."""
 
     layer: nn.Module
@@ -61,7 +61,7 @@ class Inheritance:
     """The edges that the layers of one pass have kept for later ones."""
 
     def __init__(self) -> None:
-        self._left: list[_State] = []  # one per relation and set of edges, the most recent last
+        self._left: list[_KeptEdges] = []  # one per relation and set of edges, the most recent last
         self._found = WeakTensorKeyDictionary()  # features of a call → their version, states of the layers called with them
         self._parallel: nn.Module | None = None  # the running layer, if it is parallel to an earlier one
 
@@ -85,7 +85,7 @@ class Inheritance:
             flags, depth = before.flags_for(adjacency), before.depth + (before.layer is not layer)
         else:
             flags, depth = None, 0
-        states.append(_State(layer, relation, adjacency, flags, depth))
+        states.append(_KeptEdges(layer, relation, adjacency, flags, depth))
         return flags, depth
 
     def store(self, layer: nn.Module, relation: Relation, adjacency: Adjacency, flags: Tensor, depth: int) -> None:
@@ -97,18 +97,18 @@ class Inheritance:
         self._left = [
             state for state in self._left if state.relation != relation or not state.adjacency.has_edges_of(adjacency)
         ]
-        self._left.append(_State(layer, relation, adjacency, flags, depth))
+        self._left.append(_KeptEdges(layer, relation, adjacency, flags, depth))
 
-    def _called_with(self, given: Tensor) -> list[_State]:
+    def _called_with(self, given: Tensor) -> list[_KeptEdges]:
         version = -1 if given.is_inference() else given._version
         found = self._found.get(given)  # type: ignore[no-untyped-call]
         if found is None or found[0] != version:
             found = self._found[given] = (version, [])
-        states: list[_State] = found[1]
+        states: list[_KeptEdges] = found[1]
         return states
 
 
-def _last(states: Iterable[_State], relation: Relation, adjacency: Adjacency) -> _State | None:
+def _last(states: Iterable[_KeptEdges], relation: Relation, adjacency: Adjacency) -> _KeptEdges | None:
     found = None
     for state in states:
         found = state if state.precedes(relation, adjacency) else found
