@@ -19,7 +19,7 @@ _METHOD = flag(
     "--method",
     panel=PRUNING,
     metavar="NAME",
-    help="What chooses the edges; settings as in k-neighbor:k=10 (see unifews methods).",
+    help="Pruning method with its settings, see unifews methods.",
 )
 _SPARSITY = flag("--sparsity", panel=PRUNING, metavar="FRACTION", help="Fraction of the edges to remove.")
 _KEEP = flag("--keep", panel=PRUNING, metavar="N", help="Or the number of edges to keep.")
