@@ -144,7 +144,7 @@ def first_calls(name: str, case: str, python: str = sys.executable, count: int =
 def hop_seconds(graph: uf.Graph, x: Any, trials: int) -> dict[str, float]:
     """Of the second hop of a recurrence, in each row format; the least of several."""
     found = {}
-    for format in ("float32", "bfloat16", "int8"):
+    for format in ("float32", "bfloat16", "int8", "int4"):
         runs = [uf.propagate(graph, x, max_error=0.2, degree=3, precision=format) for _ in range(trials)]
         found[format] = min(run.trace.hops[1].seconds for run in runs)
     return found

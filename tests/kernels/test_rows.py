@@ -278,6 +278,26 @@ def test_column_sums(case, cut):
 @settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32 - 1),
+    shape=st.sampled_from([(1, 1), (3, 7), (70, 128), (1000, 9), (0, 4)]),
+    special=st.sampled_from([None, np.nan, -np.nan, np.inf, -np.inf, -0.0]),
+)
+def test_largest_magnitude(seed, shape, special):
+    rng = np.random.default_rng(seed)
+    x = (rng.standard_normal(shape) * 10.0 ** rng.uniform(-30, 30)).astype(np.float32)
+    if special is not None and x.size:
+        x.flat[rng.integers(x.size)] = special
+
+    def run(kernels, threads):
+        return (np.array(kernels.largest_magnitude(x=x, threads=threads)),)
+
+    (expected,), found = every_way(run)
+    for (most,) in found:
+        assert np.array_equal(most, expected, equal_nan=True)
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 2**32 - 1),
     size=st.integers(1, 30),
     terms=st.integers(1, 60),
     blocks=st.integers(1, 20),

@@ -114,6 +114,11 @@ def column_sums(x: Floats, factor: Floats, square: Floats, sums: Doubles, thread
     sums[1] += square @ values**2
 
 
+def largest_magnitude(x: Floats, threads: int) -> float:
+    """max |x|; NaN if there is one."""
+    return float(np.abs(x).max(initial=0.0))
+
+
 def tridiagonal_series(
     diagonal: Floats, off_diagonal: Floats, series: Doubles, centre: float, radius: float, out: Floats, threads: int
 ) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from unifews.core.checks import as_array, check_sparse, scipy_of_torch
 from unifews.errors import InputError, ShapeError
-from unifews.kernels import LANES, aligned
+from unifews.kernels import LANES, aligned, native
 from unifews.propagation.tiles import cut, full_hop
 
 Floats = NDArray[np.float32]
@@ -21,7 +21,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 class FeatureMatrix:
     """A checked feature matrix [n, f]."""
 
-    def __init__(self, x: Any, num_nodes: int) -> None:
+    def __init__(self, x: Any, num_nodes: int, threads: int = 1) -> None:
         self.is_torch = hasattr(x, "detach")
         self.device = x.device if self.is_torch else None
         if self.is_torch:
@@ -35,7 +35,7 @@ class FeatureMatrix:
         matrix: Any = self.sparse if self.sparse is not None else self.dense
         _check(matrix, num_nodes)
         self.n, self.f = (int(side) for side in matrix.shape)
-        peak = _peak(self.sparse.data if self.sparse is not None else matrix, self.sparse)
+        peak = _peak(self.sparse.data if self.sparse is not None else matrix, self.sparse, threads)
         self._slab: tuple[tuple[int, int], Floats] = (-1, -1), np.empty((0, 0), dtype=np.float32)
         self.exponent = 0
         """The caller's values are the ones given out here times 2^exponent."""
@@ -202,10 +202,14 @@ def _check(matrix: Any, num_nodes: int) -> None:
         raise ShapeError("`x` has no columns; there is nothing to propagate.")
 
 
-def _peak(values: NDArray[Any], sparse: Any) -> float:
+def _peak(values: NDArray[Any], sparse: Any, threads: int) -> float:
     """The largest magnitude. NaN and infinity spread over the whole graph in a few hops, so they are refused here."""
     if values.size == 0:
         return 0.0
+    if values.dtype == np.float32 and values.flags.c_contiguous:
+        found = float(native.largest_magnitude(x=values, threads=threads))
+        if found <= _LARGEST:  # and not NaN
+            return found
     rows = max(1, _CHUNK_BYTES // max(1, values.itemsize * (values.shape[1] if values.ndim == 2 else 1)))
     peak, bad, first = 0.0, 0, -1
     for at in range(0, len(values), rows):

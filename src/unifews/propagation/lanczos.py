@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from unifews.core.schemes import SpectralFilter, response_of
 from unifews.core.trace import HopTrace
 from unifews.kernels import LANES, aligned, native
-from unifews.kernels.formats import FORMATS, RowFormat, row_format
+from unifews.kernels.formats import AUTOMATIC, RowFormat, row_format
 from unifews.propagation.config import ErrorNorm
 from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.operator import HopOperator
@@ -62,7 +62,7 @@ class Goal:
     norm: ErrorNorm = "columns"
     degree: int | None = None
     """A fixed number of hops instead."""
-    formats: tuple[RowFormat, ...] = tuple(FORMATS.values())
+    formats: tuple[RowFormat, ...] = AUTOMATIC
     """Row formats to choose from, the narrowest first."""
     room: float = _ROOM
     """Of the tolerance: a format that loses more of the input than this loses too much in the end."""

@@ -43,6 +43,8 @@ class RowFormat(ABC):
     """A bound on |stored - value| over the largest magnitude of the block, where that is in `span`."""
     span: ClassVar[tuple[float, float]] = (float(np.finfo(np.float32).tiny), math.inf)
     """Smaller values may be rounded to zero, larger ones are cut off."""
+    is_automatic: ClassVar[bool] = True
+    """Whether `max_error` chooses it; others are used where `precision` names them."""
 
     def stride(self, blocks: int) -> int:
         """Bytes from row to row: whole cache lines, or half of one."""

@@ -42,8 +42,30 @@ inline Block& add(Block& sum, const Block& x, const Block& y) {
 inline const float* lanes(const Block& x) { return reinterpret_cast<const float*>(&x); }
 inline float* lanes(Block& x) { return reinterpret_cast<float*>(&x); }
 
+#if defined(__AVX512F__)
+// The largest magnitude of block b in lane b: halves, quarters and so on of two vectors are compared in one instruction.
+template <int kBlocks>
+inline __m512 largest(const Block* x) {
+  const auto magnitude = [x](int b) { return b < kBlocks ? _mm512_abs_ps((__m512)x[b].part[0]) : _mm512_setzero_ps(); };
+  const auto halves = [&](int b) {
+    const __m512 p = magnitude(b), q = magnitude(b + 1);
+    return _mm512_max_ps(_mm512_shuffle_f32x4(p, q, 0x44), _mm512_shuffle_f32x4(p, q, 0xee));
+  };
+  const auto quarters = [&](int b) {
+    if (b >= kBlocks) return _mm512_setzero_ps();
+    const __m512 p = halves(b), q = halves(b + 2);
+    return _mm512_max_ps(_mm512_shuffle_f32x4(p, q, 0x88), _mm512_shuffle_f32x4(p, q, 0xdd));
+  };
+  const __m512 p = quarters(0), q = quarters(4);  // block b is in the quarter b % 4
+  __m512 most = _mm512_max_ps(_mm512_unpacklo_ps(p, q), _mm512_unpackhi_ps(p, q));
+  most = _mm512_max_ps(most, _mm512_permute_ps(most, 0x4e));
+  return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0, 0), most);
+}
+#endif
+
 // ------------------------------------------------------------------------------------------------------- row formats
 // A format has kBytes of a block, and a Row that is made of a place and a factor: add(sum, b) adds factor times block b.
+// store<kBlocks>() writes a row and says what is lost, stored - x; a format that loses nothing leaves that alone.
 
 struct Float32 {
   static constexpr int kBytes = 64;
@@ -55,8 +77,9 @@ struct Float32 {
     Block value(int b) const { return factor * block(row + b * kLanes); }
     void add(Block& sum, int b) const { sum.add(factor, block(row + b * kLanes)); }
   };
-  static void store(const Rows& r, int64_t u, int b, const Block& x, Block&) {
-    stream(reinterpret_cast<float*>(r.rows + u * r.stride) + b * kLanes, x);
+  template <int kBlocks>
+  static void store(const Rows& r, int64_t u, const Block* x, Block*) {
+    for (int b = 0; b < kBlocks; b++) stream(reinterpret_cast<float*>(r.rows + u * r.stride) + b * kLanes, x[b]);
   }
 };
 
@@ -86,37 +109,89 @@ struct Bfloat16 {
     Block value(int b) const { return factor * raw(b); }
     void add(Block& sum, int b) const { sum.add(factor, raw(b)); }
   };
-  static void store(const Rows& r, int64_t u, int b, const Block& x, Block& stored) {
-    uint16_t half[kLanes];
-    for (int k = 0; k < kLanes; k++) {
-      const uint32_t bits = to_bits(lanes(x)[k]);
-      const uint32_t up = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
-      half[k] = uint16_t(up);
-      lanes(stored)[k] = from_bits(up << 16);
+  template <int kBlocks>
+  static void store(const Rows& r, int64_t u, const Block* x, Block* lost) {
+    for (int b = 0; b < kBlocks; b++) {
+      uint16_t half[kLanes];
+      for (int k = 0; k < kLanes; k++) {
+        const uint32_t bits = to_bits(lanes(x[b])[k]);
+        const uint32_t up = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+        half[k] = uint16_t(up);
+        lanes(lost[b])[k] = from_bits(up << 16) - lanes(x[b])[k];
+      }
+      std::memcpy(r.rows + u * r.stride + b * kBytes, half, sizeof half);
     }
-    std::memcpy(r.rows + u * r.stride + b * kBytes, half, sizeof half);
   }
 };
 
-// Whole steps from -127 to 127, ties to even. A step has three significant bits, is at least 1/127 of the block's largest
-// magnitude, and is stored as the byte e of its bits (kLeast + e) << kShift: from 2^-44 to 1.75·2^19.
-struct Int8 {
-  static constexpr int kBytes = 16;
-  static constexpr bool kExact = false;
+// A block in whole steps from -kMost to kMost, ties to even. A step has three significant bits, is at least 1/kMost of the block's
+// largest magnitude, and is stored as the byte e of its bits (kLeast + e) << kShift: from 2^-44 to 1.75·2^19.
+template <int kMost>
+struct Steps {
   static constexpr int kShift = 21;
   static constexpr uint32_t kLeast = (127 - 44) << 2;
+  static constexpr float kPart = 1.0f / float(kMost);
   static float step_of(uint32_t e) { return from_bits((kLeast + e) << kShift); }
   static uint32_t step_for(float most) {
-    const int32_t up = int32_t((to_bits(most * (1.0f / 127.0f)) + (1u << kShift) - 1) >> kShift) - int32_t(kLeast);
+    const int32_t up = int32_t((to_bits(most * kPart) + (1u << kShift) - 1) >> kShift) - int32_t(kLeast);
     return uint32_t(std::min(std::max(up, 0), 255));
   }
+#if defined(__AVX512F__)
+  // Of the bytes of a row, in the first lanes.
+  static __m512 steps_of(const uint8_t* at) {
+    const __m512i e = _mm512_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)at));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(e, _mm512_set1_epi32(kLeast)), kShift));
+  }
+  // Write the steps of all blocks at once, and call each(b, steps of block b as int32), which are lost[b] more than x[b].
+  template <int kBlocks, class Each>
+  static void divide(uint8_t* steps, const Block* x, Block* lost, Each each) {
+    const __m512 most = _mm512_mul_ps(largest<kBlocks>(x), _mm512_set1_ps(kPart));
+    __m512i e = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(most), _mm512_set1_epi32((1 << kShift) - 1)), kShift);
+    e = _mm512_sub_epi32(_mm512_max_epi32(e, _mm512_set1_epi32(kLeast)), _mm512_set1_epi32(kLeast));
+    const bool fits = !_mm512_cmpgt_epi32_mask(e, _mm512_set1_epi32(255));
+    e = _mm512_min_epi32(e, _mm512_set1_epi32(255));
+    const __m512 step = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(e, _mm512_set1_epi32(kLeast)), kShift));
+    const __m512 inverse = _mm512_div_ps(_mm512_set1_ps(1.0f), step);
+    const int64_t bytes = _mm_cvtsi128_si64(_mm512_cvtepi32_epi8(e));
+    std::memcpy(steps, &bytes, kBlocks);
+    for (int b = 0; b < kBlocks; b++) {
+      const __m512i lane = _mm512_set1_epi32(b);
+      const __m512 y = (__m512)x[b].part[0], limit = _mm512_set1_ps(float(kMost));
+      __m512 ratio = _mm512_mul_ps(y, _mm512_permutexvar_ps(lane, inverse));
+      if (!fits) ratio = _mm512_min_ps(_mm512_max_ps(ratio, _mm512_sub_ps(_mm512_setzero_ps(), limit)), limit);
+      const __m512i q = _mm512_cvtps_epi32(ratio);
+      lost[b].part[0] = (Register)_mm512_fmsub_ps(_mm512_cvtepi32_ps(q), _mm512_permutexvar_ps(lane, step), y);
+      each(b, q);
+    }
+  }
+#else
+  // As above, with each(b, steps of block b as floats).
+  template <int kBlocks, class Each>
+  static void divide(uint8_t* steps, const Block* x, Block* lost, Each each) {
+    for (int b = 0; b < kBlocks; b++) {
+      const uint32_t e = step_for(largest_of(x[b]));
+      const float step = step_of(e), inverse = 1.0f / step;
+      Block q;
+      for (int k = 0; k < kLanes; k++) {
+        lanes(q)[k] = std::min(std::max(std::nearbyintf(lanes(x[b])[k] * inverse), -float(kMost)), float(kMost));
+        lanes(lost[b])[k] = lanes(q)[k] * step - lanes(x[b])[k];
+      }
+      steps[b] = uint8_t(e);
+      each(b, q);
+    }
+  }
+#endif
+};
+
+struct Int8 : Steps<127> {
+  static constexpr int kBytes = 16;
+  static constexpr bool kExact = false;
   struct Row {
     const int8_t* row;
 #if defined(__AVX512F__)
     __m512 step;
     Row(const Rows& r, int64_t u, float factor) : row(reinterpret_cast<const int8_t*>(r.rows + u * r.stride)) {
-      const __m512i e = _mm512_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)(r.steps + u * r.step_stride)));
-      step = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(e, _mm512_set1_epi32(kLeast)), kShift));
+      step = steps_of(r.steps + u * r.step_stride);
       if (factor != 1.0f) step = _mm512_mul_ps(step, _mm512_set1_ps(factor));
     }
     __m512 scale(int b) const { return _mm512_permutexvar_ps(_mm512_set1_epi32(b), step); }
@@ -152,28 +227,88 @@ struct Int8 {
     void add(Block& sum, int b) const { sum.add(scale(b), raw(b)); }
 #endif
   };
-  static void store(const Rows& r, int64_t u, int b, const Block& x, Block& stored) {
+  template <int kBlocks>
+  static void store(const Rows& r, int64_t u, const Block* x, Block* lost) {
+    uint8_t* at = r.rows + u * r.stride;
 #if defined(__AVX512F__)
-    const uint32_t e = step_for(_mm512_reduce_max_ps(_mm512_abs_ps((__m512)x.part[0])));
+    divide<kBlocks>(r.steps + u * r.step_stride, x, lost, [at](int b, __m512i q) {
+      _mm_store_si128((__m128i*)(at + b * kBytes), _mm512_cvtepi32_epi8(q));
+    });
 #else
-    const uint32_t e = step_for(largest_of(x));
+    divide<kBlocks>(r.steps + u * r.step_stride, x, lost, [at](int b, const Block& q) {
+      for (int k = 0; k < kLanes; k++) reinterpret_cast<int8_t*>(at)[b * kBytes + k] = int8_t(lanes(q)[k]);
+    });
 #endif
-    const float step = step_of(e), inverse = 1.0f / step;
+  }
+};
+
+// Two blocks in 16 bytes: value k of the first in the lower half of byte k, of the second in the upper half.
+struct Int4 : Steps<7> {
+  static constexpr int kBytes = 8;
+  static constexpr bool kExact = false;
+  struct Row {
+    const uint8_t* row;
 #if defined(__AVX512F__)
-    const __m512 ratio = _mm512_mul_ps((__m512)x.part[0], _mm512_set1_ps(inverse));
-    const __m512i q =
-        _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(ratio, _mm512_set1_ps(-127.0f)), _mm512_set1_ps(127.0f)));
-    _mm_store_si128((__m128i*)(r.rows + u * r.stride + b * kBytes), _mm512_cvtepi32_epi8(q));
-    stored.part[0] = (Register)_mm512_mul_ps(_mm512_cvtepi32_ps(q), _mm512_set1_ps(step));
-#else
-    int8_t* at = reinterpret_cast<int8_t*>(r.rows + u * r.stride + b * kBytes);
-    for (int k = 0; k < kLanes; k++) {
-      const float q = std::min(std::max(std::nearbyintf(lanes(x)[k] * inverse), -127.0f), 127.0f);
-      at[k] = int8_t(q);
-      lanes(stored)[k] = q * step;
+    __m512 step;  // over 16: raw values are 16 times too large
+    Row(const Rows& r, int64_t u, float factor) : row(r.rows + u * r.stride) {
+      step = _mm512_mul_ps(steps_of(r.steps + u * r.step_stride), _mm512_set1_ps(factor / 16));
     }
+    __m512 scale(int b) const { return _mm512_permutexvar_ps(_mm512_set1_epi32(b), step); }
+    __m512 raw(int b) const {
+      const __m128i pair = _mm_load_si128((const __m128i*)(row + b / 2 * 16));
+      const __m128i half = _mm_and_si128(b % 2 ? pair : _mm_slli_epi16(pair, 4), _mm_set1_epi8(char(0xf0)));
+      return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(half));
+    }
+    Block value(int b) const {
+      Block x;
+      x.part[0] = (Register)_mm512_mul_ps(scale(b), raw(b));
+      return x;
+    }
+    void add(Block& sum, int b) const {
+      sum.part[0] = (Register)_mm512_fmadd_ps(scale(b), raw(b), (__m512)sum.part[0]);
+    }
+#else
+    const uint8_t* steps;
+    float factor;
+    Row(const Rows& r, int64_t u, float factor)
+        : row(r.rows + u * r.stride), steps(r.steps + u * r.step_stride), factor(factor / 16) {}
+    float scale(int b) const { return factor * step_of(steps[b]); }
+    Block raw(int b) const {
+      Block x;
+      const uint8_t* at = row + b / 2 * 16;
+#if defined(__AVX2__)
+      const __m128i pair = _mm_load_si128((const __m128i*)at);
+      const __m128i half = _mm_and_si128(b % 2 ? pair : _mm_slli_epi16(pair, 4), _mm_set1_epi8(char(0xf0)));
+      x.part[0] = (Register)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(half));
+      x.part[1] = (Register)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(half, 8)));
+#else
+      for (int k = 0; k < kLanes; k++) lanes(x)[k] = float(int8_t(uint8_t((b % 2 ? at[k] : at[k] << 4) & 0xf0)));
 #endif
-    r.steps[u * r.step_stride + b] = uint8_t(e);
+      return x;
+    }
+    Block value(int b) const { return scale(b) * raw(b); }
+    void add(Block& sum, int b) const { sum.add(scale(b), raw(b)); }
+#endif
+  };
+  template <int kBlocks>
+  static void store(const Rows& r, int64_t u, const Block* x, Block* lost) {
+    uint8_t* at = r.rows + u * r.stride;
+#if defined(__AVX512F__)
+    __m128i before{};
+    divide<kBlocks>(r.steps + u * r.step_stride, x, lost, [at, &before](int b, __m512i q) {
+      const __m128i half = _mm_and_si128(_mm512_cvtepi32_epi8(q), _mm_set1_epi8(15));
+      const __m128i pair = b % 2 ? _mm_or_si128(before, _mm_slli_epi16(half, 4)) : half;
+      before = half;  // of an odd number of blocks, the last is alone
+      if (b % 2 || b + 1 == kBlocks) _mm_store_si128((__m128i*)(at + b / 2 * 16), pair);
+    });
+#else
+    divide<kBlocks>(r.steps + u * r.step_stride, x, lost, [at](int b, const Block& q) {
+      for (int k = 0; k < kLanes; k++) {
+        const uint8_t half = uint8_t(int8_t(lanes(q)[k])) & 15;
+        at[b / 2 * 16 + k] = uint8_t(b % 2 ? at[b / 2 * 16 + k] | half << 4 : half);
+      }
+    });
+#endif
   }
 };
 
@@ -191,12 +326,16 @@ struct Measure {
   double* total;
   explicit Measure(double* total) : total(total) { clear(); }
   void clear() { std::memset(static_cast<void*>(part), 0, sizeof part); }
-  void add(int b, float weight, float own, const Block& y, const Block& before, const Block& lost) {
-    const Block weighted = weight * y;
-    unifews::add(part[0][b], weighted, before);
-    unifews::add(part[1][b], weighted, y);
-    unifews::add(part[2][b], weight * lost, lost);
-    if (own) unifews::add(part[3][b], own * y, y);
+  template <bool kExact>
+  void add(float weight, float own, const Block* y, const Block* before, const Block* lost) {
+    for (int b = 0; b < kBlocks; b++) {
+      const Block weighted = weight * y[b];
+      if (before) unifews::add(part[0][b], weighted, before[b]);
+      unifews::add(part[1][b], weighted, y[b]);
+      if (!kExact) unifews::add(part[2][b], weight * lost[b], lost[b]);
+    }
+    if (own)
+      for (int b = 0; b < kBlocks; b++) unifews::add(part[3][b], own * y[b], y[b]);
   }
   void flush() {
     const float* from = reinterpret_cast<const float*>(part);
@@ -236,24 +375,26 @@ void encode_tile(const EncodeRows& g) {
   for_rows<kBlocks>(g.row0, g.row0 + g.count, g.n, g.threads, g.sums, false, [&g](int64_t u, Measure<kBlocks>& measure) {
     const float* x = g.x + (u - g.row0) * g.x_stride;
     const float weight = g.weight[u], source = g.source[u], own = g.own ? g.own[u] : 0.0f;
+    Block y[kBlocks], lost[kBlocks];
     for (int b = 0; b < kBlocks; b++) {
-      Block y{};
-      if (weight) {
-        const int columns = std::min(kLanes, g.width - b * kLanes);
-        for (int k = 0; k < columns; k++) lanes(y)[k] = source * x[b * kLanes + k];
-        y = (y - block(g.mean + b * kLanes)) * block(g.scale + b * kLanes);
-      }
-      Block stored = y;
-      F::store(g.out, u, b, y, stored);
-      measure.add(b, weight, own, y, Block{}, stored - y);
+      y[b] = Block{};
+      if (!weight) continue;
+      const int columns = std::min(kLanes, g.width - b * kLanes);
+      if (columns == kLanes)
+        std::memcpy(&y[b], x + b * kLanes, sizeof y[b]);
+      else
+        for (int k = 0; k < columns; k++) lanes(y[b])[k] = x[b * kLanes + k];
+      y[b] = (source * y[b] - block(g.mean + b * kLanes)) * block(g.scale + b * kLanes);
     }
+    F::template store<kBlocks>(g.out, u, y, lost);
+    measure.template add<F::kExact>(weight, own, y, nullptr, lost);
   });
 }
 
 template <class F, int kBlocks>
 inline void fetch(const Rows& rows, int64_t u) {
   for (int at = 0; at < kBlocks * F::kBytes; at += 64) __builtin_prefetch(rows.rows + u * rows.stride + at);
-  if constexpr (F::kBytes == 16) __builtin_prefetch(rows.steps + u * rows.step_stride);
+  if constexpr (F::kBytes <= 16) __builtin_prefetch(rows.steps + u * rows.step_stride);
 }
 
 constexpr int64_t kSoon = 4;  // rows ahead that their own iterates are fetched: too many arrays for the processor to follow
@@ -263,7 +404,7 @@ void hop_tile(const RecurrenceHop& h) {
   const Edges& e = h.edges;
   const Index* indices = static_cast<const Index*>(e.indices);
   constexpr int kWidth = kBlocks * kLanes;
-  constexpr int kAhead = 32;
+  constexpr int kAhead = 64;  // edges: the next ones of a row, and of the rows after it
   const Rows& source = h.iterates[h.count - 1];
   const int64_t last = e.n ? std::max<int64_t>(e.end[e.n - 1] - 1, 0) : 0;
   for_rows<kBlocks>(0, e.n, e.n, h.threads, h.sums, true, [&](int64_t u, Measure<kBlocks>& measure) {
@@ -298,12 +439,11 @@ void hop_tile(const RecurrenceHop& h) {
       const float* mix = h.mix + l * kWidth;
       for (int b = 0; b < kBlocks; b++) add(y[b], row.value(b), block(mix + b * kLanes));
     }
-    for (int b = 0; b < kBlocks; b++) {
-      if (!weight) y[b] = Block{};
-      Block stored = y[b];
-      F::store(h.out, u, b, y[b], stored);
-      measure.add(b, weight, own, y[b], before[b], stored - y[b]);
-    }
+    Block lost[kBlocks];
+    if (!weight)
+      for (int b = 0; b < kBlocks; b++) y[b] = Block{};
+    F::template store<kBlocks>(h.out, u, y, lost);
+    measure.template add<F::kExact>(weight, own, y, before, lost);
   });
 }
 
@@ -374,9 +514,10 @@ void combine_in(const CombineRows& g) {
 #undef CALL
 }
 
-template <class Task, void (*kFloat)(const Task&), void (*kHalf)(const Task&), void (*kByte)(const Task&)>
+template <class Task, void (*... kInstance)(const Task&)>
 void by_format(Format format, const Task& task) {
-  (format == Format::kFloat32 ? kFloat : format == Format::kBfloat16 ? kHalf : kByte)(task);
+  constexpr void (*instances[])(const Task&) = {kInstance...};  // in the order of Format
+  instances[int(format)](task);
 }
 
 void column_sums(const ColumnSums& g) {
@@ -408,6 +549,18 @@ void column_sums(const ColumnSums& g) {
   add_up(chunks, 2 * width, g.sums, false);
 }
 
+float largest_magnitude(const float* x, int64_t count, int threads) {
+  int32_t most = 0;  // magnitudes are ordered as their bits are, and NaN comes last
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(max : most)
+  for (int64_t at = 0; at < count; at += 4096) {
+    int32_t here = 0;
+    const int64_t end = std::min(count, at + 4096);
+    for (int64_t i = at; i < end; i++) here = std::max(here, int32_t(to_bits(x[i]) & 0x7fffffffu));
+    most = std::max(most, here);
+  }
+  return from_bits(uint32_t(most));
+}
+
 void tridiagonal(const TridiagonalSeries& g) {
   const int width = g.blocks * kLanes;
 #pragma omp parallel for schedule(static) num_threads(g.threads) if (g.blocks > 16)
@@ -436,10 +589,11 @@ void tridiagonal(const TridiagonalSeries& g) {
 
 const RowKernels& UNIFEWS_ROWS() {
   static const RowKernels table{
-      by_format<EncodeRows, encode_in<Float32>, encode_in<Bfloat16>, encode_in<Int8>>,
-      by_format<RecurrenceHop, hop_in<Float32>, hop_in<Bfloat16>, hop_in<Int8>>,
-      by_format<CombineRows, combine_in<Float32>, combine_in<Bfloat16>, combine_in<Int8>>,
+      by_format<EncodeRows, encode_in<Float32>, encode_in<Bfloat16>, encode_in<Int8>, encode_in<Int4>>,
+      by_format<RecurrenceHop, hop_in<Float32>, hop_in<Bfloat16>, hop_in<Int8>, hop_in<Int4>>,
+      by_format<CombineRows, combine_in<Float32>, combine_in<Bfloat16>, combine_in<Int8>, combine_in<Int4>>,
       column_sums,
+      largest_magnitude,
       tridiagonal,
   };
   return table;

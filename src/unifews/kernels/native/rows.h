@@ -4,9 +4,9 @@
 
 namespace unifews {
 
-enum class Format : int { kFloat32, kBfloat16, kInt8 };
+enum class Format : int { kFloat32, kBfloat16, kInt8, kInt4 };
 
-// Rows of blocks of 16 values. Value j of row u is at rows + u·stride; in int8 it counts steps, whose
+// Rows of blocks of 16 values. Value j of row u is at rows + u·stride; in int8 and int4 it counts steps, whose
 // size is coded by the block's byte at steps + u·step_stride, where eight bytes can be read.
 struct Rows {
   uint8_t* rows;
@@ -93,6 +93,7 @@ struct RowKernels {
   void (*hop)(Format, const RecurrenceHop&);
   void (*combine)(Format, const CombineRows&);
   void (*column_sums)(const ColumnSums&);
+  float (*largest_magnitude)(const float* x, int64_t count, int threads);  // NaN if there is one
   void (*tridiagonal)(const TridiagonalSeries&);
 };
 

@@ -12,18 +12,19 @@ using Bytes = Array<uint8_t>;
 using Floats = Input<float>;
 
 // What Python calls stored rows: rows uint8 [n, stride] and steps uint8 [n, 8]; without steps they are behind a row's blocks.
-Rows place(const Bytes& rows, const Bytes& steps, int blocks) {
-  const int64_t stride = int64_t(rows.shape(1));
+Rows place(int format, const Bytes& rows, const Bytes& steps, int blocks) {
+  if (format < 0 || format > int(Format::kInt4)) throw std::invalid_argument("no such row format");
+  const int64_t stride = int64_t(rows.shape(1)), behind = 16 * (Format(format) == Format::kInt4 ? (blocks + 1) / 2 : blocks);
   if (steps.size()) return {rows.data(), stride, steps.data(), int64_t(steps.shape(1))};
-  return {rows.data(), stride, rows.data() + 16 * blocks, stride};
+  return {rows.data(), stride, rows.data() + behind, stride};
 }
 
 template <class Task>
-void fill(Task& task, const std::vector<Bytes>& rows, const std::vector<Bytes>& steps) {
+void fill(Task& task, int format, const std::vector<Bytes>& rows, const std::vector<Bytes>& steps) {
   if (rows.size() > kMaxIterates || rows.size() != steps.size() || rows.empty())
     throw std::invalid_argument("between 1 and 64 iterates, each with steps");
   task.count = int(rows.size());
-  for (size_t k = 0; k < rows.size(); k++) task.iterates[k] = place(rows[k], steps[k], task.blocks);
+  for (size_t k = 0; k < rows.size(); k++) task.iterates[k] = place(format, rows[k], steps[k], task.blocks);
 }
 
 }  // namespace
@@ -35,7 +36,7 @@ void bind_rows(nb::module_& m) {
          Maybe<Floats> own, Floats mean, Floats scale, Bytes rows, Bytes steps, Array<double> sums, int threads) {
         const EncodeRows g{int64_t(weight.shape(0)), row0, int64_t(x.shape(0)), int64_t(x.shape(1)), blocks, width,
                            x.data() + column0, source.data(), weight.data(), data(own), mean.data(), scale.data(),
-                           place(rows, steps, blocks), sums.data(), threads};
+                           place(format, rows, steps, blocks), sums.data(), threads};
         nb::gil_scoped_release free;
         rows_in_use().encode(Format(format), g);
       },
@@ -51,8 +52,8 @@ void bind_rows(nb::module_& m) {
         h.edges = {int64_t(start.shape(0)), start.data(), end.data(), indices.data(), data(edge_weight), is_wide(indices.dtype())};
         h.blocks = blocks;
         h.keep = keep.data(), h.gain = gain.data(), h.weight = weight.data(), h.own = data(own);
-        fill(h, rows, steps);
-        h.factor = factor.data(), h.mix = mix.data(), h.out = place(out, out_steps, blocks);
+        fill(h, format, rows, steps);
+        h.factor = factor.data(), h.mix = mix.data(), h.out = place(format, out, out_steps, blocks);
         h.sums = sums.data(), h.threads = threads;
         nb::gil_scoped_release free;
         rows_in_use().hop(Format(format), h);
@@ -68,7 +69,7 @@ void bind_rows(nb::module_& m) {
         g.n = int64_t(weight.shape(0)), g.stride = int64_t(result.shape(1));
         g.blocks = blocks, g.width = width;
         g.factor = factor.data(), g.weight = weight.data();
-        fill(g, rows, steps);
+        fill(g, format, rows, steps);
         g.mix = mix.data(), g.offset = offset.data(), g.result = result.data() + column0, g.threads = threads;
         nb::gil_scoped_release free;
         rows_in_use().combine(Format(format), g);
@@ -85,6 +86,16 @@ void bind_rows(nb::module_& m) {
         rows_in_use().column_sums(g);
       },
       "x"_a, "factor"_a, "square"_a, "sums"_a, "threads"_a);
+
+  m.def(
+      "largest_magnitude",
+      [](Floats x, int threads) {
+        const float* data = x.data();
+        const int64_t count = int64_t(x.size());
+        nb::gil_scoped_release free;
+        return rows_in_use().largest_magnitude(data, count, threads);
+      },
+      "x"_a, "threads"_a);
 
   m.def(
       "tridiagonal_series",
