@@ -10,7 +10,8 @@ a_k is a sum over all rows of the hop that is to subtract a_k p_k. So a hop stor
     s_{k+1} = S p_k - σ_k p_k - b_{k-1} p_{k-1}
 
 with a guess σ_k, and measures ⟨s_{k+1}, p_k⟩ = a_k - σ_k and ‖s_{k+1}‖² on the way. That gives p_{k+1} as a combination of what
-is stored. The next hop works on combinations: it gathers s_{k+1} and reads the row's own s_0 .. s_k.
+is stored. The next hop works on combinations: it gathers s_{k+1} and reads the row's own s_0 .. s_k, as far as their
+coefficients are large. The others it leaves out, which is no error: s_{k+2} then has known parts along earlier p_j.
 At the end f(S) x = ‖x‖ Σ c_k p_k is one combination too (`unifews.propagation.spectral` says what c is, and its error).
 
 What is rounded is known: ρ_k = ‖stored - s_k‖ is measured. An error δ made at p_j goes through the rest of the recurrence and
@@ -38,7 +39,7 @@ _SUMS = 4  # ⟨s', s⟩, ‖s'‖², ‖stored - s'‖², and ‖s'‖² in the
 _STATIONARY = 1e-11  # of a column's squared norm: less than this beside the stationary part is rounding
 _FINISHED = 1e-6  # b_k of a column whose Krylov space is exhausted
 _ARITHMETIC = 2.0**-23  # relative rounding of a sum in float32
-_UNREAD = 0.25  # of what a format rounds: a hop does not read iterates of which it takes less than this
+_UNREAD = 0.1  # of b_k: a hop does not read iterates of which it takes less than this
 _NEGLIGIBLE = 0.1  # of the tolerance: what may be left out of a column because rounding has spoilt it
 _UNCERTAIN = 0.05  # error of a_k beyond which J says little
 _SAMPLE = 512  # rows whose rounding is looked at
@@ -55,7 +56,7 @@ class _State:
     basis: list[Doubles]
     """p_k = Σ_l basis[k][l] ∘ s_l"""
     nu: Doubles
-    """s_k = nu p_k + epsilon p_{k-1}"""
+    """s_k = nu p_k + epsilon p_{k-1} + what was not read"""
     epsilon: Doubles
     live: NDArray[np.bool_]
     known: NDArray[np.int64]
@@ -66,6 +67,14 @@ class _State:
     b: list[Doubles] = field(default_factory=list)
     applied: Doubles | None = None
     """S p_{k-1} in terms of s_0 .. s_k"""
+    unread: Doubles = field(default_factory=lambda: np.zeros((0, 0)))
+    """What the last hop left out of s_0 .. s_{k-1}"""
+    image: list[Doubles] = field(default_factory=list)
+    """S s_l = Σ_j image[l][j] ∘ s_j, j ≤ l + 1"""
+    parts: list[Doubles] = field(default_factory=list)
+    """s_l = Σ_j parts[l][j] ∘ p_j, j ≤ l"""
+    losses: list[Doubles] = field(default_factory=list)
+    """‖stored - s_l‖²"""
     rounding: list[Doubles] = field(default_factory=list)
     lengths: list[Doubles] = field(default_factory=list)
     """‖s_k‖"""
@@ -154,9 +163,11 @@ class Recurrence:
         inverse = _inverse(nu)
         self.state = _State(format, [], [inverse[None]], nu, np.zeros(self.padded), live, np.full(self.padded, 1000))
         self._append(stored, mapped)
+        self.state.parts.append(nu[None])
         offset = _ARITHMETIC * np.abs(self.mean) * self.scale * np.sqrt(op.total)  # x - mean, in float32
         self.state.lengths.append(nu)
-        self.state.rounding.append(np.sqrt(sums[2] + np.square(offset)) * inverse)
+        self.state.losses.append(sums[2] + np.square(offset))
+        self.state.rounding.append(np.sqrt(self.state.losses[0]) * inverse)
         self.state.sizes.append(np.sqrt(sums[3]) * inverse if op.own is not None else np.ones(self.padded))
         return self.state.rounding[0]
 
@@ -186,11 +197,18 @@ class Recurrence:
         if previous is not None and state.applied is not None:
             mix -= inverse * state.epsilon * state.applied
             mix[:k] -= state.b[-1] * previous
+            for at in np.flatnonzero(state.unread.any(axis=1)):
+                mix[: at + 2] += inverse * state.unread[at] * state.image[at]
         mix *= state.live
         lengths = np.array(state.lengths)
         size = np.abs(mix) * lengths
-        read = [at for at in range(k + 1) if at == k or size[at].max() > _UNREAD * state.format.typical]
-        unread = np.delete(size, read, axis=0).sum(axis=0)
+        # What is left in s_{k+1} is rounded with it, and b_k is about the last one. Rows of float32 are for columns that need
+        # every digit.
+        least = _UNREAD * (state.b[-1] if k else 1.0) if state.format.rounding else 0.0
+        is_read: NDArray[np.bool_] = np.asarray(((size > least) & state.live).any(axis=1))
+        is_read[k] = True
+        read = np.flatnonzero(is_read)
+        unread = np.where(is_read[:, None], 0.0, mix)
         op.refresh(k, state.format, state.stored[-1], shape.blocks)
         out, mapped = self._output(state.format, k + 1)
         sums = np.zeros((_SUMS, self.padded))
@@ -217,7 +235,10 @@ class Recurrence:
         )
         arithmetic = _ARITHMETIC * np.sqrt(np.square(inverse * lengths[-1]) + np.square(size).sum(axis=0))
         self._append(out, mapped)
-        self._measured(shift, op.reduced(sums), inverse, np.square(arithmetic) + np.square(unread))
+        image = np.zeros((k + 2, self.padded))
+        image[: k + 1], image[k + 1] = unread - mix, 1.0
+        state.image.append(image * state.nu * state.live)
+        self._measured(shift, op.reduced(sums), inverse, np.square(arithmetic), unread)
 
     def _output(self, format: RowFormat, number: int) -> tuple[StoredRows, bool]:
         """Where iterate `number` is written, row after row, and whether that is a file."""
@@ -241,18 +262,24 @@ class Recurrence:
             out = copy
         state.stored.append(out)
 
-    def _measured(self, shift: Doubles | float, sums: Doubles, inverse: Doubles, arithmetic: Doubles) -> None:
-        """a_k, b_k and p_{k+1} from what the hop has added up."""
+    def _measured(self, shift: Doubles | float, sums: Doubles, inverse: Doubles, arithmetic: Doubles, unread: Doubles) -> None:
+        """a_k, b_k and p_{k+1} from what the hop has added up; `unread` [k + 1, width] is what it left out of s_0 .. s_k."""
         state = self.state
         assert state is not None
         k = len(state.basis) - 1
         low, high = self.op.series.low - shift, self.op.series.high - shift
-        along = np.clip(sums[0] * inverse, low, high)
-        square = sums[1] - along**2
+        parts = np.zeros((k + 2, self.padded))
+        for row, part in zip(unread, state.parts, strict=True):
+            parts[: len(part)] -= row * part
+        before = np.square(parts[:k]).sum(axis=0)
+        measured = (sums[0] - (parts[:k] * state.parts[k][:k]).sum(axis=0)) * inverse
+        along = np.clip(measured, low, high)
+        square = sums[1] - along**2 - before
         # What rounding has left undetermined is no sign of an exhausted space: the column may need a wider format.
-        spoilt = ((sums[2] > 0) & (square < 4 * sums[2])) | (np.abs(along - sums[0] * inverse) > 1e-6)
-        # s_k has a part along p_{k-1}, and p_k the rounding of s_k: that much of what was measured is not a_k.
-        spoilt |= np.abs(state.epsilon) * inverse * state.rounding[-1] * np.sqrt(self.alike) > _UNCERTAIN
+        spoilt = ((sums[2] > 0) & (square < 4 * sums[2])) | (np.abs(along - measured) > 1e-6)
+        # s_k has parts along earlier p_j, and p_k the rounding of s_k: that much of what was measured is not a_k.
+        others = np.sqrt(np.square(state.parts[k][:k]).sum(axis=0))
+        spoilt |= others * inverse * state.rounding[-1] * np.sqrt(self.alike) > _UNCERTAIN
         state.known[spoilt] = np.minimum(state.known[spoilt], k)
         b = np.sqrt(np.clip(square, sums[2], (0.5 * (high - low)) ** 2))
         finished = b <= _FINISHED
@@ -262,15 +289,23 @@ class Recurrence:
         applied[: k + 1] += shift * state.basis[k]
         if k:
             applied[:k] += state.b[-1] * state.basis[k - 1]
+        applied[: k + 1] += unread
+        state.applied, state.unread = applied, unread
+        parts[k], parts[k + 1] = along, b
+        state.parts.append(parts)
         following = np.zeros((k + 2, self.padded))
         following[k + 1] = 1.0
         following[: k + 1] -= along * state.basis[k]
+        following[: k + 1] += unread
         state.a.append(np.where(state.live, shift + along, 0.0))
         state.b.append(b)
         state.lengths.append(np.sqrt(sums[1]))
-        # S p_{k-1} was taken from s_k, so its rounding is in S p_k too, and so on.
-        lost = sums[2] + arithmetic + np.square(state.epsilon * state.rounding[-1]) * (k > 0)
-        state.nu, state.epsilon, state.applied = b, along, applied
+        state.losses.append(sums[2] + arithmetic)
+        # S s_l was taken from s_{l+1}, so the rounding of that is in S p_k too.
+        lost = state.losses[k + 1] + sum(
+            np.square(state.basis[k][at] * state.parts[at][at]) * state.losses[at + 1] for at in range(k)
+        )
+        state.nu, state.epsilon = b, along
         state.live = state.live & ~finished
         inverse = _inverse(b)
         state.basis.append(following * inverse)
