@@ -19,7 +19,7 @@ from unifews.deprecation import removed_arguments, renamed_arguments
 from unifews.errors import GraphError, InputError
 from unifews.kernels import threads_to_use
 from unifews.kernels.buffers import release_memory
-from unifews.propagation import tolerance
+from unifews.propagation import stored_hops, tolerance
 from unifews.propagation.basis import GRAM_LIMIT
 from unifews.propagation.config import REMOVED, BasisName, ErrorNorm, Precision, PropagationConfig
 from unifews.propagation.features import FeatureMatrix
@@ -98,7 +98,8 @@ def propagate(
         every_hop: also return the embedding of every hop.
         error_norm: with `max_error`, ``"frobenius"`` bounds ``‖P̂ - P‖_F / ‖P‖_F`` instead.
         degree: with `max_error`, exactly this many hops.
-        precision: with `max_error`, the row format, ``"int8"``, ``"bfloat16"`` or ``"float32"``; default: chosen.
+        precision: the row format, ``"int4"``, ``"int8"``, ``"bfloat16"`` or ``"float32"``; default: chosen with `max_error`,
+            else float32. Without `max_error`, all hops are run on such rows; ``out.error`` estimates what rounding has done.
         progress: called with (steps done, steps in all).
         threads: kernel threads; default: all cores. The result does not depend on it.
         out: with `memory`, write the embedding to this ``.npy`` file, out of core: graph, features and result may each be
@@ -138,11 +139,14 @@ def propagate(
     if out is not None and memory is not None:
         limit, target = parse_bytes(memory, "memory"), FileTarget(Path(out), overwrite, restart, checkpoint_every_hop)
         with pages.within(limit):
-            task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes), amounts, config)
+            task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes, op.threads), amounts, config)
             check_width(task, "`memory`")
             return into_file(OutOfCore(task, limit, taken, pages, plan), target, task.identity(x), progress)
-    task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes), amounts, config)
-    return tolerance.propagate(task, progress, began) if task.is_by_error else in_memory(task, progress, began)
+    task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes, op.threads), amounts, config)
+    tolerance.check_columns(task)
+    if task.is_by_error:
+        return tolerance.propagate(task, progress, began)
+    return stored_hops.propagate(task, progress, began) if config.precision else in_memory(task, progress, began)
 
 
 def _check_out_of_core(
@@ -157,6 +161,7 @@ def _check_out_of_core(
         given, missing = ("out", "memory='12GB'") if memory is None else ("memory", "out='p.npy'")
         raise InputError(f"`{given}` is for out-of-core propagation; give {missing} too.")
     check_out(out)
+    tolerance.check_in_memory(amounts, config, "out-of-core propagation")
     parse_bytes(memory, "memory")
     is_sparse = hasattr(x, "tocsr") or str(getattr(x, "layout", "torch.strided")) != "torch.strided"
     refused = {

@@ -10,7 +10,7 @@ from unifews.core.entry import Entries
 
 BasisName = Literal["principal", "input"]
 ErrorNorm = Literal["columns", "frobenius"]
-Precision = Literal["int8", "bfloat16", "float32"]
+Precision = Literal["int4", "int8", "bfloat16", "float32"]
 BY_ERROR = ("max_error", "error_norm", "degree", "precision")
 """Settings of a propagation to an allowed error (docs/adr/0027)."""
 REMOVED = {
@@ -66,10 +66,9 @@ class PropagationConfig:
     )
     precision: Precision | None = option(
         None,
-        "format in which rows are stored (default: the narrowest that is accurate enough)",
+        "format in which rows are stored (default: with max_error the narrowest that is accurate enough, else float32)",
         group="Pruning",
         rare=True,
-        needs="max_error",
     )
 
     def __post_init__(self) -> None:

@@ -110,6 +110,7 @@ def propagate(
                 precision=precision,
             )
             tolerance.check(amounts, config, scheme)
+            tolerance.check_in_memory(amounts, config, "distributed propagation")
             if entries == "node":
                 raise InputError(
                     "entries='node' decides by all columns of a node at once, and workers do not; write entries='block'."

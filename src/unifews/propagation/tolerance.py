@@ -13,7 +13,7 @@ from unifews.core.schemes import SpectralFilter
 from unifews.core.trace import Trace
 from unifews.errors import InputError
 from unifews.kernels import LANES, MAX_BLOCKS, describe
-from unifews.kernels.formats import FORMATS, row_format
+from unifews.kernels.formats import AUTOMATIC, row_format
 from unifews.propagation.chebyshev import Economised, chebyshev
 from unifews.propagation.config import PropagationConfig
 from unifews.propagation.features import Floats
@@ -46,9 +46,10 @@ def check(amounts: Amounts, config: PropagationConfig, scheme: object) -> None:
                 f"{type(scheme).__name__} has no number of hops; say which error is allowed, such as max_error=0.05.",
                 setting="max_error",
             )
-        for name in ("degree", "precision"):
-            if getattr(config, name) is not None:
-                raise InputError(f"`{name}` is for propagation by its error; give max_error=0.05 too.", setting=name)
+        if config.degree is not None:
+            raise InputError("`degree` is for propagation by its error; give max_error=0.05 too.", setting="degree")
+        if config.precision is not None:
+            _check_stored(amounts, config)
         return
     if amounts.max_error == 0:
         raise InputError("`max_error` is 0, and float32 rounds; leave it out for unpruned propagation.", setting="max_error")
@@ -67,6 +68,43 @@ def check(amounts: Amounts, config: PropagationConfig, scheme: object) -> None:
         raise InputError(
             f"certify=True with max_error needs rows of float32, and precision is {config.precision!r}, whose rounding may "
             "exceed the allowed error; leave one of them out.",
+            setting="precision",
+        )
+
+
+def _check_stored(amounts: Amounts, config: PropagationConfig) -> None:
+    """Refuse options that unpruned hops on stored rows cannot have."""
+    pruned = amounts.edge_sparsity or amounts.edge_threshold is not None or amounts.relative_threshold is not None
+    refused = {
+        "edge_sparsity or a threshold": (pruned, "prunes rows of float32"),
+        "certify": (bool(config.certify), "needs rows of float32"),
+        "every_hop": (config.every_hop, "needs rows of float32"),
+        "entries": (config.entries != "block", "prunes rows of float32"),
+        "rank": (config.rank is not None, "propagates principal components in float32"),
+    }
+    for name, (given, why) in refused.items():
+        if given:
+            raise InputError(
+                f"precision={config.precision!r} without max_error runs all hops unpruned, and {name} {why}; leave one of "
+                "them out.",
+                setting="precision",
+            )
+
+
+def check_in_memory(amounts: Amounts, config: PropagationConfig, what: str) -> None:
+    """Refuse `precision` without `max_error` where there are no such hops; `what` is the way of running."""
+    if config.precision is not None and amounts.max_error is None:
+        raise InputError(
+            f"{what} has no hops of its own in {config.precision!r} rows; give max_error=0.05 too, or leave out `precision`.",
+            setting="precision",
+        )
+
+
+def check_columns(task: PropagationTask) -> None:
+    """Refuse rows of 4 bits where there is nothing to share a step with."""
+    if task.config.precision == "int4" and task.features.f == 1:
+        raise InputError(
+            "precision='int4' keeps four bits of a value, too few for one column of features; write precision='int8'.",
             setting="precision",
         )
 
@@ -195,7 +233,7 @@ def _is_asked_for(task: PropagationTask) -> bool:
 def expected_cost(op: HopOperator, tolerance: float, ahead: Outlook) -> float:
     """Of a propagation by its error, in unpruned hops: from the usual spectrum, so without touching the features."""
     n, m = op.graph.num_nodes, op.graph.num_edges
-    fits = [each.name for each in FORMATS.values() if each.typical <= room_for(ahead.amplification) * tolerance]
+    fits = [each.name for each in AUTOMATIC if each.typical <= room_for(ahead.amplification) * tolerance]
     fixed = (_ESTIMATE * 0.7 * ahead.degree + _TILE) / (_ENTRY * MAX_BLOCKS * LANES * (n + m))
     return ahead.degree * (_HOP[fits[0]] + _OWN * ahead.degree) + _PASSES * n / (2 * n + m) + fixed
 
@@ -203,7 +241,7 @@ def expected_cost(op: HopOperator, tolerance: float, ahead: Outlook) -> float:
 def goal_of(task: PropagationTask, ahead: Outlook) -> Goal:
     op, config, max_error = task.op, task.config, task.amounts.max_error
     assert max_error is not None
-    formats = tuple(FORMATS.values()) if config.precision is None else (row_format(config.precision),)
+    formats = AUTOMATIC if config.precision is None else (row_format(config.precision),)
     if config.degree is not None and config.degree > min(op.hops, MOST_HOPS):
         raise _too_many(config.degree, min(op.hops, MOST_HOPS))
     return Goal(max_error, config.error_norm, config.degree, formats, room_for(ahead.amplification))
@@ -250,8 +288,8 @@ def _plan(op: HopOperator, outcome: Outcome, max_error: float, is_proven: bool) 
     n, m, moved = op.graph.num_nodes, op.graph.num_edges, 0
     for tile in outcome.tiles:
         row = tile.format.stride(tile.shape.blocks)
-        # Iterates read and written by the rows themselves: all earlier ones, or the last two and the sum.
-        own = 5 * tile.degree if is_proven else tile.degree * (tile.degree + 1) // 2 + tile.degree + 1
+        # Iterates read and written by the rows themselves: the last few, and for the sum all of them.
+        own = 5 * tile.degree if is_proven else 4 * tile.degree + 1
         moved += row * (tile.degree * m + n * own) + 8 * n * tile.shape.width
     return ErrorPlan(
         max_error,

@@ -233,7 +233,7 @@ class DecoupledSpec(TrainSpec):
     max_error: float | None = same_option(Amounts, "max_error")
     error_norm: ErrorNorm = same_option(PropagationConfig, "error_norm")
     degree: int | None = same_option(PropagationConfig, "degree")
-    precision: Precision | None = same_option(PropagationConfig, "precision")
+    precision: Precision | None = same_option(PropagationConfig, "precision", needs="max_error")
     head: Literal["auto", "embedding", "coordinates"] = option(
         "auto", "input of the head: the embedding or its principal components (coordinates)", group="Pruning", rare=True
     )
@@ -255,7 +255,9 @@ class DecoupledSpec(TrainSpec):
                 setting="head",
             )
         scheme = self.scheme  # checks alpha and skip
-        tolerance.check(self.amounts, project(PropagationConfig, self, basis="principal"), scheme)
+        config = project(PropagationConfig, self, basis="principal")
+        tolerance.check(self.amounts, config, scheme)
+        tolerance.check_in_memory(self.amounts, config, "training")
 
     def to_dict(self) -> Values:
         """Without `max_error`, its options have no effect and are left out, so that earlier runs keep their id."""
