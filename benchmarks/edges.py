@@ -184,7 +184,7 @@ def _report(ledger: dict[str, Record]) -> None:
     for key, record in ledger.items():
         groups.setdefault(key.rpartition("|")[0], []).append(record)
     title = ""
-    for group, runs in groups.items():
+    for group, runs in sorted(groups.items(), key=lambda item: item[0].rpartition("|")[0]):
         head, _, case = group.rpartition("|")
         if head != title:
             title = head
