@@ -24,7 +24,7 @@ class Mixed(nn.Module):
         self.first = pyg.GCNConv(20, 32)
         self.second = pyg.SAGEConv(32, 32, aggr="max")
         self.norm = nn.BatchNorm1d(32)
-        self.third = pyg.TransformerConv(32, 32)
+        self.third = pyg.ResGatedGraphConv(32, 32)
         self.fourth = pyg.GATv2Conv(32, 16, heads=2)
         self.head = nn.Linear(32, 7)
 
@@ -116,7 +116,7 @@ def test_the_report_lists_what_was_replaced_and_what_was_not():
     assert [(layer.path, layer.kind) for layer in report.replaced] == [("first", "GCNConv"), ("fourth", "GATv2Conv")]
     assert [layer.reason for layer in report.unchanged] == [
         "no kernel for SAGEConv with aggr='max'",
-        "no kernel for TransformerConv",
+        "no kernel for ResGatedGraphConv",
     ]
     assert isinstance(fast.first, PrunedConv) and type(fast.second) is pyg.SAGEConv
     assert type(fast.head) is nn.Linear and type(fast.norm) is nn.BatchNorm1d
@@ -146,7 +146,10 @@ def test_in_other_precisions_it_is_right_too(graph):
 @pytest.mark.parametrize(
     "model, message",
     [
-        (pyg.TransformerConv(4, 4), "nothing to accelerate: no kernel for TransformerConv. There are kernels for .*GCNConv"),
+        (
+            pyg.ResGatedGraphConv(4, 4),
+            "nothing to accelerate: no kernel for ResGatedGraphConv. There are kernels for .*GCNConv",
+        ),
         (pyg.SAGEConv(4, 4, aggr="max"), "no kernel for SAGEConv with aggr='max'"),
         (pyg.RGCNConv(4, 4, 2), "no kernel for RGCNConv"),
         (nn.Linear(4, 4), "has no PyG message-passing layer"),

@@ -172,6 +172,19 @@ class LayerEdges:
         assert self.loop is not None
         return (self.loop.detach() != 0).to(self.loop.dtype)
 
+    @cached_property
+    def is_symmetric(self) -> bool:
+        """Whether T is symmetric up to rounding and has no negative factor, as that of an undirected graph."""
+        n, receiver, sender = self.adjacency.num_nodes, self.adjacency.receivers, self.adjacency.indices.long()
+        keys, turned = receiver * n + sender, sender * n + receiver
+        order, back = keys.argsort(), turned.argsort()
+        if not torch.equal(keys[order], turned[back]):
+            return False
+        if self.weight is None:
+            return self.loop is None or not bool((self.loop < 0).any())
+        signed = bool((self.weight < 0).any()) or (self.loop is not None and bool((self.loop < 0).any()))
+        return not signed and torch.allclose(self.weight[order], self.weight[back], rtol=1e-4, atol=0)
+
     @property
     def whole(self) -> int:
         """Number of edges of the graph, removed ones included."""
@@ -211,12 +224,38 @@ class LayerEdges:
 
     @classmethod
     def between(
-        cls, edge_index: Tensor, senders: int, receivers: int, norm: Norm, *, dtype: torch.dtype = torch.float32
+        cls,
+        edge_index: Tensor,
+        senders: int,
+        receivers: int,
+        norm: Norm,
+        *,
+        edge_weight: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> LayerEdges:
         """From one set of nodes to another, without self-loops. With n the larger number, receiver u is node u of 2n, sender v
         is node n + v."""
         n = max(senders, receivers)
-        return cls._kept(edge_index, None, (2 * n, norm, None, "source_to_target", dtype), (receivers, senders))
+        return cls._kept(edge_index, edge_weight, (2 * n, norm, None, "source_to_target", dtype), (receivers, senders))
+
+    @classmethod
+    def overlaid(
+        cls,
+        edge_index: Tensor,
+        senders: int,
+        receivers: int,
+        norm: Norm,
+        *,
+        edge_weight: Tensor | None = None,
+        loops: float | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> LayerEdges:
+        """From one set of nodes to another, both numbered from 0 among as many nodes as the larger set has: half the rows of
+        `between`. An edge from sender i to receiver i is then on the diagonal, which is never pruned, so this is for unpruned
+        products. `loops`: as in `of`, for nodes in both sets."""
+        n = max(senders, receivers)
+        layout = (n, norm, loops, "source_to_target", dtype)
+        return cls._kept(edge_index, edge_weight, layout, (receivers, senders))
 
     @classmethod
     def _kept(
@@ -255,7 +294,9 @@ class LayerEdges:
     ) -> LayerEdges:
         ends, weight = _pairs(edge_index, edge_weight, shape, flow)
         if shape != (num_nodes, num_nodes):
-            ends = _apart(ends, shape)
+            _check_sides(ends, shape)
+            if num_nodes > max(shape):  # two sets, receivers first
+                ends = torch.stack([ends[0] + max(shape), ends[1]])
         if weight is not None:
             weight = weight.to(dtype)
         key = ("structure", num_nodes, flow, shape)
@@ -264,6 +305,8 @@ class LayerEdges:
         adjacency, number, at_loop = known[key]
         between = None if weight is None else weight[number]
         loop = _loops(ends, weight, at_loop, num_nodes, loops, dtype)
+        if loops is not None and loop is not None:
+            loop[min(shape) :] = 0.0
         if norm == "sum":
             return cls(adjacency, between, loop, number)
         receiver, sender = adjacency.receivers, adjacency.indices.long()
@@ -291,14 +334,13 @@ def _version(tensor: Tensor | None) -> int:
     return -1 if tensor is None or tensor.is_inference() else tensor._version
 
 
-def _apart(ends: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Senders and receivers [2, m] in one numbering, receivers first."""
+def _check_sides(ends: Tensor, shape: tuple[int, int]) -> None:
+    """Check senders and receivers [2, m] for their numbers, shape (receivers, senders)."""
     if ends.numel() and int(ends.min()) < 0:
         raise GraphError(f"`edge_index` names node {int(ends.min())}; nodes are numbered from 0.")
     for side, given, count in zip(("senders", "receivers"), ends, reversed(shape), strict=True):
         if given.numel() and int(given.max()) >= count:
             raise GraphError(f"`edge_index` names node {int(given.max())} of the {side}, but there are {count:,} of them.")
-    return torch.stack([ends[0] + max(shape), ends[1]])
 
 
 def _pairs(edge_index: Tensor, edge_weight: Tensor | None, shape: tuple[int, int], flow: str) -> tuple[Tensor, Tensor | None]:

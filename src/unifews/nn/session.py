@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _HYSTERESIS = 4.0  # of columns before a BatchNorm (docs/adr/0024)
 _FAST_MOMENTUM = 0.5  # momentum above which running statistics follow the last few passes
-Graph = weakref.ref[Adjacency] | None
+Graph = weakref.ref[Any] | None
 _REGROW_EVERY = 5  # training passes from one weight decision to the next once weights have settled, and
 _SETTLED = 2  # ramps after which they have (ADR-0012)
 _MAX_PASSES = 64  # number of stored passes above which those of ended threads are dropped
@@ -85,9 +85,12 @@ class Session:
         convs: list[PrunedConv],
         weights: list[PrunedWeight],
         comm: Communicator | None = None,
+        max_error: float | None = None,
     ) -> None:
-        """`comm`: the processes that decide on edges together; default: this one alone."""
+        """`comm`: the processes that decide on edges together; default: this one alone. `max_error`: of layers of several hops
+        (`unifews.nn.economise`)."""
         self.configure(pruning)
+        self.max_error = max_error
         self.comm: Communicator = SingleProcess() if comm is None else comm
         self.convs, self.weights = convs, weights
         self.phase: Phase = "regrow"
@@ -395,10 +398,10 @@ class Session:
     def is_first(self, conv: PrunedConv) -> bool:
         return self.convs[0] is conv
 
-    def record(self, conv: PrunedConv, entry: ConvTrace, adjacency: Adjacency) -> None:
+    def record(self, conv: PrunedConv, entry: ConvTrace, graph: object) -> None:
         if self.now is None:  # `forward` of a layer that is the whole model, called without hooks
             self.now = Pass(training=False, deciding=False)
-        self.now.graph = self.now.graph or weakref.ref(adjacency)
+        self.now.graph = self.now.graph or weakref.ref(graph)
         self.now.order.append(conv)
         graphs = self.now.thinned.get(conv)
         self.now.records.append(entry.of_graph(num_edges(entry.edges, graphs)) if graphs else entry)

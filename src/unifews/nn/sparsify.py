@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Iterator
 from typing import TypeVar
 
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from unifews.nn.config import Choice, LayerEntries, Phase, PruningConfig, Scope,
 from unifews.nn.convs import KINDS, PrunedConv
 from unifews.nn.convs.base import PrunedPyGLinear, session_of
 from unifews.nn.convs.generic import generic
+from unifews.nn.convs.hops import ManyHops
 from unifews.nn.functions import FastFunctions, functions_of
 from unifews.nn.inheritance import relation_of
 from unifews.nn.linear import PrunedLinear, PrunedWeight, unpruned_weights
@@ -48,6 +50,7 @@ def sparsify(
     hysteresis: float | None = None,
     norm_momentum: float | None = 0.9,
     renormalize: bool = True,
+    max_error: float | None = None,
     replace_functions: bool = True,
     inplace: bool = False,
 ) -> M:
@@ -76,6 +79,7 @@ def sparsify(
         norm_momentum: least momentum of BatchNorm while training on one graph; None leaves it unchanged.
         renormalize: with ``entries="unit"``, a column of GCNConv or GCN2Conv that is not sent is y, not T[u,u]·y: only the
             self-loop is left of its row of T, and normalised by that T[u,u] = 1.
+        max_error: as in `accelerate`; without edge pruning, or with ``entries="edge"`` if both directions of edges are kept.
         replace_functions: as in `accelerate`.
         inplace: change `model` itself.
 
@@ -104,17 +108,24 @@ def sparsify(
         norm_momentum,
         renormalize,
     )
-    return _sparsify(model, pruning, inplace, replace_functions)
+    return _sparsify(model, pruning, inplace, replace_functions, max_error)
 
 
-def _sparsify(model: M, pruning: PruningConfig, inplace: bool, replace_functions: bool) -> M:
+def _sparsify(model: M, pruning: PruningConfig, inplace: bool, replace_functions: bool, max_error: float | None) -> M:
     _check_model(model, pruning)
     check_flags(inplace=inplace, replace_functions=replace_functions)
+    if max_error is not None:
+        _check_max_error(model, max_error)
+        if pruning.in_layers.prunes_edges:
+            raise InputError(
+                f"max_error runs fewer hops, and entries={pruning.entries!r} decides at every hop; use entries='edge', or "
+                f"leave max_error out."
+            )
     if pruning.thins:
         layers = ((path, module) for path, module in model.named_modules() if isinstance(module, MessagePassing))
         check_thinnable({path or type(module).__name__: type(module) for path, module in layers})
     model = model if inplace else copy.deepcopy(model)
-    session = Session(pruning, [], [])
+    session = Session(pruning, [], [], max_error=max_error)
     for module in list(model.modules()):
         _mask(module)
     for path, module in list(model.named_modules()):
@@ -134,24 +145,29 @@ def _sparsify(model: M, pruning: PruningConfig, inplace: bool, replace_functions
     return model
 
 
-def accelerate(model: M, *, replace_functions: bool = True, inplace: bool = False) -> M:
+def accelerate(model: M, *, max_error: float | None = None, replace_functions: bool = True, inplace: bool = False) -> M:
     """A copy of a PyG model whose layers run on the CPU kernels of this library, without pruning.
 
     Args:
         model: any module that contains PyG message-passing layers.
+        max_error: APPNP, SGConv, SSGConv and TAGConv run fewer hops on undirected graphs, by polynomials g near their own f
+            with max |f - g| ≤ max_error · max |f| on the whole spectrum. The error of a layer is then at most this fraction of
+            the norm of what it propagates, whatever that is, forward and backward. ``uf.trace(model)`` has the hops and the
+            bound (docs/adr/0032). Default: all hops.
         replace_functions: run dropout, ReLU, BatchNorm and dense linear layers on kernels of this library while ``forward`` of
             the model runs, whether it calls modules or ``torch.nn.functional`` (docs/adr/0030). Dropout has the same
             distribution and follows ``torch.manual_seed``, but draws other random numbers than torch's. False: torch's own.
         inplace: change `model` itself.
 
-    GCNConv, GATConv, GATv2Conv, SAGEConv (mean or sum), GINConv and GCN2Conv are replaced, forward and backward; all other
-    layers are unchanged. ``print(model.unifews_report)`` lists both. Outputs and gradients equal those of PyG up to
-    rounding. Signature, parameters, optimizer and ``state_dict`` are those of the PyG model, so checkpoints of either load into
-    the other; `desparsify` restores the PyG layers.
+    GCNConv, GATConv, GATv2Conv, TransformerConv, SAGEConv and GraphConv (mean or sum), GINConv, GCN2Conv, SGConv, SSGConv,
+    APPNP, LGConv, TAGConv and ChebConv are replaced, forward and backward; all other layers are unchanged.
+    ``print(model.unifews_report)`` lists both. Outputs and gradients equal those of PyG up to rounding. Signature, parameters,
+    optimizer and ``state_dict`` are those of the PyG model, so checkpoints of either load into the other; `desparsify` restores
+    the PyG layers.
 
     Kernels are for float32 on the CPU. Any other precision or device runs the same layers in plain torch operations, and a
-    replaced attention layer that is called with edge features, two sets of nodes or ``return_attention_weights`` computes PyG's
-    messages: correct, but not faster. Half precision and ``torch.autocast`` on the CPU are rejected.
+    replaced attention layer that is called with edge features or ``return_attention_weights`` computes PyG's messages:
+    correct, but not faster. Half precision and ``torch.autocast`` on the CPU are rejected.
     """
     _check_model(model, PruningConfig())
     check_flags(inplace=inplace, replace_functions=replace_functions)
@@ -160,8 +176,10 @@ def accelerate(model: M, *, replace_functions: bool = True, inplace: bool = Fals
         reasons = "; ".join(sorted({_no_kernel(conv) for conv in convs}))
         known = ", ".join(kind.__name__ for kind, found in KINDS.items() if found.fused)
         raise InputError(f"{type(model).__name__} has nothing to accelerate: {reasons}. There are kernels for {known}.")
+    if max_error is not None:
+        _check_max_error(model, max_error)
     model = model if inplace else copy.deepcopy(model)
-    session, layers = Session(PruningConfig(), [], []), []
+    session, layers = Session(PruningConfig(), [], [], max_error=max_error), []
     buffers = {module: set(module._buffers) for module in model.modules()}
     for path, module in list(model.named_modules()):
         if isinstance(module, MessagePassing):
@@ -169,11 +187,11 @@ def accelerate(model: M, *, replace_functions: bool = True, inplace: bool = Fals
             if found is None:
                 layers.append(AcceleratedLayer(path or name, name, None, _no_kernel(module)))
                 continue
-            for child in module.children():
+            for child in _own_modules(module):
                 _mask(child)
             _replace(module, found, model, path, session)
             layers.append(AcceleratedLayer(path or name, name, found.__name__))
-    session.weights = [module for conv in session.convs for module in conv.children() if isinstance(module, PrunedWeight)]
+    session.weights = [module for conv in session.convs for module in _own_modules(conv) if isinstance(module, PrunedWeight)]
     for module in model.modules():  # PyG's model has no masks to save
         module._non_persistent_buffers_set |= set(module._buffers) - buffers.get(module, set())
     session.attach(model)
@@ -181,6 +199,19 @@ def accelerate(model: M, *, replace_functions: bool = True, inplace: bool = Fals
         FastFunctions().attach(model)
     model.unifews_report = AccelerationReport(tuple(layers))  # type: ignore[assignment]
     return model
+
+
+def _check_max_error(model: nn.Module, max_error: float) -> None:
+    if isinstance(max_error, bool) or not isinstance(max_error, int | float) or not 0 < max_error < 1:
+        raise InputError(
+            f"max_error={max_error!r}: the largest relative error of a layer is a number between 0 and 1, such as .05."
+        )
+    kinds = [kind for kind, found in KINDS.items() if issubclass(found, ManyHops) and found.shortens]
+    if not any(type(module) in kinds for module in model.modules()):
+        names = ", ".join(kind.__name__ for kind in kinds)
+        raise InputError(
+            f"max_error is for layers of several hops ({names}), and {type(model).__name__} has none; leave it out."
+        )
 
 
 def _kernel(conv: MessagePassing) -> type[PrunedConv] | None:
@@ -193,8 +224,13 @@ def _no_kernel(conv: MessagePassing) -> str:
     found = KINDS.get(type(conv))
     if found is None or not found.fused:
         return f"no kernel for {type(conv).__name__}"
-    what = "an explainer" if conv.explain else f"aggr={conv.aggr!r}" if conv.aggr else "an aggregation module"
-    return f"no kernel for {type(conv).__name__} with {what}"
+    return f"no kernel for {type(conv).__name__} with {found.option(conv)}"
+
+
+def _own_modules(conv: nn.Module) -> Iterator[nn.Module]:
+    """The modules of a layer that its kernel may call by their weights: its children, and those in its lists."""
+    for child in conv.children():
+        yield from child if isinstance(child, nn.ModuleList) else (child,)
 
 
 def _mask(module: nn.Module) -> None:

@@ -104,6 +104,7 @@ def _session_config(model: nn.Module) -> Json:
         "convs": convs,
         "feedback": [name for module, name in names.items() if isinstance(module, PrunedWeight) and module.feedback],
         "trains": [name for module, name in names.items() if module.training],
+        **({} if session is None or session.max_error is None else {"max_error": session.max_error}),
     }
 
 
@@ -258,6 +259,12 @@ def _check_decisions(removed: Tensor, nodes: Tensor, passes: Tensor) -> None:
         raise InvalidModel(f"removes edges that a graph of {n:,} nodes does not have")
 
 
+def _max_error(stored: Any) -> float | None:
+    if stored is not None and not (isinstance(stored, float) and 0 < stored < 1):
+        raise InvalidModel("has a max_error that cannot be used")
+    return stored
+
+
 def _restore_schedule(model: nn.Module, config: Json, pruning: PruningConfig | None) -> None:
     """Restore the state of the schedule, and attributes of modules that are not tensors."""
     modules = dict(model.named_modules())
@@ -265,6 +272,7 @@ def _restore_schedule(model: nn.Module, config: Json, pruning: PruningConfig | N
     if session is not None and pruning is not None:
         session.configure(pruning)
         session.requested, session.phase = config["requested"], config["phase"]
+        session.max_error = _max_error(config.get("max_error"))
         session.forget()
         session.convs = [modules[name] for name, _, _ in config["convs"]]  # type: ignore[misc]
         for name, _, width in config["convs"]:

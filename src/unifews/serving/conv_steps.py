@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch_geometric.nn import APPNP, ChebConv, GraphConv, MixHopConv, SGConv, TAGConv
+from torch_geometric.nn import MixHopConv
 
 from unifews.errors import InputError
 from unifews.nn.convs.base import PrunedConv
@@ -17,6 +17,9 @@ from unifews.nn.convs.gcn import PrunedGCNConv, sums
 from unifews.nn.convs.gcn2 import PrunedGCN2Conv
 from unifews.nn.convs.generic import generic
 from unifews.nn.convs.gin import PrunedGINConv
+from unifews.nn.convs.graph import PrunedGraphConv
+from unifews.nn.convs.polynomial import PrunedAPPNP, PrunedLGConv, PrunedSGConv, PrunedSSGConv
+from unifews.nn.convs.powers import PrunedChebConv, PrunedTAGConv
 from unifews.nn.convs.sage import PrunedSAGEConv
 from unifews.nn.linear import PrunedWeight
 from unifews.serving.program import Settings
@@ -162,10 +165,10 @@ def matrix(module: Any) -> Tensor:
     return found.detach().cpu().float()
 
 
-# ------------------------------------------------------------ layers without kernels in training whose sums are steps
+# ------------------------------------------------------------------------------- layers of several products, and MixHop
 
 
-@freezes(generic(GraphConv))
+@freezes(PrunedGraphConv)
 def graph(to: Tracer, conv: Any, given: Arguments) -> int | None:
     """W₁ Σ_v e[u,v] x[v] + W₂ x[u]."""
     norm = "sum" if sums(conv) else "mean" if _means(conv, given) else None
@@ -176,10 +179,10 @@ def graph(to: Tracer, conv: Any, given: Arguments) -> int | None:
     return to.sum([to.linear(around, matrix(conv.lin_rel), conv.lin_rel.bias), own])
 
 
-@freezes(generic(SGConv))
+@freezes(PrunedSGConv)
 def sg(to: Tracer, conv: Any, given: Arguments) -> int | None:
     """T^K x Wᵀ + b."""
-    if not sums(conv):
+    if not sums(conv) or conv.session.max_error is not None:
         return None
     x = given["x"]
     for hop in range(conv.K):
@@ -187,18 +190,36 @@ def sg(to: Tracer, conv: Any, given: Arguments) -> int | None:
     return to.linear(x, matrix(conv.lin), conv.lin.bias)
 
 
-@freezes(generic(TAGConv))
+@freezes(PrunedSSGConv)
+def ssg(to: Tracer, conv: Any, given: Arguments) -> int | None:
+    """(α x + (1-α)/K Σ_k T^k x) Wᵀ + b."""
+    if conv.session.max_error is not None:
+        return None
+    parts = [given["x"]]
+    for hop in range(conv.K):
+        parts.append(_normalised(to, conv, given, parts[-1], hop, loops=conv.add_self_loops))
+    alpha = float(conv.alpha)
+    return to.linear(to.sum(parts, [alpha, *[(1 - alpha) / conv.K] * conv.K]), matrix(conv.lin), conv.lin.bias)
+
+
+@freezes(PrunedLGConv)
+def lg(to: Tracer, conv: Any, given: Arguments) -> int:
+    """T x, T without self-loops."""
+    return _normalised(to, conv, given, given["x"], 0, loops=False, norm=conv.normalize)
+
+
+@freezes(PrunedTAGConv)
 def tag(to: Tracer, conv: Any, given: Arguments) -> int | None:
     """Σ_k T^k x W_kᵀ + b, T without self-loops."""
-    if not sums(conv):
+    if not sums(conv) or conv.session.max_error is not None:
         return None
     return _powers(to, conv, given, lambda x, _, hop: _normalised(to, conv, given, x, hop, loops=False, norm=conv.normalize))
 
 
-@freezes(generic(APPNP))
+@freezes(PrunedAPPNP)
 def appnp(to: Tracer, conv: Any, given: Arguments) -> int | None:
     """x ← (1-α) T x + α x₀, K times."""
-    if not sums(conv):
+    if not sums(conv) or conv.session.max_error is not None:
         return None
     x, alpha = given["x"], float(conv.alpha)
     for hop in range(conv.K):
@@ -207,7 +228,7 @@ def appnp(to: Tracer, conv: Any, given: Arguments) -> int | None:
     return x if conv.K else to.sum([x])
 
 
-@freezes(generic(ChebConv))
+@freezes(PrunedChebConv)
 def cheb(to: Tracer, conv: Any, given: Arguments) -> int | None:
     """Σ_k C_k x W_kᵀ + b, C_k = 2 T C_{k-1} - C_{k-2} with T = L - I of the symmetric Laplacian L."""
     plain = conv.normalization == "sym" and conv.flow == "source_to_target"

@@ -15,7 +15,7 @@ from unifews.nn.edges import LayerEdges, Norm
 from unifews.nn.inheritance import Relation
 from unifews.nn.linear import PrunedWeight
 from unifews.nn.products import Product, Selection
-from unifews.nn.products.diffusion import DiffusionProduct
+from unifews.nn.products.diffusion import DiffusionProduct, diffused
 from unifews.nn.session import Session
 from unifews.nn.trace import ConvTrace
 
@@ -72,7 +72,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
 
     def begin_pruning(self, session: Session, path: str) -> None:
         self.session, self.path, self.seen_width = session, path, 0
-        self.fuse = False  # explicit messages on the generic path
+        self.fuse = bool(self.fuse) and not session.pruning.prunes_edges  # type: ignore[has-type]  # pruning needs explicit messages on the generic path
         device = next(self.parameters()).device if any(True for _ in self.parameters()) else None
         for name, value in (
             ("decided", torch.zeros((), dtype=torch.bool)),
@@ -186,6 +186,11 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         """Whether the fused path computes what this layer computes."""
         return True
 
+    @classmethod
+    def option(cls, conv: MessagePassing) -> str:
+        """The option of a layer because of which it is not supported, for messages."""
+        return "an explainer" if conv.explain else f"aggr={conv.aggr!r}" if conv.aggr else "an aggregation module"
+
     def freeze(self, to: Any, given: Mapping[str, Any]) -> int | None:
         """Append the steps that compute this layer to a frozen model; returns the number of their result.
 
@@ -215,14 +220,29 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
             self.add_record(edges, x.shape[1], edges.count, edges.count * x.shape[1], None, perf_counter())
         return made
 
-    def diffuse_between(self, y: Tensor, receivers: int, edge_index: Tensor, norm: Norm, given: Tensor) -> Tensor:
+    def diffuse_between(
+        self, y: Tensor, receivers: int, edge_index: Tensor, norm: Norm, given: Tensor, edge_weight: Tensor | None = None
+    ) -> Tensor:
         """`diffuse` of the senders' y to another set of nodes, [receivers, width]; of equal size means the same nodes."""
-        senders = len(y)
+        senders, n, dtype = len(y), max(len(y), receivers), y.dtype
         if senders == receivers:
-            return self.diffuse(y, LayerEdges.of(edge_index, None, senders, norm, dtype=y.dtype), given)
-        n = max(senders, receivers)
-        edges = LayerEdges.between(edge_index, senders, receivers, norm, dtype=y.dtype)
-        return self.diffuse(torch.nn.functional.pad(y, (0, 0, n, n - senders)), edges, given)[:receivers]
+            return self.diffuse(y, LayerEdges.of(edge_index, edge_weight, senders, norm, dtype=dtype), given)
+        if self.session.pruning.prunes_edges:
+            edges = LayerEdges.between(edge_index, senders, receivers, norm, edge_weight=edge_weight, dtype=dtype)
+            return self.diffuse(torch.nn.functional.pad(y, (0, 0, n, n - senders)), edges, given)[:receivers]
+        began = perf_counter()
+        edges = LayerEdges.overlaid(edge_index, senders, receivers, norm, edge_weight=edge_weight, dtype=dtype)
+        rows = y if senders == n else torch.nn.functional.pad(y, (0, 0, 0, n - senders))
+        out = diffused(rows, edges)[:receivers]
+        self.record_pairs(edge_index, edges, y.shape[1], began)
+        return out
+
+    def record_pairs(self, edge_index: Tensor, edges: LayerEdges, width: int, began: float, score_macs: int = 0) -> None:
+        """Add an unpruned product between two sets of nodes to the trace: there are no self-loops."""
+        if not self.seen_width:
+            self.set_width(width)
+        count = edge_index.shape[1] if edge_index.layout == torch.strided else edge_index._nnz()
+        self.add_record_of(count, edges.adjacency, width, count, count * width, None, began, score_macs=score_macs)
 
     def diffuse(self, y: Tensor, edges: LayerEdges, given: Tensor | None = None) -> Tensor:
         """T y over the kept products, [n, width]; the diagonal is always kept. `given`: the features of the call."""
@@ -277,7 +297,22 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
         self, edges: LayerEdges, columns: int, used: int, macs: int, delta: float | None, began: float, *, score_macs: int = 0
     ) -> None:
         """Add a product of so many columns to the trace."""
-        width, whole = self.width, edges.whole
+        self.add_record_of(edges.whole, edges.adjacency, columns, used, macs, delta, began, score_macs=score_macs)
+
+    def add_record_of(
+        self,
+        whole: int,
+        graph: object,
+        columns: int,
+        used: int,
+        macs: int,
+        delta: float | None,
+        began: float,
+        *,
+        score_macs: int = 0,
+    ) -> None:
+        """`add_record` of so many edges, of which `graph` is the object that passes on the same graph share."""
+        width = self.width
         lanes = self.session.kind.lanes(columns)
         per_edge = -(-width // lanes)
         self.session.record(
@@ -300,7 +335,7 @@ class PrunedConv(MessagePassing):  # type: ignore[misc]
                 score_macs=score_macs,
                 notes=self.notes() + self._unseen_note(),
             ),
-            edges.adjacency,
+            graph,
         )
 
     def notes(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ from unifews.kernels import LANES
 from unifews.nn.edges import Adjacency, LayerEdges
 from unifews.nn.ops import attention
 from unifews.nn.ops.attention import Lanes, all_lanes
+from unifews.nn.ops.dots import query_scores
 from unifews.nn.ops.linear import times
 from unifews.nn.products import Multiplied, Product, unsent
 
@@ -54,6 +55,10 @@ class HeadRows:
         weight = weight.new_zeros(len(lanes.slots), weight.shape[1]).index_copy(0, places, weight)
         bias = None if bias is None else bias.new_zeros(len(lanes.slots)).index_copy(0, places, bias)
         return cls(times(x, weight, bias, sparse_weight=sparse_weight), heads, channels, lanes)
+
+    def padded(self, n: int) -> HeadRows:
+        """n rows, the last ones zero."""
+        return self if len(self.x) == n else replace(self, x=torch.nn.functional.pad(self.x, (0, 0, 0, n - len(self.x))))
 
     @property
     def width(self) -> int:
@@ -169,6 +174,20 @@ def scores(
 
     parts = [_checkpointed(some, x.by_head, y.by_head, att, at) for at in _chunks(len(sender), x.width)]
     own = (torch.nn.functional.leaky_relu(x.by_head + y.by_head, slope) * att).sum(-1) if loops else None
+    return torch.cat(parts) if parts else x.x.new_zeros(0, x.heads), own
+
+
+def dot_scores(x: HeadRows, y: HeadRows, adjacency: Adjacency, *, loops: bool) -> tuple[Tensor, Tensor | None]:
+    """⟨x[v,h], y[u,h]⟩ for every edge, [m, heads], and for every node with itself, [n, heads]."""
+    own = (x.by_head * y.by_head).sum(-1) if loops else None
+    if x.lanes is not None:
+        return query_scores(x.x, y.x, x.heads, x.lanes.lane, adjacency), own
+    sender, receiver = adjacency.indices.long(), adjacency.receivers
+
+    def some(sent: Tensor, received: Tensor, at: slice) -> Tensor:
+        return (sent[sender[at]] * received[receiver[at]]).sum(-1)
+
+    parts = [_checkpointed(some, x.by_head, y.by_head, at) for at in _chunks(len(sender), x.width)]
     return torch.cat(parts) if parts else x.x.new_zeros(0, x.heads), own
 
 

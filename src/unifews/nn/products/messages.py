@@ -13,6 +13,8 @@ from unifews.nn.edges import LayerEdges
 from unifews.nn.products import Multiplied, Product
 from unifews.nn.products.diffusion import block_norms
 
+_SAMPLE = 1 << 17  # messages from which the magnitudes of columns are estimated
+
 
 @dataclass(eq=False)
 class MessageProduct(Product):
@@ -24,6 +26,11 @@ class MessageProduct(Product):
     alive: Tensor | None
     operand: Tensor | None = None
     """x[v] of messages factor · x[v], [rows, width], of layers that add self-loops and normalise their factors."""
+    sums: bool = False
+    """Whether the layer adds the messages up, so that those that are not kept need not be read: `columns` and `dropped` then
+    say which, and the result has all of them."""
+    columns: Tensor | None = field(default=None, init=False)
+    """int64: the only columns to be added up; None = all."""
     dropped: Tensor | None = field(default=None, init=False)
     """bool [rows]: the messages of edges that a selection by edges leaves out, for sums in which a zero is not neutral."""
 
@@ -41,12 +48,22 @@ class MessageProduct(Product):
         """bool [rows]: the messages of a node to itself."""
         return torch.ones(len(self.rows), dtype=torch.bool, device=self.rows.device).index_fill(0, self.edges.number, False)
 
+    @property
+    def _has_loops(self) -> bool:
+        return len(self.rows) != len(self.edges.number)
+
     def column_sizes(self) -> Tensor:
-        size: Tensor = self._sent.norm(dim=0)
+        """From evenly spaced messages where there are many: enough to compare columns."""
+        number = self.edges.number
+        rows, factor = self.rows.detach(), 1.0
+        if len(number) > _SAMPLE:
+            number = number[:: len(number) // _SAMPLE]
+            factor = (len(self.edges.number) / len(number)) ** 0.5
+        size: Tensor = rows[number].norm(dim=0) * factor
         return size
 
     def edge_sizes(self) -> Tensor:
-        size: Tensor = self._sent.norm(dim=1)
+        size: Tensor = self.rows.detach().norm(dim=1)[self.edges.number]
         return size
 
     def mean_values(self, size: Tensor) -> Tensor:
@@ -59,8 +76,11 @@ class MessageProduct(Product):
     def _in_columns(self, columns: Tensor | None) -> Tensor:
         if columns is None:
             return self.rows
+        if self.sums and not self._has_loops:
+            self.columns = columns
+            return self.rows
         keep = torch.zeros(self.width, dtype=torch.bool, device=self.rows.device).index_fill(0, columns, True)
-        return self._masked(keep.expand(len(self._sent), -1))
+        return self.rows * keep if not self._has_loops else self._masked(keep.expand(len(self._sent), -1))
 
     def _in_columns_renormalized(self, columns: Tensor) -> Tensor:
         out = self._in_columns(columns)
@@ -72,7 +92,7 @@ class MessageProduct(Product):
     def _along(self, keep: Tensor) -> Tensor:
         none = torch.zeros(len(self.rows), dtype=torch.bool, device=keep.device)
         self.dropped = none.index_put((self.edges.number,), ~keep)
-        return self._masked(keep[:, None].expand(-1, self.width))
+        return self.rows if self.sums else self.rows * ~self.dropped[:, None]
 
     def _at_least(self, delta: float, lanes: int) -> Multiplied:
         kept = survives(None, self.entry_sizes(lanes), delta, zeros=True)
