@@ -31,7 +31,10 @@ TRAINING = FolderFormat("model in training", "unifews-checkpoint", 1, "config.js
 TENSORS = "model.safetensors"
 _FIELDS = {
     FROZEN.format: ("requested", "features", "outputs", "weighted", "thinning", "steps"),
-    TRAINING.format: ("class", "built", "pruning", "requested", "phase", "convs", "feedback", "trains", "state", "optimizer"),
+    TRAINING.format: (
+        *("class", "built", "pruning", "requested", "phase", "convs", "feedback", "trains", "state", "optimizer"),
+        "max_error",
+    ),
 }
 _HEADER = ("format", "version", "library", "tensors", "training")
 _DTYPES: dict[str, np.dtype[Any]] = {
