@@ -90,7 +90,7 @@ class _Copier:
         """A copy of settings and schedule, without the pass that may be running in another thread."""
         if self._session is not None:
             return self._session
-        made = self._remember(session, Session(session.config, [], []))
+        made = self._remember(session, Session(session.config, [], [], max_error=session.max_error))
         made.phase, made.requested = session.phase, session.requested
         made.convs, made.weights, made.norms = self(session.convs), self(session.weights), self(session.norms)
         return made  # type: ignore[no-any-return]

@@ -363,7 +363,7 @@ class OwnLayer(Layer):
                 f"{path} is a {kind}, which runs with its own code in a frozen model and cannot pass on there which edges it "
                 f"removed; sparsify the model with entries='unit' or inherit=False."
             )
-        alone = Session(session.config, [], [])
+        alone = Session(session.config, [], [], max_error=session.max_error)
         alone.phase = "frozen"
         own = private_copy(conv, alone).eval()  # without the session of the whole model
         alone.convs, alone.weights = [own], [module for module in own.modules() if isinstance(module, PrunedWeight)]
