@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import runpy
 from pathlib import Path
 from xml.etree import ElementTree
@@ -35,7 +34,7 @@ def folder(tmp_path, monkeypatch):
 def small():
     """What the demo finds on something small."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unifews.propagation.tolerance.GAIN", math.inf)  # as estimates_on_any_size
+        patch.setattr("unifews.propagation.tolerance.METHODS", ("lanczos",))  # as estimates_on_any_size
         return demo.run(dataset=gencat(200, 600, features=40, classes=2, seed=7, name="mine"), **QUICK)
 
 

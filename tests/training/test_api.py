@@ -50,7 +50,7 @@ def test_a_run_to_an_allowed_error(model):
     run = uf.train(DATA, model, seeds=2, **HOW | {"hops": 20}, max_error=0.1)
     scheme = uf.Appnp() if model == "appnp" else uf.Sgc(skip="diagonal")
     alone = uf.propagate(DATA.graph, DATA.x, scheme, 20, max_error=0.1)
-    assert alone.plan is not None and 0 < run.trace.estimated_error == alone.error <= 0.1
+    assert alone.plan.method != "unpruned" and 0 < run.trace.estimated_error == alone.error <= 0.1
     assert [hop.macs for hop in run.trace.hops] == [hop.macs for hop in alone.trace.hops]
     assert run.trace.macs == max(alone.plan.hops) * DATA.graph.num_edges * 12 < run.trace.dense_macs
     rows = torch.from_numpy(alone.embedding)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -315,7 +315,7 @@ def _report(
         if result.accuracy is not None:
             plan = result.accuracy.plan
             report |= {
-                "plan": asdict(plan) if plan else None,
+                "plan": plan.to_dict(),
                 "largest_column_error": float(result.column_errors.max(initial=0.0)),
             }
         console.print_json({**report, **trace.to_dict(), "notes": notes})

@@ -24,6 +24,7 @@ PACKABLE = 2**31  # maximum number of nodes for which a pair of numbers fits a s
 CHUNK = 1 << 20  # edges handled at a time, so that temporaries are small beside the arrays
 PARALLEL = 1 << 22  # keys from which on threads are started
 EXAMINED = 1 << 26  # entries examined between two releases of mapped pages
+_ALONE = 1 << 17  # entries that one thread examines as fast as several
 LOOP = np.iinfo(np.int64).max  # key of a self-loop: sorts behind every edge, where it is cut off
 
 
@@ -78,6 +79,7 @@ def examine(
     """
     rows = len(indptr) - 1
     step = max(1, rows * EXAMINED // max(1, len(indices)))
+    threads = 1 if len(indices) <= _ALONE else threads_to_use(None)
     pages = MappedPages()
     pages.add(indptr, indices, weight)
     faults, balance = [-1] * 5, 0
@@ -91,7 +93,7 @@ def examine(
             columns=rows if columns is None else columns,
             hashed=columns is None,
             key=_KEY,
-            threads=threads_to_use(None),
+            threads=threads,
         )
         faults = [old if old >= 0 else new for old, new in zip(faults, found, strict=True)]
         balance += part

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from time import perf_counter
@@ -27,6 +27,7 @@ from unifews.propagation.folder import FileTarget
 from unifews.propagation.inmemory import in_memory
 from unifews.propagation.operator import HopOperator
 from unifews.propagation.outofcore import OutOfCore, into_file
+from unifews.propagation.plan import ErrorPlan, given
 from unifews.propagation.planner import Plan
 from unifews.propagation.result import Propagated
 from unifews.propagation.task import PropagationTask
@@ -63,7 +64,7 @@ def propagate(
     overwrite: bool = False,
     restart: bool = False,
     checkpoint_every_hop: bool = False,
-    plan: Callable[[Plan], None] | None = None,
+    plan: ErrorPlan | Mapping[str, Any] | Callable[[Plan], None] | None = None,
 ) -> Propagated:
     """Propagate features over a graph, skipping the entries that do not matter ([P] Algorithm 1, generalised).
 
@@ -110,7 +111,9 @@ def propagate(
         restart: start over instead of resuming an interrupted call.
         checkpoint_every_hop: save the state after every hop, so that an interruption loses at most one; default: as often as
             costs a sixth of the time. With `max_error`, what is saved is each finished tile of up to 128 columns.
-        plan: called with the `Plan` before the work starts: groups of columns, passes, bytes, time.
+        plan: ``out.plan`` of an earlier run with `max_error`, or ``out.plan.to_dict()``: repeats it, to the bit on the same
+            machine, without planning. With `memory`, a function called with the `Plan` before the work starts: groups of
+            columns, passes, bytes, time.
 
     Pruning reduces operations and not always time: the basis and the decisions cost some. `trace.unpruned_seconds` estimates
     what the unpruned propagation would take (not with `memory`), and `trace.slower` is a message where that is less.
@@ -118,6 +121,20 @@ def propagate(
     The paper's form is ``entries="node", basis="input", inherit=True, threshold=δ``.
     """
     began = perf_counter()
+    report, repeated = (plan, None) if plan is None or callable(plan) else (None, given(plan))
+    if repeated is not None:
+        others = {"edge_sparsity": edge_sparsity, "threshold": threshold, "relative_threshold": relative_threshold}
+        for name, value in {**others, "degree": degree, "precision": precision}.items():
+            if value is not None:
+                raise InputError(f"`plan` repeats a run, and `{name}` would change it; leave out one.", setting=name)
+        if max_error is not None and max_error != repeated.tolerance:
+            raise InputError(
+                f"`plan` is for max_error={repeated.tolerance:g}, and max_error={max_error:g} was given; leave out one.",
+                setting="plan",
+            )
+        max_error = repeated.tolerance
+        error_norm = repeated.task.get("error_norm", "columns") if error_norm == "columns" else error_norm
+        certify = certify or bool(repeated.task.get("certify"))
     with reported_as(edge_threshold="threshold"):
         amounts = Amounts(edge_sparsity, threshold, relative_threshold, max_error)
     config = PropagationConfig(entries, basis, rank, inherit, certify, every_hop, error_norm, degree, precision)
@@ -139,10 +156,10 @@ def propagate(
     if out is not None and memory is not None:
         limit, target = parse_bytes(memory, "memory"), FileTarget(Path(out), overwrite, restart, checkpoint_every_hop)
         with pages.within(limit):
-            task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes, op.threads), amounts, config)
+            task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes, op.threads), amounts, config, repeated)
             check_width(task, "`memory`")
-            return into_file(OutOfCore(task, limit, taken, pages, plan), target, task.identity(x), progress)
-    task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes, op.threads), amounts, config)
+            return into_file(OutOfCore(task, limit, taken, pages, report), target, task.identity(x), progress)
+    task = PropagationTask(op, FeatureMatrix(x, graph.num_nodes, op.threads), amounts, config, repeated)
     tolerance.check_columns(task)
     if task.is_by_error:
         return tolerance.propagate(task, progress, began)

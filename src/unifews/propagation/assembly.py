@@ -11,7 +11,8 @@ import numpy as np
 from unifews.core.trace import HopTrace, Trace, Traffic
 from unifews.kernels import describe
 from unifews.propagation.budget import Target
-from unifews.propagation.result import ErrorPlan, EstimatedError
+from unifews.propagation.plan import ErrorPlan
+from unifews.propagation.result import EstimatedError
 from unifews.propagation.store import plain
 from unifews.propagation.task import PropagationTask
 from unifews.propagation.tiles import scaled
@@ -79,14 +80,11 @@ def _notes(task: PropagationTask, view: View, hops: list[HopTrace], groups: int,
 
 def accuracy_to_dict(accuracy: EstimatedError) -> dict[str, Any]:
     """The estimated error of a result, for JSON."""
-    plan = accuracy.plan
-    return {"error": accuracy.error, "columns": accuracy.columns.tolist(), "plan": None if plan is None else vars(plan)}
+    return {"error": accuracy.error, "columns": accuracy.columns.tolist(), "plan": accuracy.plan.to_dict()}
 
 
 def accuracy_of_dict(kept: dict[str, Any]) -> EstimatedError:
-    plan = kept["plan"]
-    if plan is not None:
-        plan = ErrorPlan(**{**plan, "hops": tuple(plan["hops"]), "formats": tuple(plan["formats"])})
+    plan = ErrorPlan.of_dict(kept["plan"])
     return EstimatedError(kept["error"], np.array(kept["columns"], dtype=np.float64), plan)
 
 

@@ -30,7 +30,7 @@ from unifews.kernels import aligned, native
 from unifews.kernels.formats import StoredRows, row_format
 from unifews.propagation.config import ErrorNorm
 from unifews.propagation.features import FeatureMatrix, Floats
-from unifews.propagation.lanczos import NotReached, Outcome, TileResult, column_sums, fill_isolated, overall, series_of
+from unifews.propagation.lanczos import Goal, NotReached, Outcome, TileResult, column_sums, fill_isolated, overall, series_of
 from unifews.propagation.operator import HopOperator
 from unifews.propagation.recurrence import Recurrence
 from unifews.propagation.spectral import Doubles, Series, estimate
@@ -242,31 +242,56 @@ def chebyshev(
     norm: ErrorNorm = "columns",
     degree: int | None = None,
     progress: Progress | None = None,
+    goal: Goal | None = None,
 ) -> tuple[Floats, Outcome]:
-    """f(S) X with a proven error, float32 [n, f]; the graph is undirected. With `degree`, after so many hops."""
+    """f(S) X with a proven error, float32 [n, f]; the graph is undirected. With `degree`, after so many hops.
+
+    `goal` instead of tolerance, norm and degree may also have the steps of an earlier run.
+    """
+    goal = goal or Goal(tolerance, norm, degree, method="chebyshev")
     operator = SymmetricOperator.of(op, way.series)
     values, sums = aligned(features.n, features.f), column_sums(operator, features)
     shapes, results, memory = cut(features.f), [], list[Floats]()
     for number, shape in enumerate(shapes):
-        tile = _Tile(operator, features, shape, sums[:, shape.column : shape.column + shape.width], way, memory)
-        tile.run(min(degree or way.expected_degree(tolerance), max(way.series.degree, 1)))
-        while True:
-            sizes = tile.sizes()
-            errors, norms = tile.errors(sizes, tile.degree)
-            if degree or _is_reached(errors, norms, tolerance, norm):
-                break
-            if tile.degree >= way.series.degree:
-                raise NotReached(overall(errors, norms, norm))
-            more = tile.degree + 1  # as many as are enough if ‖g(S) x‖ stays what it is
-            while more < way.series.degree and not _is_reached(*tile.errors(sizes, more), tolerance, norm):
-                more += 1
-            tile.run(more)
-        tile.finish(values)
-        results.append(TileResult(shape, row_format("float32"), tile.degree, errors, norms, tuple(tile.seconds)))
+        own = sums[:, shape.column : shape.column + shape.width]
+        results.append(chebyshev_tile(operator, features, shape, own, way, goal, values, memory))
         if progress:
             progress(number + 1, len(shapes))
     fill_isolated(operator, features, values)
     return values, Outcome(results)
+
+
+def chebyshev_tile(
+    op: SymmetricOperator,
+    features: FeatureMatrix,
+    shape: Shape,
+    sums: Doubles,
+    way: Economised,
+    goal: Goal,
+    values: Floats,
+    memory: list[Floats],
+) -> TileResult:
+    """Propagate the columns of a tile into `values`; `memory` as `_Tile` has it."""
+    tolerance, norm, most = goal.tolerance, goal.norm, way.series.degree
+    tile = _Tile(op, features, shape, sums, way, memory)
+    steps, stops = goal.of_tile(shape), list[int]()
+    planned = [*steps[0].stops, steps[0].hops] if steps else []
+    tile.run(planned[0] if planned else min(goal.degree or way.expected_degree(tolerance), max(most, 1)))
+    while True:
+        sizes = tile.sizes()
+        errors, norms = tile.errors(sizes, tile.degree)
+        if tile.degree == planned[-1] if planned else goal.degree or _is_reached(errors, norms, tolerance, norm):
+            break
+        if tile.degree >= most:
+            raise NotReached(overall(errors, norms, norm))
+        more = tile.degree + 1  # as many as are enough if ‖g(S) x‖ stays what it is
+        while more < most and not _is_reached(*tile.errors(sizes, more), tolerance, norm):
+            more += 1
+        stops.append(tile.degree)
+        tile.run(planned[len(stops)] if planned else more)
+    tile.finish(values)
+    times = tuple(tile.seconds)
+    return TileResult(shape, row_format("float32"), tile.degree, errors, norms, times, stops=tuple(stops))
 
 
 def _is_reached(errors: Doubles, norms: Doubles, tolerance: float, norm: ErrorNorm) -> bool:

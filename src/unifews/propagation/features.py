@@ -62,11 +62,17 @@ class FeatureMatrix:
             return np.asarray(self.sparse[rows].toarray(), dtype=np.float32)
         return self._scaled(self.dense[rows])  # type: ignore[index]
 
-    def columns(self, first: int, last: int) -> Floats:
+    def columns(self, first: int, last: int, threads: int = 1) -> Floats:
         """Columns first..last as a dense float32 array."""
         if self.sparse is not None:
+            if last - first < LANES:  # looking for them in every row would take longer
+                return np.asarray(self._by_column[:, first:last].toarray(order="C"), dtype=np.float32)
             if self._slab[0] != (first, last):  # a tile may be read again, in another format
-                self._slab = (first, last), np.asarray(self._by_column[:, first:last].toarray(order="C"), dtype=np.float32)
+                self._slab = (first, last), aligned(self.n, last - first)
+                x, data = self.sparse, np.ascontiguousarray(self.sparse.data, dtype=np.float32)
+                native.dense_columns(
+                    indptr=x.indptr, indices=x.indices, values=data, first=first, out=self._slab[1], threads=threads
+                )
             return self._slab[1]
         return self._scaled(self.dense[:, first:last])  # type: ignore[index]
 

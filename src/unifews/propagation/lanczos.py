@@ -22,6 +22,7 @@ from unifews.kernels.formats import AUTOMATIC, RowFormat, row_format
 from unifews.propagation.config import ErrorNorm
 from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.operator import HopOperator
+from unifews.propagation.plan import Method, Step
 from unifews.propagation.recurrence import Accuracy, Recurrence
 from unifews.propagation.spectral import Doubles, Series
 from unifews.propagation.symmetric import INTERVALS, SymmetricOperator
@@ -66,6 +67,17 @@ class Goal:
     """Row formats to choose from, the narrowest first."""
     room: float = _ROOM
     """Of the tolerance: a format that loses more of the input than this loses too much in the end."""
+    first: int = _LEAST
+    """Hops before the first estimate."""
+    method: Method = "lanczos"
+    """How tiles are propagated: here, or by `chebyshev`."""
+    steps: tuple[Step, ...] = ()
+    """The tiles of an earlier run that is repeated."""
+
+    def of_tile(self, shape: Shape) -> tuple[Step, ...]:
+        """The steps of a tile of columns, counted from its first."""
+        last = shape.column + shape.width
+        return tuple(step.moved(shape.column) for step in self.steps if shape.column <= step.column < last)
 
 
 @dataclass(frozen=True)
@@ -83,11 +95,22 @@ class TileResult:
     """Of each hop."""
     redone: tuple[int, ...] = ()
     """Columns that were propagated again in a wider format."""
+    again: tuple[Step, ...] = ()
+    """How they were."""
+    stops: tuple[int, ...] = ()
+    """Of a Chebyshev polynomial: degrees before the last at which the error was looked at."""
+
+    @property
+    def step(self) -> Step:
+        """What repeats it."""
+        shape = self.shape
+        return Step(shape.column, shape.width, self.format.name, self.degree, self.stops, self.redone, self.again)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         shape, arrays = self.shape, {"errors": self.errors.tolist(), "norms": self.norms.tolist()}
-        return {**vars(self), **arrays, "shape": [shape.column, shape.width, shape.blocks], "format": self.format.name}
+        named = {"format": self.format.name, "again": [step.to_dict() for step in self.again]}
+        return {**vars(self), **arrays, "shape": [shape.column, shape.width, shape.blocks], **named}
 
     @classmethod
     def of_dict(cls, kept: dict[str, Any], column: int = 0) -> TileResult:
@@ -96,7 +119,8 @@ class TileResult:
         errors, norms = np.array(kept["errors"]), np.array(kept["norms"])
         times, redone = tuple(kept["seconds"]), tuple(kept["redone"])
         shape = Shape(column + first, width, blocks)
-        return cls(shape, row_format(kept["format"]), kept["degree"], errors, norms, times, redone)
+        again, stops = tuple(Step.of_dict(each) for each in kept["again"]), tuple(kept["stops"])
+        return cls(shape, row_format(kept["format"]), kept["degree"], errors, norms, times, redone, again, stops)
 
 
 @dataclass(frozen=True)
@@ -190,10 +214,9 @@ def column_sums(op: SymmetricOperator, features: FeatureMatrix) -> Doubles:
     factor, square = op.factors
     sums = np.zeros((2, features.f))
     if features.sparse is not None:
-        rows = np.repeat(np.arange(features.n), np.diff(features.sparse.indptr))
-        data, columns = features.sparse.data.astype(np.float64), features.sparse.indices
-        products = (factor[rows] * data, square[rows] * data**2)
-        sums[:] = [np.bincount(columns, each, features.f) for each in products]
+        x, data = features.sparse, np.ascontiguousarray(features.sparse.data, dtype=np.float32)
+        arrays = {"indptr": x.indptr, "indices": x.indices, "values": data, "factor": factor, "square": square}
+        native.sparse_column_sums(**arrays, sums=sums, threads=op.hop.threads)
     else:
         for first, last in features.chunks():
             part = slice(first, last)
@@ -226,6 +249,8 @@ def propagate_tile(
     op: SymmetricOperator, features: FeatureMatrix, shape: Shape, sums: Doubles, goal: Goal, values: Floats
 ) -> list[TileResult]:
     """Propagate the columns of a tile into `values`, in the first format that takes them, in narrower tiles if it is wide."""
+    if goal.steps:
+        return [_repeat(op, features, shape, sums, goal, step, values) for step in goal.of_tile(shape)]
     format, wider = goal.formats[0], goal.formats[1:]
     parts = parts_of(shape, format, op.nodes)
     ran = recurrence = None
@@ -245,14 +270,41 @@ def propagate_tile(
             own = sums[:, part.column - shape.column :][:, : part.width]
             results += propagate_tile(op, features, part, own, goal, values)
         return results
-    accuracy, poor, seconds = ran
+    return [_finish(recurrence, ran, format, goal, values)]
+
+
+def _finish(
+    recurrence: Recurrence,
+    ran: tuple[Accuracy, NDArray[np.bool_], list[float]],
+    format: RowFormat,
+    goal: Goal,
+    values: Floats,
+) -> TileResult:
+    """The result of a tile; columns that rounding has spoilt are propagated again, to `goal`."""
+    (accuracy, poor, seconds), shape = ran, recurrence.shape
     recurrence.finish(accuracy.found.coefficients, values)
     errors, norms, columns = accuracy.errors, recurrence.norms(accuracy.found), np.flatnonzero(poor)
     recurrence.release()
+    again: tuple[Step, ...] = ()
     if len(columns):
         errors = errors.copy()
-        errors[columns], norms[:, columns] = _again(op, features, shape.column + columns, goal, values)
-    return [TileResult(shape, format, len(seconds), errors, norms, tuple(seconds), tuple(columns.tolist()))]
+        some = shape.column + columns
+        errors[columns], norms[:, columns], again = _again(recurrence.op, recurrence.features, some, goal, values)
+    return TileResult(shape, format, len(seconds), errors, norms, tuple(seconds), tuple(columns.tolist()), again)
+
+
+def _repeat(
+    op: SymmetricOperator, features: FeatureMatrix, tile: Shape, sums: Doubles, goal: Goal, step: Step, values: Floats
+) -> TileResult:
+    """A step of an earlier run; its columns are counted from the first of the tile, which `sums` are of."""
+    shape = Shape(tile.column + step.column, step.width, -(-step.width // LANES))
+    recurrence, format = Recurrence(op, features, shape, sums[:, step.column :][:, : step.width]), row_format(step.format)
+    recurrence.start(format)
+    ran = _hops(recurrence, replace(goal, degree=step.hops), False)
+    assert ran is not None
+    poor = np.zeros(step.width, dtype=bool)
+    poor[list(step.redone)] = True
+    return _finish(recurrence, (ran[0], poor, ran[2]), format, replace(goal, steps=step.again), values)
 
 
 def tile_shapes(width: int, n: int) -> list[Shape]:
@@ -273,8 +325,8 @@ def parts_of(shape: Shape, format: RowFormat, n: int) -> list[Shape]:
 
 def _again(
     op: SymmetricOperator, features: FeatureMatrix, columns: NDArray[np.int64], goal: Goal, values: Floats
-) -> tuple[Doubles, Doubles]:
-    """Propagate some columns by themselves; returns their errors and norms."""
+) -> tuple[Doubles, Doubles, tuple[Step, ...]]:
+    """Propagate some columns by themselves; returns their errors and norms, and what repeats it."""
     op.buffers.clear()
     part = op.files.allocate(features.n, len(columns)) if op.files else aligned(features.n, len(columns))
     for first, last in features.chunks():
@@ -286,7 +338,8 @@ def _again(
         rows = result[first:last]
         values[first:last, columns] = np.ldexp(rows, some.exponent) if some.exponent else rows
     scale = 2.0**some.exponent
-    return np.concatenate([each.errors for each in done]), scale * np.concatenate([each.norms for each in done], axis=1)
+    norms = scale * np.concatenate([each.norms for each in done], axis=1)
+    return np.concatenate([each.errors for each in done]), norms, tuple(each.step for each in done)
 
 
 def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy, NDArray[np.bool_], list[float]] | None:
@@ -297,7 +350,7 @@ def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy
     op, tolerance = recurrence.op, goal.tolerance
     shift: Doubles | float = op.series.low + _FIRST * (op.series.high - op.series.low)
     seconds: list[float] = []
-    least, most = (goal.degree, goal.degree) if goal.degree else (min(_LEAST, op.hop.hops), min(op.hop.hops, MOST_HOPS))
+    least, most = (goal.degree, goal.degree) if goal.degree else (min(goal.first, op.hop.hops), min(op.hop.hops, MOST_HOPS))
     while True:
         began = perf_counter()
         recurrence.hop(shift)

@@ -162,20 +162,30 @@ def _run(way: Arrangement, store: FolderStore, report: Progress) -> None:
     if not task.is_by_error:
         _propagate(way, store, report, began)
         return
-    with way.comm.agreed():
-        ahead = tolerance.expected(task)
-        reason, goal = tolerance.against(task, ahead), tolerance.goal_of(task, ahead)
-    reason, room = way.comm.all_gather([reason, goal.room])[0]  # machines may compute differently
-    goal = replace(goal, room=room)
-    reason = reason or store.get("unpruned") or _propagate_tiles(way, store, goal, report, began)
-    if reason is not None:
-        way.task = tolerance.unpruned(task)
-        _propagate(way, store, report, began, lambda trace: tolerance.unpruned_record(task, trace, reason))
+    methods = ("unpruned", "lanczos") if way.rows_comm.size > 1 else tolerance.METHODS  # a polynomial's hops exchange no rows
+    with way.comm.agreed(), store.journal.reading() if store.journal else nullcontext():
+        if store.journal and store.journal.get("decision") is None:  # the first worker decides for all, once
+            store.journal.record(decision=tolerance.decide(task, methods).to_dict())
+    made = tolerance.Decision.of_dict(store.get("decision"))
+    reason = store.get("unpruned")
+    while reason is None and made.method != "unpruned":
+        found = _propagate_tiles(way, store, made, report, began)
+        if found is None:
+            return
+        reason, made = (None, found) if isinstance(found, tolerance.Decision) else (found, made)
+    why = reason or made.reason or ""
+    way.task = tolerance.unpruned(task)
+    _propagate(way, store, report, began, lambda trace: tolerance.unpruned_record(task, trace, made, why, began))
 
 
-def _propagate_tiles(way: Arrangement, store: FolderStore, goal: Goal, report: Progress, began: float) -> str | None:
-    """With `max_error`; returns why the hops of the scheme are to be run instead, if they are."""
+def _propagate_tiles(
+    way: Arrangement, store: FolderStore, made: tolerance.Decision, report: Progress, began: float
+) -> str | tolerance.Decision | None:
+    """With `max_error`; returns why the hops of the scheme are to be run instead, or another method, if they are."""
     task, comm = way.task, way.comm
+    with comm.agreed():
+        goal = tolerance.goal_of(task, made)
+    goal = replace(goal, room=comm.all_gather(goal.room)[0])  # machines may compute differently
     shapes, files = way.tiles(store, goal)
     steps = len(shapes[comm.rank :: comm.size] if way.by_columns else shapes) + 2
     store.kind = "tiles"
@@ -186,14 +196,14 @@ def _propagate_tiles(way: Arrangement, store: FolderStore, goal: Goal, report: P
         *way.symmetric(view, files), goal, shapes, store, comm, laid, files, lambda done, _: report(1 + done, steps)
     )
     with comm.agreed(), store.journal.reading() if store.journal else nullcontext():
-        reason = tolerance.missed(task, run.outcome) if run.error is None else tolerance.unreached(task, run.error)
-    reasons: list[str | None] = comm.all_gather(reason)
-    reason = reasons[0]
-    if reason is not None:
-        store.forget(unpruned=reason)
-        return reason
+        other = tolerance.missed(task, run.outcome) if run.error is None else tolerance.unreached(task, made, run.error)
+        kept = other.to_dict() if isinstance(other, tolerance.Decision) else other
+    kept = comm.all_gather(kept)[0]  # machines may compute differently
+    if kept is not None:
+        store.forget(**{"unpruned" if isinstance(kept, str) else "decision": kept})
+        return kept if isinstance(kept, str) else tolerance.Decision.of_dict(kept)
     exponent = _write(way, store, view, shapes, run.groups)
-    trace, accuracy = tolerance.record(task, run.outcome, began, run.workers)
+    trace, accuracy = tolerance.record(task, run.outcome, made, began, run.workers)
     _record(store, exponent, replace(trace, traffic=_traffic(run.groups, comm.size)), accuracy)
     report(steps, steps)
     return None

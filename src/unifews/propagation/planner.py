@@ -104,6 +104,8 @@ class TileRequirements(Requirements):
         parts = [(format, parts_of(widest, format, n)[0].blocks) for format in goal.formats]
         sizes = [n * format.empty(1, blocks).nbytes for format, blocks in parts]  # bytes of an iterate, with its steps
         self.iterate, self.narrowest = max(sizes), sizes[0]
+        if goal.method == "chebyshev":  # its three tiles are few nodes', and in memory
+            self.hops, self.iterate = max(task.op.hops, 1), 3 * self.iterate
 
     def memory(self, blocks: int, outside: bool = False) -> int:
         """Bytes of memory where no iterate is held but the one that is gathered."""

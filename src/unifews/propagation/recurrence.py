@@ -181,7 +181,7 @@ class Recurrence:
         """Pieces of the input, one at a time: their first row, the values, and where the tile's columns begin in them."""
         features, shape = self.features, self.shape
         if features.sparse is not None:
-            yield 0, features.columns(shape.column, shape.column + shape.width), 0
+            yield 0, features.columns(shape.column, shape.column + shape.width, self.op.hop.threads), 0
             return
         for first, last in features.chunks():
             yield first, features.rows(first, last), shape.column

@@ -15,28 +15,8 @@ from unifews.core.trace import Trace
 from unifews.errors import InputError
 from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.operator import HopOperator
+from unifews.propagation.plan import ErrorPlan
 from unifews.propagation.tiles import Floats
-from unifews.resources import format_bytes
-
-
-@dataclass(frozen=True)
-class ErrorPlan:
-    """How a propagation reached its error: hops and row format of each tile of columns."""
-
-    tolerance: float
-    hops: tuple[int, ...]
-    formats: tuple[str, ...]
-    redone: int
-    """Columns that were propagated again in a wider format."""
-    bytes_moved: int
-    """Rows that were gathered, read and written, over all hops."""
-
-    def __str__(self) -> str:
-        kinds = " and ".join(dict.fromkeys(self.formats))
-        least, most = min(self.hops), max(self.hops)
-        hops = f"{most}" if least == most else f"{least} to {most}"
-        again = f", {self.redone} columns again in a wider format" if self.redone else ""
-        return f"{hops} hops on rows of {kinds}{again}; {format_bytes(self.bytes_moved)} moved"
 
 
 @dataclass(frozen=True)
@@ -45,7 +25,7 @@ class EstimatedError:
 
     error: float
     columns: NDArray[np.float64]
-    plan: ErrorPlan | None
+    plan: ErrorPlan
 
 
 @dataclass(frozen=True)
@@ -136,8 +116,9 @@ class Propagated:
         return self._estimated().columns
 
     @property
-    def plan(self) -> ErrorPlan | None:
-        """With ``max_error=ε``: hops and row formats that reached it; None: all hops of the scheme in float32."""
+    def plan(self) -> ErrorPlan:
+        """With ``max_error=ε``: the method, hops and row formats that reached it, and what was expected of others.
+        ``propagate(..., plan=out.plan)`` repeats it, also with ``out.plan.to_dict()``, which is JSON."""
         return self._estimated().plan
 
     def _estimated(self) -> EstimatedError:

@@ -19,6 +19,7 @@ from unifews.propagation.budget import Absolute, Budget, Relative, Target
 from unifews.propagation.config import BY_ERROR, PropagationConfig
 from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.operator import HopOperator
+from unifews.propagation.plan import ErrorPlan
 from unifews.propagation.symmetric import INTERVALS
 from unifews.storage.journal import array_identity
 
@@ -31,9 +32,13 @@ class PropagationTask:
     features: FeatureMatrix
     amounts: Amounts
     config: PropagationConfig
+    plan: ErrorPlan | None = None
+    """Of an earlier run, which is repeated."""
 
     def __post_init__(self) -> None:
         rank, f = self.config.rank, self.features.f
+        if self.plan is not None:
+            self.plan.check(self.described)
         if rank is not None and rank > f:
             raise InputError(f"`rank` must be an integer from 1 to the {f:,} features; got {rank}.", setting="rank")
 
@@ -95,12 +100,32 @@ class PropagationTask:
         max_error = self.amounts.max_error
         return str(self.budget) if self.budget else f"max error {max_error:g}" if max_error else "unpruned"
 
+    @property
+    def described(self) -> dict[str, Any]:
+        """What a plan is for."""
+        op = self.op
+        return {
+            "nodes": op.graph.num_nodes,
+            "edges": op.graph.num_edges,
+            "features": self.features.f,
+            "scheme": self._scheme,
+            "hops": op.hops,
+            "r": float(op.diffusion.r),
+            "error_norm": self.config.error_norm,
+            "certify": self.config.is_proven,
+        }
+
+    @property
+    def _scheme(self) -> str:
+        op = self.op
+        return repr(op.scheme) if is_dataclass(op.scheme) else f"{type(op.scheme).__name__} {_values(op)}"
+
     def identity(self, x: Any) -> tuple[dict[str, Any], list[Path]]:
         """What the result depends on: facts for JSON, and input files; `x` are the features as they were given."""
         op, config, graph = self.op, self.config, self.op.graph
         facts = {
             "task": "propagate",
-            "scheme": repr(op.scheme) if is_dataclass(op.scheme) else f"{type(op.scheme).__name__} {_values(op)}",
+            "scheme": self._scheme,
             "hops": op.hops,
             "r": float(op.diffusion.r),
             "edge_sparsity": self.amounts.edge_sparsity,
@@ -113,6 +138,8 @@ class PropagationTask:
         }
         if self.is_by_error:
             facts |= {"max_error": self.amounts.max_error} | {name: getattr(config, name) for name in BY_ERROR[1:]}
+        if self.plan is not None:
+            facts["plan"] = [self.plan.method, [step.to_dict() for step in self.plan.steps]]
         inputs = []
         given = {"indptr": graph.indptr, "indices": graph.indices, "weight": graph.weight}
         for name, array in {**given, "x": self.features.dense if self.features.is_torch else np.asanyarray(x)}.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from unifews.distributed.communicator import Communicator
 from unifews.kernels import SLACK
 from unifews.kernels.formats import RowFormat, StoredRows
+from unifews.propagation.chebyshev import Economised, chebyshev_tile
 from unifews.propagation.features import FeatureMatrix, Floats
 from unifews.propagation.folder import FolderStore
 from unifews.propagation.lanczos import (
@@ -152,6 +153,7 @@ def run_tiles(
 
     `laid`: files of columns, by the first.
     """
+    way, memory = Economised.of(op.hop) if goal.method == "chebyshev" else None, list[Floats]()
     sums = sums_of(store, op, features)
     store.release(op.hop)
     op.release()
@@ -172,8 +174,12 @@ def run_tiles(
                     values = place.allocate(features.n, shape.width)
                     if files is not None:
                         files.begin()
+                    here, mine_goal = Shape(0, shape.width, shape.blocks), replace(goal, steps=goal.of_tile(shape))
                     try:
-                        results = propagate_tile(op, columns, Shape(0, shape.width, shape.blocks), own, goal, values)
+                        if way is None:
+                            results = propagate_tile(op, columns, here, own, mine_goal, values)
+                        else:
+                            results = [chebyshev_tile(op, columns, here, own, way, mine_goal, values, memory)]
                     except NotReached as error:
                         unreached[number] = error.args[0]
                         break

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -12,30 +14,54 @@ from unifews.core.entry import Amounts
 from unifews.core.schemes import SpectralFilter
 from unifews.core.trace import Trace
 from unifews.errors import InputError
-from unifews.kernels import LANES, MAX_BLOCKS, describe
+from unifews.kernels import describe
 from unifews.kernels.formats import AUTOMATIC, row_format
+from unifews.propagation import plan as plans
 from unifews.propagation.chebyshev import Economised, chebyshev
 from unifews.propagation.config import PropagationConfig
+from unifews.propagation.cost import CALIBRATED_FROM, Costs, built_in, calibrated
 from unifews.propagation.features import Floats
 from unifews.propagation.inmemory import caller_kind, in_memory, relative, scale_back
-from unifews.propagation.lanczos import MOST_HOPS, Goal, NotReached, Outcome, lanczos, room_for, series_of
+from unifews.propagation.lanczos import MOST_HOPS, Goal, NotReached, Outcome, lanczos, room_for, series_of, tile_shapes
 from unifews.propagation.operator import HopOperator
-from unifews.propagation.result import ErrorPlan, EstimatedError, Propagated
+from unifews.propagation.plan import Alternative, ErrorPlan, Method, Step
+from unifews.propagation.result import EstimatedError, Propagated
 from unifews.propagation.sampled import SAMPLED, sampled
 from unifews.propagation.spectral import Outlook, outlook
 from unifews.propagation.task import PropagationTask
+from unifews.propagation.tiles import cut
 from unifews.resources import Progress
 
-GAIN = 0.75
-"""Of the unpruned hops: fewer hops must cost less than this, in expectation."""
-_HOP = {"int8": 0.65, "bfloat16": 0.85, "float32": 1.1}  # of an unpruned hop
-_OWN = 0.025  # of a hop for each iterate of a row that a hop reads
-_PASSES = 6  # over the rows, beside the hops: sums, encoding, the result
-_ENTRY = 50e-12  # seconds of an unpruned hop for each entry and column, on two cores of a server
-_ESTIMATE, _TILE = 0.6e-3, 1.5e-3  # seconds of an estimate, and of what else is done for a tile
-_PROVEN = 1.1  # of an unpruned hop: one that also subtracts the iterate before the last
-_PROVEN_GAIN = 0.9  # of the unpruned hops: a proof must cost less than this, in expectation
+GAIN = 0.92
+"""Of the unpruned hops: another plan must take less than this, in expectation."""
+METHODS: tuple[Method, ...] = plans.METHODS
+"""What may be planned, where the caller does not say how."""
+_ECONOMISED = 1.35  # of an unpruned hop: one that also subtracts the iterate before the last
+_ESTIMATES = 0.5  # of the hops of a recurrence have an estimate
+_SETUP = 1.2e-3, 0.3e-3  # seconds of a tile of a recurrence, and of a polynomial, whatever its size
+_PASSES = 3  # rows of a recurrence, beside its hops: encoding, the result
+_FEW = 1 << 15  # nodes: up to here a Chebyshev polynomial may be the plan. It works on three float32 tiles
+_PROVEN_GAIN = 0.95  # of the unpruned hops: a proof must cost less than this, in expectation
 _SHORT = 3  # hops of a scheme for which fewer are hardly possible
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How the error is to be reached, before anything is propagated."""
+
+    method: Method
+    reason: str | None = None
+    """Why the scheme's own hops are the plan, if they are."""
+    considered: tuple[Alternative, ...] = ()
+    costs: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**vars(self), "considered": [vars(each) for each in self.considered]}
+
+    @classmethod
+    def of_dict(cls, kept: dict[str, Any]) -> Decision:
+        return cls(**{**kept, "considered": tuple(Alternative(**each) for each in kept["considered"])})
 
 
 def check(amounts: Amounts, config: PropagationConfig, scheme: object) -> None:
@@ -111,16 +137,15 @@ def check_columns(task: PropagationTask) -> None:
 
 def propagate(task: PropagationTask, progress: Progress | None, began: float) -> Propagated:
     """Propagate until the estimated or proven error is at most ε, or all hops of the scheme, whose error is 0."""
-    features, run = task.features, _proven if task.config.is_proven else _estimated
-    found = run(task, progress)
+    features, made = task.features, decide(task)
+    found = _run(task, made, progress)
     if isinstance(found, str):
-        reason = found
         result = in_memory(unpruned(task), progress, began)
-        result.trace, result.accuracy = unpruned_record(task, result.trace, reason)
+        result.trace, result.accuracy = unpruned_record(task, result.trace, made, found, began)
         return result
-    values, outcome = found
+    values, outcome, made = found
     exponent = scale_back(values, features.exponent)
-    trace, accuracy = record(task, outcome, began)
+    trace, accuracy = record(task, outcome, made, began)
     if task.config.is_proven:
         bound = float(np.linalg.norm(outcome.absolute_errors)) * 2.0 ** (features.exponent - exponent)
         trace = replace(trace, error_bound=bound, relative_error_bound=outcome.error("frobenius"))
@@ -131,62 +156,121 @@ def propagate(task: PropagationTask, progress: Progress | None, began: float) ->
     return Propagated(values, None, trace, exponent, None, caller_kind(features), accuracy=accuracy)
 
 
-def _estimated(task: PropagationTask, progress: Progress | None) -> tuple[Floats, Outcome] | str:
-    """By Lanczos recurrences; or why the scheme's own hops are to be run."""
-    ahead = expected(task)
-    reason = against(task, ahead)
-    if reason is not None:
-        return reason
-    try:
-        values, outcome = lanczos(task.op, task.features, goal_of(task, ahead), progress)
-    except NotReached as error:
-        return unreached(task, error.args[0])
-    return missed(task, outcome) or (values, outcome)
+def _run(task: PropagationTask, made: Decision, progress: Progress | None) -> tuple[Floats, Outcome, Decision] | str:
+    """By the method that was decided on; or why the scheme's own hops are to be run."""
+    while made.method != "unpruned":
+        goal = goal_of(task, made)
+        try:
+            if made.method == "lanczos":
+                values, outcome = lanczos(task.op, task.features, goal, progress)
+            else:
+                values, outcome = chebyshev(task.op, task.features, way_of(task), goal.tolerance, progress=progress, goal=goal)
+        except NotReached as error:
+            found = unreached(task, made, error.args[0])
+            if isinstance(found, str):
+                return found
+            made = found
+            continue
+        return missed(task, outcome) or (values, outcome, made)
+    return made.reason or ""
 
 
-def _proven(task: PropagationTask, progress: Progress | None) -> tuple[Floats, Outcome] | str:
-    """By a polynomial whose distance from the scheme's is known; or why the scheme's own hops are to be run."""
-    op, config, max_error = task.op, task.config, task.amounts.max_error
-    assert max_error is not None
+def decide(task: PropagationTask, methods: Sequence[Method] | None = None) -> Decision:
+    """The method, by what each is expected to take; the same for the same task on the same machine."""
+    config, methods = task.config, METHODS if methods is None else tuple(each for each in methods if each in METHODS)
+    if task.plan is not None:
+        return Decision(task.plan.method, "as in the plan given", task.plan.considered, task.plan.costs)
     reason = _unsuitable(task)
+    if config.is_proven:
+        return Decision("unpruned", reason) if reason is not None else _proof(task)
     if reason is not None:
-        return reason
-    way = Economised.of(op)
+        return Decision("unpruned", reason)
+    if config.degree is not None or config.precision is not None:
+        return Decision("lanczos")
+    costs = built_in(task.op.threads)
+    if unpruned_cost(task, costs) >= CALIBRATED_FROM:
+        costs = calibrated(task.op.threads)
+    considered = forecast(task, costs, methods)
+    own = next((each.seconds for each in considered if each.method == "unpruned"), math.inf)
+    best = min((each for each in considered if each.method != "unpruned"), key=lambda each: each.seconds)
+    if "unpruned" in methods and best.seconds > GAIN * own:
+        return Decision("unpruned", "fewer hops and their estimates would take as long", considered, costs.source)
+    return Decision(best.method, None, considered, costs.source)
+
+
+def _proof(task: PropagationTask) -> Decision:
+    """A polynomial, or the scheme's own hops where a proof needs as many."""
+    op, config, way = task.op, task.config, way_of(task)
+    assert task.amounts.max_error is not None
     if config.degree is not None and config.degree > way.series.degree:
         raise _too_many(config.degree, way.series.degree)
     if not _is_asked_for(task):
-        n, m = op.graph.num_nodes, op.graph.num_edges
-        cost = _PROVEN * way.expected_degree(max_error) + _PASSES * n / (2 * n + m)
-        if cost > _PROVEN_GAIN * op.hops:
-            return "a proof needs as many hops"
-    try:
-        return chebyshev(op, task.features, way, max_error, config.error_norm, config.degree, progress)
-    except NotReached as error:
-        if isinstance(op.scheme, SpectralFilter):
-            raise InputError(
-                f"the rounding of float32 alone may be {error.args[0]:.2g} of the result; allow more than "
-                f"max_error={max_error:g}, or leave out certify=True.",
-                setting="max_error",
-            ) from error
-        return "a proof needs all hops"
+        costs = built_in(op.threads)
+        own, proof = unpruned_cost(task, costs), _polynomial(task, costs)
+        if proof.seconds > _PROVEN_GAIN * own:
+            return Decision("unpruned", "a proof needs as many hops")
+    return Decision("chebyshev")
+
+
+def forecast(task: PropagationTask, costs: Costs, methods: Sequence[Method]) -> tuple[Alternative, ...]:
+    """Seconds of each method, from the usual spectrum, so without touching the features."""
+    op, ahead = task.op, expected(task)
+    found = []
+    if not isinstance(op.scheme, SpectralFilter):
+        found.append(Alternative("unpruned", "float32", op.hops, unpruned_cost(task, costs)))
+    if task.features.n <= _FEW and not (op.grows and not isinstance(op.scheme, SpectralFilter)):
+        found.append(_polynomial(task, costs))
+    found.append(_recurrence(task, costs, ahead))
+    return tuple(each for each in found if each.method in methods or each.method == "unpruned")
+
+
+def unpruned_cost(task: PropagationTask, costs: Costs) -> float:
+    """Expected seconds of the scheme's own hops; of a filter, of 20."""
+    graph, hops = task.op.graph, 20 if isinstance(task.op.scheme, SpectralFilter) else task.op.hops
+    tiles = tile_shapes(task.features.f, graph.num_nodes)
+    return hops * sum(costs.kernel("unpruned", graph.num_nodes, graph.num_edges, tile.blocks) + costs.call for tile in tiles)
+
+
+def _polynomial(task: PropagationTask, costs: Costs) -> Alternative:
+    graph, max_error = task.op.graph, task.amounts.max_error
+    assert max_error is not None
+    degree = way_of(task).expected_degree(max_error)
+    tiles = tile_shapes(task.features.f, graph.num_nodes)
+    hops = sum(costs.kernel("unpruned", graph.num_nodes, graph.num_edges, tile.blocks) for tile in tiles)
+    seconds = degree * (_ECONOMISED * hops + costs.call * len(tiles)) + _SETUP[1] * len(tiles)
+    return Alternative("chebyshev", "float32", degree, seconds)
+
+
+def _recurrence(task: PropagationTask, costs: Costs, ahead: Outlook) -> Alternative:
+    graph, max_error, degree = task.op.graph, task.amounts.max_error, ahead.degree
+    assert max_error is not None
+    room = room_for(ahead.amplification) * max_error
+    format = next((each.name for each in AUTOMATIC if each.typical <= room), "float32")
+    tiles = tile_shapes(task.features.f, graph.num_nodes)
+    fixed = degree * (costs.hop + _ESTIMATES * costs.estimate) + _SETUP[0]
+    passes = _PASSES * graph.num_nodes * sum(costs.kernel(format, graph.num_nodes, 0, tile.blocks) for tile in tiles)
+    hops = sum(costs.kernel(format, graph.num_nodes, graph.num_edges, tile.blocks) for tile in tiles)
+    return Alternative("lanczos", format, degree, degree * hops + passes / graph.num_nodes + fixed * len(tiles))
 
 
 def record(
-    task: PropagationTask, outcome: Outcome, began: float, workers: Sequence[Outcome] = ()
+    task: PropagationTask, outcome: Outcome, made: Decision, began: float, workers: Sequence[Outcome] = ()
 ) -> tuple[Trace, EstimatedError]:
     """What the trace and the result tell of tiles that met the goal; a hop takes as long as the slowest of the workers."""
     op, config, max_error = task.op, task.config, task.amounts.max_error
     assert max_error is not None
-    error, plan = outcome.error(config.error_norm), _plan(op, outcome, max_error, config.is_proven)
+    error, steps = outcome.error(config.error_norm), tuple(tile.step for tile in outcome.tiles)
+    plan = _plan(task, made, steps, _moved(op, outcome, made.method == "chebyshev"), began)
     hops = outcome.hops(op.graph.num_edges, 0 if isinstance(op.scheme, SpectralFilter) else op.hops)
     if workers:
         hops = [replace(hop, seconds=max(each.seconds(hop.index) for each in workers)) for hop in hops]
+    kind = "proven" if made.method == "chebyshev" else "estimated"
     trace = Trace(
         tuple(hops),
         requested=task.requested,
         kernel=describe(op.threads),
         setup_seconds=max(perf_counter() - began - sum(hop.seconds for hop in hops), 0.0),
-        notes=(f"{'proven' if config.is_proven else 'estimated'} error {error:.3g}, {max_error:g} allowed: {plan}",),
+        notes=(f"{kind} error {error:.3g}, {max_error:g} allowed: {plan}", *([plan.forecast] if plan.forecast else [])),
         estimated_error=error,
     )
     return trace, EstimatedError(error, outcome.column_errors, plan)
@@ -199,13 +283,9 @@ def expected(task: PropagationTask) -> Outlook:
     return outlook(series_of(op), max_error, min(op.hops, MOST_HOPS))
 
 
-def against(task: PropagationTask, ahead: Outlook) -> str | None:
-    """Why the scheme's own hops are the plan, if they are."""
-    reason, max_error = _unsuitable(task), task.amounts.max_error
-    assert max_error is not None
-    if reason is None and not _is_asked_for(task) and expected_cost(task.op, max_error, ahead) > GAIN * task.op.hops:
-        return "fewer hops and their estimates would take as long"
-    return reason
+def way_of(task: PropagationTask) -> Economised:
+    """Polynomials of low degree for the task's function."""
+    return Economised.of(task.op)
 
 
 def _unsuitable(task: PropagationTask) -> str | None:
@@ -230,21 +310,19 @@ def _is_asked_for(task: PropagationTask) -> bool:
     return is_filter or task.config.degree is not None or task.config.precision is not None
 
 
-def expected_cost(op: HopOperator, tolerance: float, ahead: Outlook) -> float:
-    """Of a propagation by its error, in unpruned hops: from the usual spectrum, so without touching the features."""
-    n, m = op.graph.num_nodes, op.graph.num_edges
-    fits = [each.name for each in AUTOMATIC if each.typical <= room_for(ahead.amplification) * tolerance]
-    fixed = (_ESTIMATE * 0.7 * ahead.degree + _TILE) / (_ENTRY * MAX_BLOCKS * LANES * (n + m))
-    return ahead.degree * (_HOP[fits[0]] + _OWN * ahead.degree) + _PASSES * n / (2 * n + m) + fixed
-
-
-def goal_of(task: PropagationTask, ahead: Outlook) -> Goal:
+def goal_of(task: PropagationTask, made: Decision) -> Goal:
     op, config, max_error = task.op, task.config, task.amounts.max_error
     assert max_error is not None
+    steps = () if task.plan is None else task.plan.steps
+    if made.method == "chebyshev":
+        single = (row_format("float32"),)
+        return Goal(max_error, config.error_norm, config.degree, single, method="chebyshev", steps=steps)
+    ahead = expected(task)
     formats = AUTOMATIC if config.precision is None else (row_format(config.precision),)
     if config.degree is not None and config.degree > min(op.hops, MOST_HOPS):
         raise _too_many(config.degree, min(op.hops, MOST_HOPS))
-    return Goal(max_error, config.error_norm, config.degree, formats, room_for(ahead.amplification))
+    first = max(2, ahead.degree // 2)
+    return Goal(max_error, config.error_norm, config.degree, formats, room_for(ahead.amplification), first, steps=steps)
 
 
 def _too_many(degree: int, most: int) -> InputError:
@@ -255,16 +333,27 @@ def missed(task: PropagationTask, outcome: Outcome) -> str | None:
     """Why the scheme's own hops are to be run after all, if they are."""
     max_error = task.amounts.max_error
     assert max_error is not None
-    if _is_asked_for(task) or outcome.error(task.config.error_norm) <= max_error:
+    if task.plan is not None or _is_asked_for(task) or outcome.error(task.config.error_norm) <= max_error:
         return None
     return "rounding leaves too much of an error in fewer hops"
 
 
-def unreached(task: PropagationTask, error: float) -> str:
+def unreached(task: PropagationTask, made: Decision, error: float) -> str | Decision:
     """The same where some tile has this error after as many hops as there may be; a filter has no hops of its own."""
-    if isinstance(task.op.scheme, SpectralFilter):
+    is_filter, max_error = isinstance(task.op.scheme, SpectralFilter), task.amounts.max_error
+    if task.config.is_proven:
+        if is_filter:
+            raise InputError(
+                f"the rounding of float32 alone may be {error:.2g} of the result; allow more than "
+                f"max_error={max_error:g}, or leave out certify=True.",
+                setting="max_error",
+            )
+        return "a proof needs all hops"
+    if made.method == "chebyshev":
+        return replace(made, method="lanczos") if is_filter else "a polynomial of lower degree is not accurate enough"
+    if is_filter:
         raise InputError(
-            f"after {MOST_HOPS} hops the error is still {error:.2g}; allow more than max_error={task.amounts.max_error:g}.",
+            f"after {MOST_HOPS} hops the error is still {error:.2g}; allow more than max_error={max_error:g}.",
             setting="max_error",
         )
     return f"the error needs more than {MOST_HOPS} hops"
@@ -272,29 +361,36 @@ def unreached(task: PropagationTask, error: float) -> str:
 
 def unpruned(task: PropagationTask) -> PropagationTask:
     """All hops of the scheme."""
-    return replace(task, amounts=Amounts(), config=PropagationConfig(basis="input"))
+    return replace(task, amounts=Amounts(), config=PropagationConfig(basis="input"), plan=None)
 
 
-def unpruned_record(task: PropagationTask, trace: Trace, reason: str) -> tuple[Trace, EstimatedError]:
+def unpruned_record(
+    task: PropagationTask, trace: Trace, made: Decision, reason: str, began: float
+) -> tuple[Trace, EstimatedError]:
     """What the trace and the result tell of all hops of the scheme; `trace` is that of `unpruned`."""
-    notes = (*trace.notes, f"propagated unpruned: {reason}")
+    op, f = task.op, task.features.f
+    steps = tuple(Step(tile.column, tile.width, "float32", op.hops) for tile in cut(f))
+    moved = 4 * f * op.hops * (op.graph.num_edges + 3 * op.graph.num_nodes)
+    plan = _plan(task, replace(made, method="unpruned"), steps, moved, began)
+    notes = (*trace.notes, f"propagated unpruned: {reason}", *([plan.forecast] if plan.forecast else []))
     trace = replace(trace, requested=task.requested, estimated_error=0.0, notes=notes)
     if task.config.is_proven:
         trace = replace(trace, error_bound=0.0, relative_error_bound=0.0)
-    return trace, EstimatedError(0.0, np.zeros(task.features.f), None)
+    return trace, EstimatedError(0.0, np.zeros(f), plan)
 
 
-def _plan(op: HopOperator, outcome: Outcome, max_error: float, is_proven: bool) -> ErrorPlan:
+def _plan(task: PropagationTask, made: Decision, steps: tuple[Step, ...], moved: int, began: float) -> ErrorPlan:
+    max_error, took = task.amounts.max_error, perf_counter() - began
+    assert max_error is not None
+    return ErrorPlan(max_error, made.method, steps, moved, task.described, made.considered, took, made.costs)
+
+
+def _moved(op: HopOperator, outcome: Outcome, is_polynomial: bool) -> int:
+    """Bytes of rows over all hops."""
     n, m, moved = op.graph.num_nodes, op.graph.num_edges, 0
     for tile in outcome.tiles:
         row = tile.format.stride(tile.shape.blocks)
         # Iterates read and written by the rows themselves: the last few, and for the sum all of them.
-        own = 5 * tile.degree if is_proven else 4 * tile.degree + 1
+        own = 5 * tile.degree if is_polynomial else 4 * tile.degree + 1
         moved += row * (tile.degree * m + n * own) + 8 * n * tile.shape.width
-    return ErrorPlan(
-        max_error,
-        tuple(tile.degree for tile in outcome.tiles),
-        tuple(tile.format.name for tile in outcome.tiles),
-        sum(len(tile.redone) for tile in outcome.tiles),
-        moved,
-    )
+    return moved

@@ -68,7 +68,7 @@ class View:
             features.times_into(axes, rotated, self.threads)
             self._ingest(tile, rotated, 0, 0, square)
         elif features.sparse is not None:
-            self._ingest(tile, features.columns(columns.start, columns.stop), 0, 0, square)
+            self._ingest(tile, features.columns(columns.start, columns.stop, self.threads), 0, 0, square)
         else:
             for first, last in features.chunks():
                 self._ingest(tile, features.rows(first, last), first, shape.column, square)

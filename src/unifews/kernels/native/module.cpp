@@ -23,6 +23,7 @@
 using namespace unifews;
 
 void bind_attention(nb::module_& m);  // attention_module.cpp
+void bind_features(nb::module_& m);   // features_module.cpp
 void bind_pointwise(nb::module_& m);  // pointwise_module.cpp
 void bind_rows(nb::module_& m);       // rows_module.cpp
 void bind_weights(nb::module_& m);    // weights_module.cpp
@@ -333,6 +334,7 @@ NB_MODULE(_native, m) {
       "start"_a, "end"_a, "indices"_a, "blocks"_a, "x"_a, "y"_a, "out"_a, "threads"_a);
 
   bind_attention(m);
+  bind_features(m);
   bind_pointwise(m);
   bind_rows(m);
   bind_weights(m);
