@@ -114,8 +114,7 @@ class ErrorPlan:
         """What was expected, in one line; empty where nothing was."""
         if not self.considered:
             return ""
-        took = f"; took {_seconds(self.seconds)}" if self.seconds is not None else ""
-        return f"expected: {', '.join(map(str, self.considered))}{took}; costs {self.costs}"
+        return f"expected: {', '.join(map(str, self.considered))}; costs {self.costs}"
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; `propagate(plan=...)` takes it."""
@@ -174,5 +173,5 @@ def given(plan: Any) -> ErrorPlan:
     raise InputError(f"`plan` is a {type(plan).__name__}; give out.plan or out.plan.to_dict().", setting="plan")
 
 
-def _seconds(value: float | None) -> str:
-    return "?" if value is None else f"{1e3 * value:.3g} ms" if value < 1 else f"{value:.3g} s"
+def _seconds(value: float) -> str:
+    return f"{1e3 * value:.3g} ms" if value < 1 else f"{value:.3g} s"

@@ -372,7 +372,7 @@ def unpruned_record(
     steps = tuple(Step(tile.column, tile.width, "float32", op.hops) for tile in cut(f))
     moved = 4 * f * op.hops * (op.graph.num_edges + 3 * op.graph.num_nodes)
     plan = _plan(task, replace(made, method="unpruned"), steps, moved, began)
-    notes = (*trace.notes, f"propagated unpruned: {reason}", *([plan.forecast] if plan.forecast else []))
+    notes = (*trace.notes, *([plan.forecast] if plan.forecast else []), f"propagated unpruned: {reason}")
     trace = replace(trace, requested=task.requested, estimated_error=0.0, notes=notes)
     if task.config.is_proven:
         trace = replace(trace, error_bound=0.0, relative_error_bound=0.0)
