@@ -36,9 +36,10 @@ GAIN = 0.92
 """Of the unpruned hops: another plan must take less than this, in expectation."""
 METHODS: tuple[Method, ...] = plans.METHODS
 """What may be planned, where the caller does not say how."""
-_ECONOMISED = 1.35  # of an unpruned hop: one that also subtracts the iterate before the last
+_ECONOMISED = 1.2  # of an unpruned hop: one that also subtracts the iterate before the last
+_THREADS = 2  # for which built-in costs are taken: short propagations have the same plan whatever their threads are
 _ESTIMATES = 0.5  # of the hops of a recurrence have an estimate
-_SETUP = 1.2e-3, 0.3e-3  # seconds of a tile of a recurrence, and of a polynomial, whatever its size
+_SETUP = 1.2e-3, 0.1e-3  # seconds of a tile of a recurrence, and of a polynomial, whatever its size
 _PASSES = 3  # rows of a recurrence, beside its hops: encoding, the result
 _FEW = 1 << 15  # nodes: up to here a Chebyshev polynomial may be the plan. It works on three float32 tiles
 _PROVEN_GAIN = 0.95  # of the unpruned hops: a proof must cost less than this, in expectation
@@ -187,7 +188,7 @@ def decide(task: PropagationTask, methods: Sequence[Method] | None = None) -> De
         return Decision("unpruned", reason)
     if config.degree is not None or config.precision is not None:
         return Decision("lanczos")
-    costs = built_in(task.op.threads)
+    costs = built_in(_THREADS)
     if unpruned_cost(task, costs) >= CALIBRATED_FROM:
         costs = calibrated(task.op.threads)
     considered = forecast(task, costs, methods)
@@ -200,12 +201,12 @@ def decide(task: PropagationTask, methods: Sequence[Method] | None = None) -> De
 
 def _proof(task: PropagationTask) -> Decision:
     """A polynomial, or the scheme's own hops where a proof needs as many."""
-    op, config, way = task.op, task.config, way_of(task)
+    config, way = task.config, way_of(task)
     assert task.amounts.max_error is not None
     if config.degree is not None and config.degree > way.series.degree:
         raise _too_many(config.degree, way.series.degree)
     if not _is_asked_for(task):
-        costs = built_in(op.threads)
+        costs = built_in(_THREADS)
         own, proof = unpruned_cost(task, costs), _polynomial(task, costs)
         if proof.seconds > _PROVEN_GAIN * own:
             return Decision("unpruned", "a proof needs as many hops")
