@@ -67,8 +67,6 @@ class Goal:
     """Row formats to choose from, the narrowest first."""
     room: float = _ROOM
     """Of the tolerance: a format that loses more of the input than this loses too much in the end."""
-    first: int = _LEAST
-    """Hops before the first estimate."""
     method: Method = "lanczos"
     """How tiles are propagated: here, or by `chebyshev`."""
     steps: tuple[Step, ...] = ()
@@ -350,7 +348,7 @@ def _hops(recurrence: Recurrence, goal: Goal, can_widen: bool) -> tuple[Accuracy
     op, tolerance = recurrence.op, goal.tolerance
     shift: Doubles | float = op.series.low + _FIRST * (op.series.high - op.series.low)
     seconds: list[float] = []
-    least, most = (goal.degree, goal.degree) if goal.degree else (min(goal.first, op.hop.hops), min(op.hop.hops, MOST_HOPS))
+    least, most = (goal.degree, goal.degree) if goal.degree else (min(_LEAST, op.hop.hops), min(op.hop.hops, MOST_HOPS))
     while True:
         began = perf_counter()
         recurrence.hop(shift)

@@ -165,7 +165,7 @@ def _run(way: Arrangement, store: FolderStore, report: Progress) -> None:
     methods = ("unpruned", "lanczos") if way.rows_comm.size > 1 else tolerance.METHODS  # a polynomial's hops exchange no rows
     with way.comm.agreed(), store.journal.reading() if store.journal else nullcontext():
         if store.journal and store.journal.get("decision") is None:  # the first worker decides for all, once
-            store.journal.record(decision=tolerance.decide(task, methods).to_dict())
+            store.journal.record(decision=tolerance.decide(task, methods, measures=False).to_dict())
     made = tolerance.Decision.of_dict(store.get("decision"))
     reason = store.get("unpruned")
     while reason is None and made.method != "unpruned":

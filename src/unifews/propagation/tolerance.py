@@ -19,7 +19,7 @@ from unifews.kernels.formats import AUTOMATIC, row_format
 from unifews.propagation import plan as plans
 from unifews.propagation.chebyshev import Economised, chebyshev
 from unifews.propagation.config import PropagationConfig
-from unifews.propagation.cost import CALIBRATED_FROM, Costs, built_in, calibrated
+from unifews.propagation.cost import CALIBRATED_FROM, Costs, built_in, calibrated, read
 from unifews.propagation.features import Floats
 from unifews.propagation.inmemory import caller_kind, in_memory, relative, scale_back
 from unifews.propagation.lanczos import MOST_HOPS, Goal, NotReached, Outcome, lanczos, room_for, series_of, tile_shapes
@@ -32,7 +32,7 @@ from unifews.propagation.task import PropagationTask
 from unifews.propagation.tiles import cut
 from unifews.resources import Progress
 
-GAIN = 0.92
+GAIN = 0.75
 """Of the unpruned hops: another plan must take less than this, in expectation."""
 METHODS: tuple[Method, ...] = plans.METHODS
 """What may be planned, where the caller does not say how."""
@@ -176,8 +176,8 @@ def _run(task: PropagationTask, made: Decision, progress: Progress | None) -> tu
     return made.reason or ""
 
 
-def decide(task: PropagationTask, methods: Sequence[Method] | None = None) -> Decision:
-    """The method, by what each is expected to take; the same for the same task on the same machine."""
+def decide(task: PropagationTask, methods: Sequence[Method] | None = None, measures: bool = True) -> Decision:
+    """The method, by what each is expected to take. Without `measures` the machine is not measured, which takes memory."""
     config, methods = task.config, METHODS if methods is None else tuple(each for each in methods if each in METHODS)
     if task.plan is not None:
         return Decision(task.plan.method, "as in the plan given", task.plan.considered, task.plan.costs)
@@ -190,7 +190,7 @@ def decide(task: PropagationTask, methods: Sequence[Method] | None = None) -> De
         return Decision("lanczos")
     costs = built_in(_THREADS)
     if unpruned_cost(task, costs) >= CALIBRATED_FROM:
-        costs = calibrated(task.op.threads)
+        costs = calibrated(task.op.threads) if measures else read(task.op.threads) or costs
     considered = forecast(task, costs, methods)
     own = next((each.seconds for each in considered if each.method == "unpruned"), math.inf)
     best = min((each for each in considered if each.method != "unpruned"), key=lambda each: each.seconds)
@@ -322,8 +322,7 @@ def goal_of(task: PropagationTask, made: Decision) -> Goal:
     formats = AUTOMATIC if config.precision is None else (row_format(config.precision),)
     if config.degree is not None and config.degree > min(op.hops, MOST_HOPS):
         raise _too_many(config.degree, min(op.hops, MOST_HOPS))
-    first = max(2, ahead.degree // 2)
-    return Goal(max_error, config.error_norm, config.degree, formats, room_for(ahead.amplification), first, steps=steps)
+    return Goal(max_error, config.error_norm, config.degree, formats, room_for(ahead.amplification), steps=steps)
 
 
 def _too_many(degree: int, most: int) -> InputError:
