@@ -315,7 +315,7 @@ def _report(
         if result.accuracy is not None:
             plan = result.accuracy.plan
             report |= {
-                "plan": plan.to_dict(),
+                "plan": None if plan is None else plan.to_dict(),
                 "largest_column_error": float(result.column_errors.max(initial=0.0)),
             }
         console.print_json({**report, **trace.to_dict(), "notes": notes})

@@ -179,7 +179,7 @@ def speed(report: Report, nodes: int, edges: int, features: int) -> Speed:
     error, pruned_error = (
         float(np.linalg.norm(each.embedding - exact) / np.linalg.norm(exact)) for each in (out, found["removed"])
     )
-    hops = max(out.plan.hops)
+    hops = HOPS if out.plan is None else max(out.plan.hops)
     graph = made.graph
     return Speed(
         *(graph.num_nodes, graph.num_edges, features, SPARSITY, unpruned, pruned),

@@ -80,11 +80,11 @@ def _notes(task: PropagationTask, view: View, hops: list[HopTrace], groups: int,
 
 def accuracy_to_dict(accuracy: EstimatedError) -> dict[str, Any]:
     """The estimated error of a result, for JSON."""
-    return {"error": accuracy.error, "columns": accuracy.columns.tolist(), "plan": accuracy.plan.to_dict()}
+    return {"error": accuracy.error, "columns": accuracy.columns.tolist(), "plan": accuracy.plan and accuracy.plan.to_dict()}
 
 
 def accuracy_of_dict(kept: dict[str, Any]) -> EstimatedError:
-    plan = ErrorPlan.of_dict(kept["plan"])
+    plan = kept["plan"] and ErrorPlan.of_dict(kept["plan"])
     return EstimatedError(kept["error"], np.array(kept["columns"], dtype=np.float64), plan)
 
 

@@ -25,7 +25,8 @@ class EstimatedError:
 
     error: float
     columns: NDArray[np.float64]
-    plan: ErrorPlan
+    plan: ErrorPlan | None
+    """None: rows of a format were asked for, and no error."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class Propagated:
         return self._estimated().columns
 
     @property
-    def plan(self) -> ErrorPlan:
+    def plan(self) -> ErrorPlan | None:
         """With ``max_error=ε``: the method, hops and row formats that reached it, and what was expected of others.
         ``propagate(..., plan=out.plan)`` repeats it, also with ``out.plan.to_dict()``, which is JSON."""
         return self._estimated().plan
