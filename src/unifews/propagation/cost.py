@@ -28,7 +28,7 @@ from unifews.core.diffusion import Diffusion
 from unifews.core.graph import Graph
 from unifews.core.schemes import Appnp
 from unifews.kernels import LANES, aligned, describe
-from unifews.kernels.formats import FORMATS, row_format
+from unifews.kernels.formats import AUTOMATIC, row_format
 from unifews.propagation.features import FeatureMatrix
 from unifews.propagation.lanczos import column_sums, series_of
 from unifews.propagation.operator import HopOperator
@@ -42,6 +42,7 @@ CALIBRATED_FROM = 1.0  # seconds of the scheme's own hops from which calibration
 _SIZES = 6_000, 250_000  # nodes of the graphs that are measured: rows in the cache, and not
 _DEGREES = 2, 10  # edges per node, two of them, to tell edges from rows
 _BLOCKS, _TRIALS = 8, 3
+_KINDS = tuple(format.name for format in AUTOMATIC)
 Pair = tuple[float, float]
 
 
@@ -117,7 +118,7 @@ def read(threads: int) -> Costs | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     numbers = [*(each for kinds in pairs for pair in kinds.values() for each in pair), costs.call, costs.hop, costs.estimate]
-    is_whole = all(set(kinds) == {"unpruned", *FORMATS} for kinds in pairs)
+    is_whole = all(set(kinds) == {"unpruned", *_KINDS} for kinds in pairs)
     return costs if is_whole and all(math.isfinite(each) and each > 0 for each in numbers) else None
 
 
@@ -166,14 +167,14 @@ def _hops(n: int, degree: int, threads: int) -> dict[str, float]:
     q, after, out = (aligned(n, _BLOCKS * LANES) for _ in range(3))
     for array in (q, after, out):
         array.fill(1)
-    best = {"unpruned": math.inf, **dict.fromkeys(FORMATS, math.inf)}
+    best = {"unpruned": math.inf, **dict.fromkeys(_KINDS, math.inf)}
     symmetric = SymmetricOperator.of(op, series_of(op))
     sums, (shape,) = column_sums(symmetric, features), cut(features.f)
     for _ in range(_TRIALS):
         began = perf_counter()
         full_hop(op.edges, q, after, threads, keep=op.keep, gain=op.gain, coefficient=0.1, out=out)
         best["unpruned"] = min(best["unpruned"], perf_counter() - began)
-    for name in FORMATS:
+    for name in _KINDS:
         recurrence = Recurrence(symmetric, features, shape, sums)
         recurrence.start(row_format(name))
         for _ in range(2 + _TRIALS):
