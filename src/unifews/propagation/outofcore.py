@@ -163,10 +163,9 @@ def _run(way: Arrangement, store: FolderStore, report: Progress) -> None:
         _propagate(way, store, report, began)
         return
     methods = ("unpruned", "lanczos") if way.rows_comm.size > 1 else tolerance.METHODS  # a polynomial's hops exchange no rows
-    with way.comm.agreed(), store.journal.reading() if store.journal else nullcontext():
-        if store.journal and store.journal.get("decision") is None:  # the first worker decides for all, once
-            store.journal.record(decision=tolerance.decide(task, methods, measures=False).to_dict())
-    made = tolerance.Decision.of_dict(store.get("decision"))
+    with way.comm.agreed():
+        own = tolerance.decide(task, methods, measures=False).to_dict()
+    made = tolerance.Decision.of_dict(store.get("decision") or way.comm.all_gather(own)[0])  # the first worker's, for all
     reason = store.get("unpruned")
     while reason is None and made.method != "unpruned":
         found = _propagate_tiles(way, store, made, report, began)
@@ -187,6 +186,7 @@ def _propagate_tiles(
         goal = tolerance.goal_of(task, made)
     goal = replace(goal, room=comm.all_gather(goal.room)[0])  # machines may compute differently
     shapes, files = way.tiles(store, goal)
+    store.record(decision=made.to_dict())
     steps = len(shapes[comm.rank :: comm.size] if way.by_columns else shapes) + 2
     store.kind = "tiles"
     view = way.view(store, Basis(None, None), shapes)
