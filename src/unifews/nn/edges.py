@@ -216,7 +216,7 @@ class LayerEdges:
 
         ``norm="gcn"``: D^-½ (A + I) D^-½ as PyG's `gcn_norm`; ``"mean"``: 1 / number of incoming edges; ``"sum"``: as they are;
         ``"cheb"``: -D^-½ A D^-½ without self-loops, D by senders, as PyG's ChebConv.
-        `loops`: weight of the self-loop added to every node without one; None adds none. Cached as long as the given tensors
+        `loops`: weight of the self-loop added to every node (`_loops`); None adds none. Cached as long as the given tensors
         live and are not written to, unless the weights require a gradient.
         """
         how = (num_nodes, norm, loops, flow, dtype)
@@ -304,7 +304,8 @@ class LayerEdges:
             known[key] = _structure(ends, num_nodes)
         adjacency, number, at_loop = known[key]
         between = None if weight is None else weight[number]
-        loop = _loops(ends, weight, at_loop, num_nodes, loops, dtype)
+        is_added = norm == "gcn" and edge_index.layout != torch.strided
+        loop = _loops(ends, weight, at_loop, num_nodes, loops, dtype, is_added)
         if loops is not None and loop is not None:
             loop[min(shape) :] = 0.0
         if norm == "sum":
@@ -378,8 +379,10 @@ def _structure(ends: Tensor, num_nodes: int) -> tuple[Adjacency, Tensor, Tensor]
 
 
 def _loops(
-    ends: Tensor, weight: Tensor | None, at: Tensor, num_nodes: int, fill: float | None, dtype: torch.dtype
+    ends: Tensor, weight: Tensor | None, at: Tensor, num_nodes: int, fill: float | None, dtype: torch.dtype, is_added: bool
 ) -> Tensor | None:
+    """Weights of self-loops [n]. `is_added`: those that a layer adds come on top of given ones, as in PyG's `gcn_norm` of a
+    sparse matrix; of an edge_index it adds them to nodes without one."""
     if fill is None and not len(at):
         return None
     device = ends.device
@@ -387,4 +390,4 @@ def _loops(
     if fill is None:  # given self-loops count like other edges, duplicates included
         return torch.zeros(num_nodes, dtype=dtype, device=device).index_add(0, ends[0, at], given)
     loop = torch.full((num_nodes,), fill, dtype=dtype, device=device)
-    return loop.index_put((ends[0, at],), given)  # as in PyG, a given self-loop keeps its weight
+    return loop.index_add(0, ends[0, at], given) if is_added else loop.index_put((ends[0, at],), given)

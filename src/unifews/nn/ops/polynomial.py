@@ -50,7 +50,7 @@ def _polynomial(
     for hop, term in enumerate(reversed(terms[:-1])):
         table, out = (y if hop == 0 else buffers[(hop + 1) % 2]), buffers[hop % 2]
         layout = dict(start=start, end=end, indices=indices, weight=weight, blocks=blocks, columns=None, table=table, y=table)
-        call_kernel(native.diffuse, dict(out=out), **layout, loop=loop)
+        call_kernel(native.diffuse, dict(out=out), **layout, loop=loop, rest=None)
         if term:
             out.add_(rows, alpha=term)
         y = out
