@@ -79,7 +79,7 @@ def odd():
     return x
 
 
-@pytest.mark.parametrize("scheme", ["appnp", "sgc", uf.HeatKernel(5.0), uf.Filter(np.exp)], ids=str)
+@pytest.mark.parametrize("scheme", ["appnp", "sgc", uf.HeatKernel(5.0), uf.Filter(np.exp)], ids=["appnp", "sgc", "heat", "filter"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     "how", [dict(max_error=0.05), dict(max_error=0.002), dict(max_error=0.05, r=1.0, error_norm="frobenius")], ids=str
