@@ -193,7 +193,7 @@ class TestMistakes:
         wrong("infer", "model", "edges.csv", "--out", "p.csv", says="holds no features; give them with --features")
         wrong("infer", "model", "mine", "--undirected", "--out", "p.csv", says="--undirected is for graph files")
         wrong("infer", "model", "nowhere", "--out", "p.csv", says="no dataset named 'nowhere'")
-        wrong("infer", "model", "mine", "--threads", 0, "--out", "p.csv", says="--threads is an integer of at least 1")
+        wrong("infer", "model", "mine", "--threads", 0, "--out", "p.csv", says="--threads must be an integer of at least 1")
 
 
 class TestSaving:

@@ -236,6 +236,6 @@ def test_memory_that_is_not_there_is_no_bug(monkeypatch, error, says):
     def fail(path):
         raise error
 
-    monkeypatch.setattr(cli.propagate, "_dataset", fail)
+    monkeypatch.setattr(cli.propagate, "dataset_at", fail)
     printed = commands.wrong("propagate", "mine", "-o", "p.npy", says=says)
     assert printed == f"unifews: not enough memory: {says}.\n"

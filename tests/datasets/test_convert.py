@@ -419,7 +419,7 @@ def test_an_existing_graph_is_replaced_only_on_request():
         ("# a\n0 1\n\n2 x\n", r"line 4 names node 'x'"),
         (
             "alice,bob\nbob,carol\n",
-            r"line 2 names node 'bob', and nodes are numbered from 0. For identifiers, pass ids=True",
+            r"line 2 names node 'bob', and nodes are numbered from 0. For identifiers, run unifews data convert --ids",
         ),
         ("0,1\n99999999999999999999,2\n", r"line 2 names node '99999999999999999999', .*below 2\^63"),
         ("0,1.5\n1.5,2\n", r"line 1 names node '1.5'"),
@@ -481,7 +481,7 @@ def test_other_files_that_hold_no_edges():
         ("e.npz", FileFormatError, "holds no edges: it has x, and edges are edge_index"),
         ("w.npz", ShapeError, r"weights of shape \[499\] for 500 edges"),
         ("half.npy", InputError, r"edge 0 of half.npy names node \d+.5; nodes are whole numbers"),
-        ("words.npy", InputError, r"values; nodes are numbered from 0. For identifiers, pass ids=True"),
+        ("words.npy", InputError, r"values; nodes are numbered from 0. For identifiers, run unifews data convert --ids"),
         ("far.npy", InputError, r"edge 0 of far.npy names node 18446744073709551615; nodes are whole numbers below 2\^63"),
         ("e.xlsx", FileFormatError, "no known extension of a graph file"),
         ("cut.csv.gz", FileFormatError, "truncated"),

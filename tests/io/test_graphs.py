@@ -101,7 +101,8 @@ class TestGraphs:
         path = tmp_path / "e.parquet"
         parquet.write_table(pa.table({"src": ["ann", "bob"], "dst": ["bob", "ann"]}), path, compression="none")
         with pytest.raises(
-            InputError, match=r"e.parquet are object values; nodes are numbered from 0. For identifiers, pass ids=True"
+            InputError,
+            match=r"e.parquet are object values; nodes are numbered from 0. For identifiers, run unifews data convert --ids",
         ):
             read_graph(path)
         path.write_bytes(path.read_bytes().replace(b"ann", b"a\xff\xff"))  # no UTF-8 any more

@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unifews.kernels import LANES, aligned, native, reference_attention, reference_hops, reference_layers, reference_rows
+from unifews.kernels import (
+    LANES,
+    aligned,
+    native,
+    reference_attention,
+    reference_features,
+    reference_hops,
+    reference_layers,
+    reference_rows,
+)
 
 LEVELS = native.levels()
 KERNELS = ["ingest", "full_hop", "column_hop", "column_push", "spread_squares", "pruned_hop", "select_edges", "fan", "finish"]
@@ -155,7 +164,7 @@ def test_the_reference_has_every_compiled_kernel():
     management = {"levels", "level", "use_level", "openmp", "end_threads"}
     compiled = {name for name in dir(native) if not name.startswith("_")} - management
     assert set(KERNELS) <= compiled
-    oracles = (reference_hops, reference_attention, reference_layers, reference_rows)
+    oracles = (reference_hops, reference_attention, reference_features, reference_layers, reference_rows)
     missing = {name for name in compiled if not any(hasattr(oracle, name) for oracle in oracles)}
     assert not missing, f"no plain-numpy form of {missing}"
 

@@ -79,7 +79,9 @@ def odd():
     return x
 
 
-@pytest.mark.parametrize("scheme", ["appnp", "sgc", uf.HeatKernel(5.0), uf.Filter(np.exp)], ids=["appnp", "sgc", "heat", "filter"])
+@pytest.mark.parametrize(
+    "scheme", ["appnp", "sgc", uf.HeatKernel(5.0), uf.Filter(np.exp)], ids=["appnp", "sgc", "heat", "filter"]
+)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     "how", [dict(max_error=0.05), dict(max_error=0.002), dict(max_error=0.05, r=1.0, error_norm="frobenius")], ids=str
@@ -138,8 +140,8 @@ def test_out_of_core_has_the_bits_of_memory(tmp_path, scheme):
     assert expected.plan.method == "chebyshev"
     np.save(tmp_path / "x.npy", SMALL.x)
     x = np.load(tmp_path / "x.npy", mmap_mode="r")
-    got = uf.propagate(SMALL.graph, x, scheme, out=tmp_path / "p.npy", memory="2GB", **how)
+    got = uf.propagate(SMALL.graph, x, scheme, out=tmp_path / "p.npy", memory="8GB", **how)
     assert got.plan == expected.plan and np.array_equal(got.embedding, expected.embedding)
     plan = got.plan.to_dict()
-    again = uf.propagate(SMALL.graph, x, scheme, out=tmp_path / "q.npy", memory="2GB", plan=plan, threads=1)
+    again = uf.propagate(SMALL.graph, x, scheme, out=tmp_path / "q.npy", memory="8GB", plan=plan, threads=1)
     assert np.array_equal(again.embedding, expected.embedding) and again.plan == expected.plan

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _HYSTERESIS = 4.0  # of columns before a BatchNorm (docs/adr/0024)
 _FAST_MOMENTUM = 0.5  # momentum above which running statistics follow the last few passes
 Graph = weakref.ref[Any] | None
-_REGROW_EVERY = 5  # training passes from one weight decision to the next once weights have settled, and
+_REGROW_EVERY = 2  # training passes from one weight decision to the next once weights have settled, and
 _SETTLED = 2  # ramps after which they have (ADR-0012)
 _MAX_PASSES = 64  # number of stored passes above which those of ended threads are dropped
 

@@ -160,8 +160,8 @@ _LAYER_DEFAULTS: dict[type[nn.Module], Json] = {
     EdgeCNN: {"aggr": "max"},
 }
 """Settings of the layers with an example value, which has the type of the setting."""
-_TRAINING_STATE = "training path seen_width seen_edges unseen feedback due rows known excess chosen".split()  # noqa: SIM905
-"""Attributes that are state of training, not settings."""
+_TRAINING_STATE = "training path seen_width seen_edges unseen feedback due rows known excess chosen fuse".split()  # noqa: SIM905
+"""Attributes that are state of training or follow from what is pruned, not settings."""
 
 
 def _pyg_config(model: Any) -> Json | None:

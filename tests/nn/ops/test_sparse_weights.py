@@ -8,7 +8,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import unifews as uf
 from unifews.errors import InputError
-from unifews.nn import session
 from unifews.nn.linear import PrunedLinear
 from unifews.nn.models import build
 from unifews.nn.ops import linear, sparse_weights
@@ -170,20 +169,3 @@ def test_layers_cost_the_weights_that_are_there(name, monkeypatch):
     torch.testing.assert_close(ours, plain, rtol=1e-3, atol=1e-3)
     for at, value in by_plain.items():
         torch.testing.assert_close(by_ours[at], value, rtol=1e-2, atol=1e-2 * float(value.abs().max() + 1))
-
-
-def test_after_the_ramp_the_dense_gradient_is_computed_in_some_passes_only(monkeypatch):
-    monkeypatch.setattr(session, "_REGROW_EVERY", 10)
-    model = uf.sparsify(build("gcn", 8, 3, width=8), weight_sparsity=0.5, ramp=3)
-    x, edges = torch.randn(30, 8), torch.randint(0, 30, (2, 90))
-    dense, decided = [], []
-    layer = model.convs[0].lin
-    for number in range(1, 26):
-        before = layer.keep
-        model.train()
-        model.zero_grad()
-        model(x, edges).square().sum().backward()
-        dense += [number] if layer.weight.grad[~layer.keep].any() else []
-        decided += [number] if layer.keep is not before else []
-    assert dense[-4:] == [2, 3, 13, 23]
-    assert decided == [1, 2, 3, 13, 23]
