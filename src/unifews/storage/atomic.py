@@ -257,9 +257,10 @@ def _in_use(sibling: Path) -> bool:
 def _changed(path: Path) -> float:
     """When a file, or anything in a folder, was last written."""
     latest = 0.0
-    for each in (path, *path.rglob("*")):
-        with suppress(OSError):
-            latest = max(latest, each.lstat().st_mtime)
+    with suppress(OSError):  # another process may delete the folder meanwhile
+        for each in (path, *path.rglob("*")):
+            with suppress(OSError):
+                latest = max(latest, each.lstat().st_mtime)
     return latest
 
 
